@@ -1,0 +1,422 @@
+//! The allocator: which pages of a segment are in use, shared by all processes.
+//!
+//! Each cell of 256 pages has two bitmaps in the medium's map: `used` and `init`. Pages
+//! are taken and given back by compare-and-swap on words of `used`; nobody holds a lock.
+//! A run of up to 64 pages lies inside one word; a longer one starts at a word. Two
+//! summary bitmaps over the cells (`full`, `busy`) make the search short; they are hints,
+//! and before the medium is called full, every cell is looked at.
+//!
+//! Map file: one page of [`Header`], the summaries, then 64 bytes per cell.
+
+use crate::{Extent, PAGE, Region};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+/// Pages of a cell; the longest extent.
+pub const CELL_PAGES: usize = 256;
+
+const MAGIC: u64 = 0x3150_414d_5942_4546; // "FEBYMAP1"
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    cells: AtomicU64,
+    used_pages: AtomicU64,
+    /// Cells from 0 on for which the file system has reserved room.
+    reserved: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct Cell {
+    used: [AtomicU64; 4],
+    init: [AtomicU64; 4],
+}
+
+/// The map of one medium.
+pub struct Cells {
+    region: Region,
+    medium: u8,
+    cells: usize,
+    /// This process's cell for small extents.
+    hint: AtomicUsize,
+}
+
+impl Cells {
+    /// Bytes of a map for `cells` cells.
+    pub fn map_len(cells: usize) -> usize {
+        PAGE + 2 * Cells::summary_len(cells) + cells * size_of::<Cell>()
+    }
+
+    fn summary_len(cells: usize) -> usize {
+        (cells.div_ceil(64) * 8).next_multiple_of(64)
+    }
+
+    /// Writes the header of a new, zeroed map.
+    pub fn format(region: &Region, cells: usize) {
+        // SAFETY: Header is made of atomics and the region is longer than a page.
+        let h: &Header = unsafe { region.at(0) };
+        h.cells.store(cells as u64, Relaxed);
+        h.magic.store(MAGIC, Release);
+    }
+
+    /// Uses the map in `region`.
+    ///
+    /// # Errors
+    /// A sentence, if it isn't a map of `cells` cells.
+    pub fn open(region: Region, medium: u8, cells: usize) -> Result<Cells, String> {
+        // SAFETY: as in format; opening checked the length.
+        let h: &Header = unsafe { region.at(0) };
+        if h.magic.load(Acquire) != MAGIC || h.cells.load(Relaxed) != cells as u64 {
+            return Err("not the map of a medium of this size".into());
+        }
+        // Processes start at different cells, so that they don't meet in one cache line.
+        let hint = AtomicUsize::new(usize::MAX);
+        Ok(Cells { region, medium, cells, hint })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: atomics; checked at open.
+        unsafe { self.region.at(0) }
+    }
+
+    fn cell(&self, i: usize) -> &Cell {
+        let offset = PAGE + 2 * Cells::summary_len(self.cells) + i * size_of::<Cell>();
+        // SAFETY: atomics; `at` checks bounds and alignment.
+        unsafe { self.region.at(offset) }
+    }
+
+    fn full(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: atomics; `at` checks bounds and alignment.
+        unsafe { self.region.at(PAGE + word * 8) }
+    }
+
+    fn busy(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: atomics; `at` checks bounds and alignment.
+        unsafe { self.region.at(PAGE + Cells::summary_len(self.cells) + word * 8) }
+    }
+
+    /// Number of cells.
+    pub fn count(&self) -> usize {
+        self.cells
+    }
+
+    /// Pages in use.
+    pub fn used_pages(&self) -> u64 {
+        self.header().used_pages.load(Relaxed)
+    }
+
+    /// Number of cells with reserved room.
+    pub fn reserved(&self) -> usize {
+        self.header().reserved.load(Acquire) as usize
+    }
+
+    /// Notes that room is reserved for the first `cells` cells.
+    pub fn set_reserved(&self, cells: usize) {
+        self.header().reserved.fetch_max(cells as u64, AcqRel);
+    }
+
+    /// Takes a run of at most `want` pages among the reserved cells: all of it if there
+    /// is such a run; or, with `any`, the longest power-of-two run that can be found.
+    pub fn alloc(&self, want: usize, any: bool) -> Option<Extent> {
+        let want = want.clamp(1, CELL_PAGES);
+        if let Some(e) = self.alloc_run(want) {
+            return Some(e);
+        }
+        if any {
+            let mut n = want.next_power_of_two() / 2;
+            while n >= 1 {
+                if let Some(e) = self.alloc_run(n) {
+                    return Some(e);
+                }
+                n /= 2;
+            }
+        }
+        None
+    }
+
+    fn alloc_run(&self, want: usize) -> Option<Extent> {
+        let reserved = self.reserved().min(self.cells);
+        if want < CELL_PAGES {
+            let hint = self.hint.load(Relaxed);
+            if hint < reserved
+                && let Some(e) = self.alloc_in(hint, want)
+            {
+                return Some(e);
+            }
+        }
+        // An empty cell first: fresh for a whole extent, and a new cell of our own for
+        // small ones. Then any cell that isn't full.
+        for summary in [true, false] {
+            for word in 0..reserved.div_ceil(64) {
+                let taken = if summary { self.busy(word) } else { self.full(word) };
+                let mut candidates = !taken.load(Relaxed);
+                while candidates != 0 {
+                    let i = word * 64 + candidates.trailing_zeros() as usize;
+                    candidates &= candidates - 1;
+                    if i >= reserved {
+                        break;
+                    }
+                    if let Some(e) = self.alloc_in(i, want) {
+                        if want < CELL_PAGES {
+                            self.hint.store(i, Relaxed);
+                        }
+                        return Some(e);
+                    }
+                    if want <= 1 && !summary {
+                        self.note_full(i);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Marks the cell full unless it has a free page.
+    fn note_full(&self, i: usize) {
+        let bit = 1 << (i % 64);
+        self.full(i / 64).fetch_or(bit, AcqRel);
+        if self.cell(i).used.iter().any(|w| w.load(Acquire) != u64::MAX) {
+            self.full(i / 64).fetch_and(!bit, AcqRel);
+        }
+    }
+
+    fn alloc_in(&self, i: usize, want: usize) -> Option<Extent> {
+        let cell = self.cell(i);
+        let first = if want <= 64 {
+            (0..4).find_map(|w| take_run(&cell.used[w], want).map(|bit| w * 64 + bit))
+        } else {
+            let words = want.div_ceil(64);
+            (0..=4 - words).find(|&w| take_words(&cell.used[w..w + words], want)).map(|w| w * 64)
+        }?;
+        let bit = 1u64 << (i % 64);
+        if self.busy(i / 64).load(Relaxed) & bit == 0 {
+            self.busy(i / 64).fetch_or(bit, AcqRel);
+        }
+        for (word, mask) in masks(first, want) {
+            cell.init[word].fetch_and(!mask, Relaxed);
+        }
+        self.header().used_pages.fetch_add(want as u64, Relaxed);
+        Some(Extent::new(self.medium, (i * CELL_PAGES + first) as u64, want))
+    }
+
+    /// Gives the pages back.
+    pub fn free(&self, e: Extent) {
+        let i = e.start() as usize / CELL_PAGES;
+        let cell = self.cell(i);
+        let mut freed = 0;
+        for (word, mask) in masks(e.start() as usize % CELL_PAGES, e.pages()) {
+            let old = cell.used[word].fetch_and(!mask, AcqRel);
+            freed += u64::from((old & mask).count_ones());
+        }
+        debug_assert_eq!(freed, e.pages() as u64, "{e:?} was not in use");
+        self.header().used_pages.fetch_sub(freed, Relaxed);
+        let bit = 1u64 << (i % 64);
+        if self.full(i / 64).load(Relaxed) & bit != 0 {
+            self.full(i / 64).fetch_and(!bit, AcqRel);
+        }
+        if cell.used.iter().all(|w| w.load(Acquire) == 0) {
+            self.busy(i / 64).fetch_and(!bit, AcqRel);
+            if cell.used.iter().any(|w| w.load(Acquire) != 0) {
+                self.busy(i / 64).fetch_or(bit, AcqRel);
+            }
+        }
+    }
+
+    /// Whether page `page` of the segment is initialised.
+    pub fn is_init(&self, page: u64) -> bool {
+        let (i, p) = (page as usize / CELL_PAGES, page as usize % CELL_PAGES);
+        self.cell(i).init[p / 64].load(Acquire) >> (p % 64) & 1 == 1
+    }
+
+    /// Whether all `pages` pages from `page` on, inside one cell, are initialised.
+    pub fn all_init(&self, page: u64, pages: usize) -> bool {
+        let cell = self.cell(page as usize / CELL_PAGES);
+        masks(page as usize % CELL_PAGES, pages)
+            .all(|(word, mask)| cell.init[word].load(Acquire) & mask == mask)
+    }
+
+    /// Declares pages inside one cell initialised (after writing them), or not.
+    pub fn set_init(&self, page: u64, pages: usize, init: bool) {
+        let cell = self.cell(page as usize / CELL_PAGES);
+        for (word, mask) in masks(page as usize % CELL_PAGES, pages) {
+            if !init {
+                cell.init[word].fetch_and(!mask, AcqRel);
+            } else if cell.init[word].load(Relaxed) & mask != mask {
+                cell.init[word].fetch_or(mask, AcqRel);
+            } else {
+                // Set already: only the order of the written bytes matters.
+                std::sync::atomic::fence(Release);
+            }
+        }
+    }
+
+    /// Replaces the in-use bits by `used` (4 words per cell) and rebuilds the summaries.
+    /// Only while no other process uses the medium. Returns how many pages differed.
+    pub fn rebuild(&self, used: &[u64]) -> u64 {
+        let (mut differed, mut total) = (0, 0);
+        for word in 0..self.cells.div_ceil(64) {
+            self.full(word).store(0, Relaxed);
+            self.busy(word).store(0, Relaxed);
+        }
+        for i in 0..self.cells {
+            let new = &used[i * 4..i * 4 + 4];
+            for (w, &bits) in self.cell(i).used.iter().zip(new) {
+                differed += u64::from((w.swap(bits, AcqRel) ^ bits).count_ones());
+                total += u64::from(bits.count_ones());
+            }
+            if new.iter().any(|&w| w != 0) {
+                self.busy(i / 64).fetch_or(1 << (i % 64), Relaxed);
+            }
+        }
+        self.header().used_pages.store(total, Relaxed);
+        differed
+    }
+
+    /// The in-use bits, 4 words per cell.
+    pub fn used_bits(&self) -> Vec<u64> {
+        (0..self.cells)
+            .flat_map(|i| self.cell(i).used.iter().map(|w| w.load(Acquire)).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+/// The (word, mask) pairs that `pages` pages from `first` on touch inside a cell.
+pub(crate) fn masks(first: usize, pages: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + pages;
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let lo = first.max(word * 64) - word * 64;
+        let hi = end.min(word * 64 + 64) - word * 64;
+        let mask = if hi - lo == 64 { u64::MAX } else { ((1 << (hi - lo)) - 1) << lo };
+        (word, mask)
+    })
+}
+
+/// Takes `n` (1..=64) free bits in a row from `word`; the first one's number.
+fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
+    let mut used = word.load(Relaxed);
+    loop {
+        // Bit i of `run` stays set while bits i..i+len are free; len doubles.
+        let mut run = !used;
+        let mut len = 1;
+        while len < n && run != 0 {
+            let step = len.min(n - len);
+            run &= run >> step;
+            len += step;
+        }
+        if run == 0 {
+            return None;
+        }
+        let bit = run.trailing_zeros() as usize;
+        let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << bit };
+        match word.compare_exchange_weak(used, used | mask, AcqRel, Relaxed) {
+            Ok(_) => return Some(bit),
+            Err(now) => used = now,
+        }
+    }
+}
+
+/// Takes the first `n` bits of `words`, whole words but for the last; all or nothing.
+fn take_words(words: &[AtomicU64], n: usize) -> bool {
+    for (k, word) in words.iter().enumerate() {
+        let bits = (n - k * 64).min(64);
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let mut used = word.load(Relaxed);
+        loop {
+            if used & mask != 0 {
+                for earlier in &words[..k] {
+                    earlier.fetch_and(0, AcqRel);
+                }
+                return false;
+            }
+            match word.compare_exchange_weak(used, used | mask, AcqRel, Relaxed) {
+                Ok(_) => break,
+                Err(now) => used = now,
+            }
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn cells(n: usize) -> (Cells, std::path::PathBuf) {
+        use std::sync::atomic::AtomicU32;
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let path = std::env::temp_dir().join(format!(
+            "forebay-cells-{}-{}",
+            std::process::id(),
+            SERIAL.fetch_add(1, Relaxed)
+        ));
+        let region = Region::create(&path, Cells::map_len(n), true).unwrap();
+        Cells::format(&region, n);
+        let c = Cells::open(region, 0, n).unwrap();
+        c.set_reserved(n);
+        (c, path)
+    }
+
+    #[test]
+    fn extents_never_overlap_and_all_come_back() {
+        let (c, path) = cells(4);
+        let mut taken: Vec<Extent> = Vec::new();
+        let mut pages: HashSet<u64> = HashSet::new();
+        let mut seed = 12345u64;
+        for round in 0..5000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let r = (seed >> 33) as usize;
+            if round % 3 != 0 || taken.is_empty() {
+                let want = [1, 1, 2, 7, 64, 65, 128, 200, 256][r % 9];
+                if let Some(e) = c.alloc(want, r.is_multiple_of(2)) {
+                    for p in e.start()..e.start() + e.pages() as u64 {
+                        assert!(pages.insert(p), "page {p} handed out twice");
+                    }
+                    assert_eq!(e.start() / 256, (e.start() + e.pages() as u64 - 1) / 256);
+                    taken.push(e);
+                }
+            } else {
+                let e = taken.swap_remove(r % taken.len());
+                for p in e.start()..e.start() + e.pages() as u64 {
+                    pages.remove(&p);
+                }
+                c.free(e);
+            }
+            assert_eq!(c.used_pages(), pages.len() as u64);
+        }
+        for e in taken {
+            c.free(e);
+        }
+        assert_eq!(c.used_pages(), 0);
+        for _ in 0..4 {
+            assert_eq!(c.alloc(256, false).unwrap().pages(), 256);
+        }
+        assert!(c.alloc(1, true).is_none());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn threads_share_every_page_exactly_once() {
+        let (c, path) = cells(8);
+        let got: Vec<Extent> = std::thread::scope(|s| {
+            let workers: Vec<_> = (0..4)
+                .map(|_| s.spawn(|| std::iter::from_fn(|| c.alloc(3, true)).collect::<Vec<_>>()))
+                .collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+        });
+        assert_eq!(got.iter().map(|e| e.pages()).sum::<usize>(), 8 * 256);
+        let bits = c.used_bits();
+        assert!(bits.iter().all(|&w| w == u64::MAX));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn masks_cover_the_run() {
+        for (first, pages) in [(0, 1), (63, 2), (0, 256), (10, 200), (64, 64)] {
+            let n: u32 = masks(first, pages).map(|(_, m)| m.count_ones()).sum();
+            assert_eq!(n as usize, pages);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Our own descriptors inside somebody else's process.
+//!
+//! A library that opens a file takes the lowest free number, which the program may count
+//! on. So every descriptor we keep is moved to the upper end of the number range and
+//! noted here, so that the preload can hide it from a program that closes everything.
+
+use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// How many numbers below the soft limit are used for our own descriptors.
+pub const HIGH_FD_ROOM: u64 = 160;
+
+static KEPT: [AtomicI32; 160] = [const { AtomicI32::new(-1) }; 160];
+
+/// Moves `fd` to a high number with close-on-exec set and notes it as ours. If no high
+/// number is free, it stays where it is.
+pub fn lift(fd: OwnedFd) -> OwnedFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(1 << 20)
+        .min(1 << 20);
+    let base = limit.saturating_sub(HIGH_FD_ROOM).max(limit / 2).max(3) as RawFd;
+    let fd = if fd.as_raw_fd() >= base {
+        fd
+    } else {
+        rustix::io::fcntl_dupfd_cloexec(&fd, base).unwrap_or(fd)
+    };
+    keep(fd.as_raw_fd());
+    fd
+}
+
+/// Notes `fd` as ours.
+pub fn keep(fd: RawFd) {
+    for k in &KEPT {
+        let old = k.load(Relaxed);
+        if old == fd {
+            return;
+        }
+        if old < 0 && k.compare_exchange(old, fd, Relaxed, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Whether the program must not see or close `fd`.
+pub fn is_internal(fd: RawFd) -> bool {
+    fd >= 0 && KEPT.iter().any(|k| k.load(Relaxed) == fd)
+}
+
+/// Forgets and closes a descriptor of ours.
+pub(crate) fn drop_kept(fd: OwnedFd) {
+    let raw = fd.into_raw_fd();
+    for k in &KEPT {
+        let _ = k.compare_exchange(raw, -1, Relaxed, Relaxed);
+    }
+    // SAFETY: raw came from an OwnedFd a line above and nobody else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(raw) });
+}

@@ -1,0 +1,30 @@
+//! Media: where the bytes of a pool rest on one node.
+//!
+//! A *medium* is a large *segment* (one file: in shared memory for `memory`, on any file
+//! system for `files`) of 1 MiB *cells*, from which *extents* (runs of 4 KiB pages inside
+//! one cell) are cut. Beside the segment lies its *map*: two bits per page, "in use" and
+//! "initialised", shared by all processes and changed with atomic operations only, so
+//! that no process ever waits for another, and one that is killed leaves at worst pages
+//! that nobody uses (found again by a sweep over the records).
+//!
+//! A page that isn't initialised reads as zero whatever it holds, so recycled extents
+//! need no clearing. Room is reserved with `fallocate` before a page is handed out:
+//! running out of space is an error code, never a SIGBUS. `memory` is accessed by copying
+//! in a shared mapping; `files` by pread and pwrite, so that an I/O error is an errno.
+
+mod cells;
+mod extent;
+mod fd;
+mod medium;
+mod region;
+mod spec;
+
+pub use cells::CELL_PAGES;
+pub use extent::Extent;
+pub use fd::{HIGH_FD_ROOM, is_internal, keep, lift};
+pub use medium::{Medium, Usage};
+pub use region::Region;
+pub use spec::{MediumKind, MediumSpec, format_size, parse_size};
+
+/// Size of a page, the unit of allocation, in bytes.
+pub const PAGE: usize = 4096;

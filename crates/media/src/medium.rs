@@ -1,0 +1,458 @@
+//! A medium: segment file, map, and the reading and writing of extents.
+
+use crate::cells::{CELL_PAGES, Cells};
+use crate::region::{Region, open_rw};
+use crate::{Extent, MediumKind, PAGE, fd};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{
+    AtomicI32, AtomicPtr,
+    Ordering::{AcqRel, Acquire},
+};
+
+const CELL: usize = CELL_PAGES * PAGE;
+/// Memory segments are mapped in windows of this size, each when it is first used.
+const WINDOW: usize = 256 << 20;
+/// Room is reserved in steps of this many cells.
+const RESERVE_STEP: usize = 8;
+
+/// How full a medium is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub capacity: u64,
+    pub used: u64,
+    /// Reserved from the file system so far (never less than the highest use).
+    pub reserved: u64,
+}
+
+/// One medium of a node, opened by this process.
+pub struct Medium {
+    kind: MediumKind,
+    segment: PathBuf,
+    cells: Cells,
+    windows: Box<[AtomicPtr<u8>]>,
+    /// Descriptor of the segment, opened when it is first needed; -1 before.
+    file: AtomicI32,
+}
+
+impl Medium {
+    /// Creates segment and map in `dir`.
+    ///
+    /// # Errors
+    /// EEXIST if there is one already; ENOSPC if not even the map finds room.
+    pub fn create(dir: &Path, capacity: u64) -> Result<()> {
+        let cells = (capacity / CELL as u64) as usize;
+        let segment = rustix::fs::open(
+            dir.join("segment"),
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )?;
+        rustix::fs::ftruncate(&segment, cells as u64 * CELL as u64)?;
+        let map = Region::create(&dir.join("map"), Cells::map_len(cells), true)?;
+        Cells::format(&map, cells);
+        Ok(())
+    }
+
+    /// Opens medium number `index` in `dir`.
+    ///
+    /// # Errors
+    /// What open and mmap say; ENODATA or EINVAL if the files aren't a medium of this
+    /// capacity.
+    pub fn open(index: usize, kind: MediumKind, dir: &Path, capacity: u64) -> Result<Medium> {
+        let cells = (capacity / CELL as u64) as usize;
+        let map = Region::open(&dir.join("map"), Cells::map_len(cells))?;
+        let cells = Cells::open(map, index as u8, cells).map_err(|_| Errno::INVAL)?;
+        let windows = (cells.count() * CELL).div_ceil(WINDOW);
+        Ok(Medium {
+            kind,
+            segment: dir.join("segment"),
+            cells,
+            windows: (0..windows).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
+            file: AtomicI32::new(-1),
+        })
+    }
+
+    /// The kind it was made with.
+    pub fn kind(&self) -> &MediumKind {
+        &self.kind
+    }
+
+    /// The allocator's map.
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            capacity: (self.cells.count() * CELL) as u64,
+            used: self.cells.used_pages() * PAGE as u64,
+            reserved: (self.cells.reserved() * CELL) as u64,
+        }
+    }
+
+    /// Takes an extent of at most `want` pages, reserving more room if none is free.
+    ///
+    /// # Errors
+    /// ENOSPC when the medium, or the file system under it, is full; EDQUOT, EIO.
+    pub fn alloc(&self, want: usize) -> Result<Extent> {
+        loop {
+            if let Some(e) = self.cells.alloc(want, false) {
+                return Ok(e);
+            }
+            match self.reserve(RESERVE_STEP) {
+                Ok(true) => {}
+                Ok(false) | Err(Errno::NOSPC | Errno::DQUOT) => {
+                    return self.cells.alloc(want, true).ok_or(Errno::NOSPC);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Reserves room for up to `step` more cells. False if all is reserved already.
+    ///
+    /// # Errors
+    /// ENOSPC, EDQUOT, EIO of the file system under the medium.
+    pub fn reserve(&self, step: usize) -> Result<bool> {
+        let have = self.cells.reserved();
+        let end = (have + step).min(self.cells.count());
+        if end <= have {
+            return Ok(false);
+        }
+        let (at, len) = ((have * CELL) as u64, ((end - have) * CELL) as u64);
+        rustix::fs::fallocate(self.file()?, FallocateFlags::empty(), at, len)?;
+        self.cells.set_reserved(end);
+        Ok(true)
+    }
+
+    /// Gives an extent back.
+    pub fn free(&self, e: Extent) {
+        self.cells.free(e);
+    }
+
+    /// The segment's descriptor, for mapping extents into a program.
+    ///
+    /// # Errors
+    /// What open says.
+    pub fn file(&self) -> Result<BorrowedFd<'_>> {
+        let mut raw: RawFd = self.file.load(Acquire);
+        if raw < 0 {
+            let opened = fd::lift(open_rw(&self.segment)?).into_raw_fd();
+            match self.file.compare_exchange(-1, opened, AcqRel, Acquire) {
+                Ok(_) => raw = opened,
+                Err(other) => {
+                    // SAFETY: `opened` is ours alone: it lost the race to be published.
+                    fd::drop_kept(unsafe { OwnedFd::from_raw_fd(opened) });
+                    raw = other;
+                }
+            }
+        }
+        // SAFETY: once published, the descriptor stays open as long as self.
+        Ok(unsafe { BorrowedFd::borrow_raw(raw) })
+    }
+
+    /// Address of byte `offset` of the segment, mapping its window if needed.
+    fn address(&self, offset: usize) -> Result<*mut u8> {
+        let slot = &self.windows[offset / WINDOW];
+        let mut base = slot.load(Acquire);
+        if base.is_null() {
+            let start = offset / WINDOW * WINDOW;
+            let len = WINDOW.min(self.cells.count() * CELL - start);
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let new: *mut u8 = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED | MapFlags::NORESERVE,
+                    self.file()?,
+                    start as u64,
+                )?
+            }
+            .cast();
+            match slot.compare_exchange(base, new, AcqRel, Acquire) {
+                Ok(_) => base = new,
+                Err(other) => {
+                    // SAFETY: the mapping is ours alone: it lost the race.
+                    let _ = unsafe { rustix::mm::munmap(new.cast(), len) };
+                    base = other;
+                }
+            }
+        }
+        // SAFETY: inside the window just mapped.
+        Ok(unsafe { base.add(offset % WINDOW) })
+    }
+
+    fn is_memory(&self) -> bool {
+        self.kind == MediumKind::Memory
+    }
+
+    /// Copies `len` bytes at `from` into the extent at byte `offset` and declares the
+    /// touched pages initialised; their untouched rest becomes zero.
+    ///
+    /// # Errors
+    /// EIO and the like from `files` media.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes, and the range inside the extent.
+    pub unsafe fn write(&self, e: Extent, offset: usize, from: *const u8, len: usize) -> Result<()> {
+        debug_assert!(len > 0 && offset + len <= e.pages() * PAGE);
+        let end = offset + len;
+        let (first, last) = (offset / PAGE, (end - 1) / PAGE);
+        let (start_page, base) = (e.start(), e.start() as usize * PAGE);
+        // What lies around the written bytes in a page nobody wrote before is garbage.
+        let head = offset % PAGE;
+        if head > 0 && !self.cells.is_init(start_page + first as u64) {
+            self.zero_bytes(base + first * PAGE, head)?;
+        }
+        let tail = end % PAGE;
+        if tail > 0 && !self.cells.is_init(start_page + last as u64) {
+            self.zero_bytes(base + end, PAGE - tail)?;
+        }
+        if self.is_memory() {
+            let to = self.address(base + offset)?;
+            // SAFETY: `to` lies in the segment's mapping with room for the extent;
+            // `from` is the caller's promise. Programs may race on their own bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        } else {
+            // SAFETY: the caller promises `from` for `len` bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(from, len) };
+            self.pwrite(bytes, base + offset)?;
+        }
+        self.cells.set_init(start_page + first as u64, last - first + 1, true);
+        Ok(())
+    }
+
+    /// Copies `len` bytes of the extent from byte `offset` on to `to`.
+    ///
+    /// # Errors
+    /// EIO and the like from `files` media.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes, and the range inside the extent.
+    pub unsafe fn read(&self, e: Extent, offset: usize, to: *mut u8, len: usize) -> Result<()> {
+        debug_assert!(len > 0 && offset + len <= e.pages() * PAGE);
+        let (first, last) = (offset / PAGE, (offset + len - 1) / PAGE);
+        if self.cells.all_init(e.start() + first as u64, last - first + 1) {
+            // SAFETY: passed on.
+            return unsafe { self.copy_out(e.start() as usize * PAGE + offset, to, len) };
+        }
+        let mut at = offset;
+        while at < offset + len {
+            let page = at / PAGE;
+            let n = ((page + 1) * PAGE).min(offset + len) - at;
+            // SAFETY: within the caller's `len` bytes.
+            let out = unsafe { to.add(at - offset) };
+            if self.cells.is_init(e.start() + page as u64) {
+                // SAFETY: passed on.
+                unsafe { self.copy_out(e.start() as usize * PAGE + at, out, n)? };
+            } else {
+                // SAFETY: within the caller's `len` bytes.
+                unsafe { std::ptr::write_bytes(out, 0, n) };
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over `len` bytes of the extent from byte `offset` on; pages that
+    /// aren't initialised stay so.
+    ///
+    /// # Errors
+    /// EIO and the like from `files` media.
+    pub fn zero(&self, e: Extent, offset: usize, len: usize) -> Result<()> {
+        let mut at = offset;
+        while at < offset + len {
+            let page = at / PAGE;
+            let n = ((page + 1) * PAGE).min(offset + len) - at;
+            let number = e.start() + page as u64;
+            if self.cells.is_init(number) {
+                if n == PAGE {
+                    self.cells.set_init(number, 1, false);
+                } else {
+                    self.zero_bytes(e.start() as usize * PAGE + at, n)?;
+                }
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Makes every page of the extent hold what it reads as, so that it can be mapped.
+    ///
+    /// # Errors
+    /// EIO and the like from `files` media.
+    pub fn make_init(&self, e: Extent) -> Result<()> {
+        for page in e.start()..e.start() + e.pages() as u64 {
+            if !self.cells.is_init(page) {
+                self.zero_bytes(page as usize * PAGE, PAGE)?;
+                self.cells.set_init(page, 1, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether page `page` of the extent was ever written.
+    pub fn is_init(&self, e: Extent, page: usize) -> bool {
+        self.cells.is_init(e.start() + page as u64)
+    }
+
+    /// Makes the extent's bytes durable as far as the medium can: nothing on `memory`.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    pub fn sync(&self) -> Result<()> {
+        match self.kind {
+            MediumKind::Memory => Ok(()),
+            MediumKind::Files(_) => rustix::fs::fdatasync(self.file()?),
+        }
+    }
+
+    /// Touches the reserved part of a `memory` segment's page tables ahead of use.
+    ///
+    /// # Errors
+    /// What madvise says.
+    pub fn prefault(&self, cell: usize) -> Result<()> {
+        if self.is_memory() && cell < self.cells.reserved() {
+            let at = self.address(cell * CELL)?;
+            // SAFETY: inside the mapping; populating changes no content.
+            unsafe { rustix::mm::madvise(at.cast(), CELL, Advice::LinuxPopulateWrite)? };
+        }
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) -> Result<()> {
+        if self.is_memory() {
+            let from = self.address(offset)?;
+            // SAFETY: `from` lies in the segment's mapping; `to` is the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            return Ok(());
+        }
+        // SAFETY: the caller promises `to` for `len` bytes.
+        let mut out = unsafe { std::slice::from_raw_parts_mut(to, len) };
+        let mut at = offset as u64;
+        while !out.is_empty() {
+            match rustix::io::pread(self.file()?, &mut *out, at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => {
+                    out = &mut out[n..];
+                    at += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn zero_bytes(&self, offset: usize, len: usize) -> Result<()> {
+        if self.is_memory() {
+            let at = self.address(offset)?;
+            // SAFETY: inside the segment's mapping (the caller stays inside an extent).
+            unsafe { std::ptr::write_bytes(at, 0, len) };
+            return Ok(());
+        }
+        const ZEROS: [u8; PAGE] = [0; PAGE];
+        self.pwrite(&ZEROS[..len], offset)
+    }
+
+    fn pwrite(&self, mut bytes: &[u8], offset: usize) -> Result<()> {
+        let mut at = offset as u64;
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(self.file()?, bytes, at) {
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    at += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Medium {
+    fn drop(&mut self) {
+        for (i, w) in self.windows.iter().enumerate() {
+            let base = w.load(Acquire);
+            if !base.is_null() {
+                let len = WINDOW.min(self.cells.count() * CELL - i * WINDOW);
+                // SAFETY: we mapped it, and nobody uses self any more.
+                let _ = unsafe { rustix::mm::munmap(base.cast(), len) };
+            }
+        }
+        let raw = self.file.load(Acquire);
+        if raw >= 0 {
+            // SAFETY: published by file(), owned by self.
+            fd::drop_kept(unsafe { OwnedFd::from_raw_fd(raw) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn try_both(f: impl Fn(&Medium)) {
+        for kind in [MediumKind::Memory, MediumKind::Files("/".into())] {
+            let dir = std::env::temp_dir().join(format!(
+                "forebay-medium-{}-{:?}",
+                std::process::id(),
+                std::thread::current().id()
+            ));
+            let _ = std::fs::remove_dir_all(&dir);
+            std::fs::create_dir_all(&dir).unwrap();
+            Medium::create(&dir, 3 << 20).unwrap();
+            f(&Medium::open(0, kind, &dir, 3 << 20).unwrap());
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+    }
+
+    fn put(m: &Medium, e: Extent, at: usize, bytes: &[u8]) {
+        // SAFETY: the slice is readable.
+        unsafe { m.write(e, at, bytes.as_ptr(), bytes.len()).unwrap() }
+    }
+
+    fn get(m: &Medium, e: Extent, at: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![0xaa; len];
+        // SAFETY: the vector is writable.
+        unsafe { m.read(e, at, out.as_mut_ptr(), len).unwrap() };
+        out
+    }
+
+    #[test]
+    fn recycled_pages_read_as_zero_around_what_was_written() {
+        try_both(|m| {
+            let e = m.alloc(4).unwrap();
+            put(m, e, 0, &[7; 4 * PAGE]);
+            m.free(e);
+            let e = m.alloc(4).unwrap();
+            put(m, e, PAGE + 100, b"hello");
+            let all = get(m, e, 0, 4 * PAGE);
+            assert_eq!(&all[PAGE + 100..PAGE + 105], b"hello");
+            assert_eq!(all.iter().filter(|&&b| b != 0).count(), 5);
+            put(m, e, 0, &[7; 4 * PAGE]);
+            m.zero(e, 10, 2 * PAGE).unwrap();
+            let all = get(m, e, 0, 4 * PAGE);
+            assert_eq!(all.iter().filter(|&&b| b == 0).count(), 2 * PAGE);
+            assert!(all[10] == 0 && all[9] == 7 && all[10 + 2 * PAGE] == 7);
+        });
+    }
+
+    #[test]
+    fn a_full_medium_is_enospc_and_recovers() {
+        try_both(|m| {
+            let taken: Vec<_> = std::iter::from_fn(|| m.alloc(200).ok()).collect();
+            assert_eq!(taken.iter().map(|e| e.pages()).sum::<usize>(), 3 * 256);
+            assert_eq!(m.alloc(1), Err(Errno::NOSPC));
+            assert_eq!(m.usage().used, 3 << 20);
+            taken.into_iter().for_each(|e| m.free(e));
+            assert_eq!(m.alloc(256).unwrap().pages(), 256);
+        });
+    }
+}

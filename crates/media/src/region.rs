@@ -1,0 +1,108 @@
+//! A file mapped into memory and shared with other processes.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::path::Path;
+
+/// A shared, writable mapping of (a part of) a file. Stays mapped until dropped.
+pub struct Region {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the region is plain memory; what lies in it is accessed through atomics, or
+// under locks that live in it.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Creates the file `path` (mode 0600) with `len` bytes of reserved zeros and maps it.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC and what open says.
+    pub fn create(path: &Path, len: usize, reserve: bool) -> Result<Region> {
+        let fd = rustix::fs::open(
+            path,
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        if reserve {
+            rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len as u64)?;
+        }
+        Region::map(&fd, 0, len)
+    }
+
+    /// Maps the whole file `path`, which must have at least `min` bytes.
+    ///
+    /// # Errors
+    /// ENODATA if the file is shorter than `min`, and what open says.
+    pub fn open(path: &Path, min: usize) -> Result<Region> {
+        let fd = open_rw(path)?;
+        let len = rustix::fs::fstat(&fd)?.st_size as usize;
+        if len < min {
+            return Err(Errno::NODATA);
+        }
+        Region::map(&fd, 0, len)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset` on.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn map(fd: &OwnedFd, offset: u64, len: usize) -> Result<Region> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                offset,
+            )?
+        };
+        Ok(Region { base: base.cast(), len })
+    }
+
+    /// First byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `T` at byte `offset`.
+    ///
+    /// # Safety
+    /// `T` must be valid for any bytes and made of atomics (others write it at any time),
+    /// and `offset` aligned for it.
+    pub unsafe fn at<T>(&self, offset: usize) -> &T {
+        assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: in bounds and aligned (asserted); validity is the caller's promise.
+        unsafe { &*self.base.add(offset).cast::<T>() }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: we mapped it, and references to it borrow self.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Opens `path` for reading and writing, close-on-exec.
+pub(crate) fn open_rw(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
