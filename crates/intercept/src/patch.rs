@@ -1,0 +1,316 @@
+//! The installation: find or fetch the sites, write the trampolines, make them executable, then patch.
+//!
+//! Promises: until the first patch nothing of the process has changed, so that every error leaves it as it was; between
+//! the first and the last patch no libc function is called; code is left readable and executable, not writable.
+
+use crate::arch::{self, FAR_HEAD, FAR_TAIL, FORM_NONE, OWN_SLOTS, Region, SLOT, Site, raw};
+use crate::cache::{self, Cached, SITES_MAX};
+use crate::object::{self, Object};
+use crate::{Error, Hooks, MAX_OBJECTS, ObjectReport, Report};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+const PAGE: usize = 4096;
+const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const RWX: i32 = RX | libc::PROT_WRITE;
+
+/// Sites from the cache or newly found.
+enum Sites {
+    Cached(Cached),
+    Found(Vec<Site>),
+}
+
+impl Sites {
+    fn list(&self) -> &[Site] {
+        match self {
+            Sites::Cached(c) => c.sites(),
+            Sites::Found(v) => v,
+        }
+    }
+
+    unsafe fn of(object: &Object, dir: Option<&CStr>, hooks: &Hooks) -> Sites {
+        // A cache that was made from code that something else had patched would hide sites for ever: all or none.
+        let fits = |c: &Cached| {
+            c.sites()
+                .iter()
+                .all(|s| !s.wanted(hooks) || is_patchable(object, s))
+        };
+        if let Some(cached) = dir.and_then(|d| cache::open(d, object)).filter(fits) {
+            return Sites::Cached(cached);
+        }
+        // SAFETY: loaded, and not patched yet.
+        let found = unsafe { arch::find(object) };
+        if let Some(dir) = dir {
+            cache::save(dir, object, &found);
+        }
+        Sites::Found(found)
+    }
+}
+
+/// One object's share of the work.
+struct Job {
+    object: Object,
+    sites: Sites,
+    region: Region,
+    /// The first slot of this job.
+    first: usize,
+    /// One bit per site: it has a slot.
+    chosen: [u64; SITES_MAX / 64],
+}
+
+pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Report, Error> {
+    let begun = now();
+    if INSTALLED.swap(true, Ordering::SeqCst) {
+        return Err(Error::AlreadyInstalled);
+    }
+    // SAFETY: the caller's contract.
+    let result = unsafe { install_once(hooks, dir) };
+    if result.is_err() {
+        INSTALLED.store(false, Ordering::SeqCst);
+    }
+    result.map(|mut report| {
+        report.microseconds = (now() - begun) / 1000;
+        report
+    })
+}
+
+unsafe fn install_once(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Report, Error> {
+    let objects = object::loaded();
+    if objects.count == 0 {
+        return Err(Error::NoLibc);
+    }
+    let mut report = Report::default();
+    let mut jobs: [Option<Job>; MAX_OBJECTS] = [const { None }; MAX_OBJECTS];
+    let start = arch::own_region();
+    let own_len = OWN_SLOTS * SLOT;
+    let mut own = Region {
+        start,
+        len: own_len,
+        next: start,
+        far: false,
+    };
+    protect(own.start, own.len, RW)?;
+
+    for (job, object) in jobs.iter_mut().zip(objects.list.into_iter().flatten()) {
+        // SAFETY: loaded, and not patched yet.
+        let sites = unsafe { Sites::of(&object, dir, hooks) };
+        let line = &mut report.objects[report.count];
+        report.count += 1;
+        line.name = object.name;
+        line.cached = matches!(sites, Sites::Cached(_));
+        line.found = sites.list().len() as u32;
+        let mut slots = 0;
+        let mut chosen = [0; SITES_MAX / 64];
+        for (i, site) in sites
+            .list()
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.wanted(hooks))
+        {
+            line.wanted += 1;
+            if is_patchable(&object, site) && i < SITES_MAX {
+                chosen[i / 64] |= 1 << (i % 64);
+                slots += site.slots();
+            } else {
+                line.miss(site);
+            }
+        }
+        if slots == 0 {
+            continue;
+        }
+        let near = arch::in_reach((own.start, own.start + own.len), object.code_range())
+            && own.has_room(slots);
+        let mut region = if near {
+            own
+        } else {
+            far_region(&object, slots).inspect_err(|_| undo(&own))?
+        };
+        line.far = region.far;
+        let first = region.next;
+        for site in marked(&sites, &chosen) {
+            // SAFETY: writable, with room, in reach; the site was compared with the code.
+            unsafe { region.add(hooks, object.base, site) };
+        }
+        if near {
+            own = region;
+        }
+        *job = Some(Job {
+            object,
+            sites,
+            region,
+            first,
+            chosen,
+        });
+    }
+
+    protect(own.start, own.len, RX)?;
+    for job in jobs.iter().flatten().filter(|j| j.region.far) {
+        // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of std's needs.
+        unsafe {
+            let mut region = job.region;
+            let table = region.end_far();
+            protect(region.start, region.len, RX)?;
+            __register_frame(table as *const u8);
+        }
+    }
+    // SAFETY: nothing is patched yet.
+    unsafe { arch::set_hooks(hooks) };
+    for (i, job) in jobs.iter().flatten().enumerate() {
+        // SAFETY: the trampolines are in place and executable.
+        let patched = unsafe { patch(job) };
+        match patched {
+            Ok(n) => {
+                if let Some(line) = report
+                    .objects
+                    .iter_mut()
+                    .find(|l| l.name == job.object.name)
+                {
+                    line.patched = n;
+                }
+            }
+            // Nothing of this object was changed. If it is the first, nothing at all was.
+            Err(e) if i == 0 => return Err(e),
+            Err(_) => {}
+        }
+    }
+    Ok(report)
+}
+
+impl ObjectReport {
+    fn miss(&mut self, site: &Site) {
+        match usize::try_from(site.nr) {
+            Ok(nr) => self.missed[nr / 64] |= 1 << (nr % 64),
+            Err(_) => self.missed_unknown += 1,
+        }
+    }
+}
+
+fn is_patchable(object: &Object, site: &Site) -> bool {
+    // SAFETY: sites are sane for the object, whether found or cached.
+    site.form != FORM_NONE && unsafe { site.matches(object.base) }
+}
+
+/// The sites that have a slot, in the order of their slots.
+fn marked<'a>(
+    sites: &'a Sites,
+    chosen: &'a [u64; SITES_MAX / 64],
+) -> impl Iterator<Item = &'a Site> {
+    let list = sites.list().iter().take(SITES_MAX).enumerate();
+    list.filter(|(i, _)| chosen[i / 64] >> (i % 64) & 1 == 1)
+        .map(|(_, s)| s)
+}
+
+unsafe fn patch(job: &Job) -> Result<u32, Error> {
+    let (low, high) = job.object.code_range();
+    let low = low & !(PAGE - 1);
+    let high = high.next_multiple_of(PAGE);
+    // The whole segment at once: a part of it would leave several mappings behind. Without permission for both at once
+    // the code can't be executed for a moment, which only matters to other threads: nothing here is in libc.
+    protect(low, high - low, RWX).or_else(|_| protect(low, high - low, RW))?;
+    let mut slot = job.first;
+    let mut patched = 0;
+    for site in marked(&job.sites, &job.chosen) {
+        // SAFETY: compared with the code again, since windows that overlap would no longer match.
+        unsafe {
+            if site.matches(job.object.base) {
+                arch::patch(job.object.base, site, slot);
+                patched += 1;
+            }
+        }
+        slot += site.slots() * SLOT;
+    }
+    // It can't fail in a way that we could do anything about; the code then stays writable, and runs if RWX was given.
+    let _ = protect(low, high - low, RX);
+    Ok(patched)
+}
+
+/// A new mapping in reach of the object's code, writable.
+fn far_region(object: &Object, slots: usize) -> Result<Region, Error> {
+    let len = (FAR_HEAD + slots * SLOT + FAR_TAIL).next_multiple_of(PAGE);
+    let code = object.code_range();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let mut error = libc::ENOMEM;
+    // Downwards and upwards in growing steps.
+    for step in 0..1024usize {
+        let distance = (1 << 16) * (step + 1) + (step * step) * 1024;
+        let below = (object.base & !(PAGE - 1)).checked_sub(distance + len);
+        let above = (code.1.next_multiple_of(PAGE)).checked_add(distance);
+        for start in [below, above].into_iter().flatten() {
+            if !arch::in_reach((start, start + len), code) {
+                continue;
+            }
+            // SAFETY: a new mapping that replaces nothing.
+            let got = unsafe {
+                raw(
+                    libc::SYS_mmap,
+                    [start as i64, len as i64, RW.into(), flags.into(), -1, 0],
+                )
+            };
+            if got == start as i64 {
+                let mut region = Region {
+                    start,
+                    len,
+                    next: start,
+                    far: true,
+                };
+                // SAFETY: new and writable.
+                unsafe { region.begin_far() };
+                return Ok(region);
+            }
+            if got >= 0 {
+                // A kernel that doesn't know the flag took the address for a hint.
+                // SAFETY: the mapping just made.
+                unsafe { raw(libc::SYS_munmap, [got, len as i64, 0, 0, 0, 0]) };
+            } else {
+                error = -got as i32;
+            }
+        }
+    }
+    Err(Error::NoRoom(error))
+}
+
+fn undo(own: &Region) {
+    let _ = protect(own.start, own.len, RX);
+}
+
+fn protect(start: usize, len: usize, prot: i32) -> Result<(), Error> {
+    // SAFETY: our own slots, or an object's code, and never less than what runs at the moment (see the callers).
+    match unsafe {
+        raw(
+            libc::SYS_mprotect,
+            [start as i64, len as i64, prot.into(), 0, 0, 0],
+        )
+    } {
+        0 => Ok(()),
+        e => Err(Error::Refused(-e as i32)),
+    }
+}
+
+fn now() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel fills it.
+    unsafe {
+        raw(
+            libc::SYS_clock_gettime,
+            [
+                libc::CLOCK_MONOTONIC.into(),
+                (&raw mut t) as i64,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+unsafe extern "C" {
+    fn __register_frame(table: *const u8);
+}

@@ -1,0 +1,90 @@
+/* Signals that arrive in a call: EINTR, restart, jumping out, walking the stack, small alternate stacks. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <execinfo.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+#include <poll.h>
+#include <unistd.h>
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #x, errno); exit(1); } } while (0)
+static int p[2];
+static volatile int hits, frames_ok;
+static sigjmp_buf env;
+static char *main_low;
+int main(void);
+
+static void alarm_in(int us) {
+    struct itimerval t = {.it_value = {.tv_usec = us}};
+    CHECK(setitimer(ITIMER_REAL, &t, 0) == 0);
+}
+static void count(int s) { (void)s; hits++; }
+static void feed(int s) { (void)s; hits++; CHECK(write(p[1], "y", 1) == 1); }
+static void jump(int s) { (void)s; siglongjmp(env, 1); }
+static void trace(int s) {
+    (void)s;
+    void *f[64];
+    int n = backtrace(f, 64);
+    for (int i = 0; i < n; i++)
+        if ((char *)f[i] > main_low && (char *)f[i] < main_low + 4000) frames_ok = 1;
+}
+static void set(int flags, void (*h)(int)) {
+    struct sigaction a = {.sa_handler = h, .sa_flags = flags};
+    CHECK(sigaction(SIGALRM, &a, 0) == 0);
+}
+
+int main(void) {
+    char c = 0;
+    void *warm[4];
+    backtrace(warm, 4);
+    main_low = (char *)main;
+    CHECK(pipe(p) == 0);
+    set(0, count);
+    for (int i = 0; i < 5; i++) {
+        alarm_in(3000);
+        CHECK(read(p[0], &c, 1) == -1 && errno == EINTR);
+    }
+    CHECK(hits == 5);
+    alarm_in(3000);
+    struct timespec t = {1, 0}, left;
+    CHECK(nanosleep(&t, &left) == -1 && errno == EINTR && left.tv_nsec > 0);
+    alarm_in(3000);
+    CHECK(poll(0, 0, 1000) == -1 && errno == EINTR);
+    set(SA_RESTART, feed);
+    alarm_in(3000);
+    CHECK(read(p[0], &c, 1) == 1 && c == 'y');
+    for (int i = 0; i < 20; i++) {
+        set(SA_RESTART, jump);
+        if (!sigsetjmp(env, 1)) {
+            alarm_in(2000);
+            read(p[0], &c, 1);
+            CHECK(0);
+        }
+    }
+    set(0, trace);
+    alarm_in(3000);
+    CHECK(read(p[0], &c, 1) == -1 && errno == EINTR);
+    CHECK(frames_ok);
+    static char alt[8192];
+    stack_t ss = {.ss_sp = alt, .ss_size = sizeof alt};
+    CHECK(sigaltstack(&ss, 0) == 0);
+    set(SA_ONSTACK | SA_RESTART, feed);
+    alarm_in(3000);
+    CHECK(read(p[0], &c, 1) == 1 && c == 'y');
+    /* Stopped and continued in a call that restarts through restart_syscall. */
+    pid_t me = getpid(), kid = fork();
+    if (kid == 0) {
+        usleep(5000); kill(me, SIGSTOP); usleep(5000); kill(me, SIGCONT);
+        _exit(0);
+    }
+    struct timespec s = {0, 40000000};
+    CHECK(nanosleep(&s, 0) == 0);
+    CHECK(poll(0, 0, 10) == 0);
+    puts("ok");
+    return 0;
+}

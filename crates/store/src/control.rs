@@ -1,0 +1,359 @@
+//! The control region: the part of a node store that lives in shared memory only.
+//!
+//! One file, mapped by every process: shard states, the table of attached processes, the
+//! live table (one entry per open object: its true size and times while it is being
+//! written), open file descriptions (offsets shared by dup and fork), and the times of
+//! recently changed directories. All of it can be lost with the node: what must outlive
+//! the processes is in the records. Everything is made of atomics; locks are [`Lock`]s,
+//! which survive the death of their holder.
+//!
+//! Sizes are fixed (the limits below) and the file is sparse: only what is used takes
+//! memory.
+
+use crate::lock::Lock;
+use forebay_media::Region;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+/// Most shards of a node store.
+pub const MAX_SHARDS: usize = 64;
+/// Most processes attached at the same time.
+pub const MAX_PROCESSES: usize = 4096;
+/// Most objects open at the same time.
+pub const MAX_LIVE: usize = 65_536;
+/// Most open file descriptions at the same time.
+pub const MAX_OPEN: usize = 65_536;
+/// Descriptor numbers below this can stand for files of a pool.
+pub const MAX_FDS: usize = 65_536;
+/// Longest file name in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest path in bytes, the closing zero included.
+pub const PATH_MAX: usize = 4096;
+/// Most extents of one chunk.
+pub const MAX_EXTENTS: usize = 16;
+
+const MAGIC: u64 = 0x3130_4c54_4359_4246; // "FBYCTL01"
+const BUCKETS: usize = 32_768;
+const DIR_TIMES: usize = 16_384;
+
+/// Fixed part at the start of the region.
+#[repr(C, align(64))]
+pub struct Header {
+    magic: AtomicU64,
+    pub shards: AtomicU32,
+    /// Set while a multi-shard commit of a dead process waits to be completed.
+    pub recover: AtomicU32,
+    /// Changes whenever a resolved directory path may have become wrong: a directory or
+    /// symbolic link was moved, replaced or removed, or a directory's mode changed.
+    pub names_epoch: AtomicU64,
+    /// Counts attachments: the keeper sleeps on it while nobody is attached.
+    pub activity: AtomicU32,
+    pub keeper_sleeps: AtomicU32,
+    pub free_live: FreeList,
+    pub free_open: FreeList,
+}
+
+/// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
+/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`.
+#[repr(C)]
+pub struct FreeList {
+    head: AtomicU64,
+    fresh: AtomicU32,
+}
+
+impl FreeList {
+    /// Takes an index below `limit`; `next` gives the link field of an entry.
+    pub fn pop<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+        let mut head = self.head.load(Acquire);
+        while head as u32 != 0 {
+            let index = head as u32 - 1;
+            let link = u64::from(next(index).load(Relaxed));
+            let new = ((head >> 32) + 1) << 32 | link;
+            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
+                Ok(_) => return Some(index),
+                Err(now) => head = now,
+            }
+        }
+        let fresh = self.fresh.load(Relaxed);
+        if (fresh as usize) < limit {
+            let index = self.fresh.fetch_add(1, Relaxed);
+            if (index as usize) < limit {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Gives `index` back.
+    pub fn push(&self, index: u32, next: &AtomicU32) {
+        let mut head = self.head.load(Acquire);
+        loop {
+            next.store(head as u32, Relaxed);
+            let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
+            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// State of one shard of the records.
+#[repr(C, align(64))]
+pub struct Shard {
+    /// Held by the one process that writes the shard.
+    pub lock: Lock,
+    /// Odd while a commit over several shards is under way: readers wait.
+    pub multi: AtomicU32,
+    /// Odd while objects may be leaving the shard: who opens one waits and looks again.
+    pub removing: AtomicU32,
+    pub pad: AtomicU32,
+    /// Counts commits, so that a reader notices that its snapshot has grown old.
+    pub commits: AtomicU64,
+    /// Last sequence number given to an object.
+    pub last_seq: AtomicU64,
+    /// Bytes of the record file for which room is reserved.
+    pub reserved: AtomicU64,
+}
+
+/// States of a process slot.
+pub mod slot_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Being prepared by a parent for its child.
+    pub const RESERVED: u32 = 1;
+    /// In use by the process `pid`.
+    pub const USED: u32 = 2;
+    /// Its process died; somebody is releasing what it held.
+    pub const REAPING: u32 = 3;
+}
+
+/// One attached process.
+#[repr(C, align(64))]
+pub struct Process {
+    pub state: AtomicU32,
+    pub pid: AtomicU32,
+    /// Start time from /proc/PID/stat: tells a reused pid.
+    pub started: AtomicU64,
+    /// One more than the highest descriptor number in the process's table.
+    pub fds_end: AtomicU32,
+    /// Not zero while pages are neither free nor noted in a record: if the process dies
+    /// then, a sweep must look for them.
+    pub in_flight: AtomicU32,
+    /// Slot of the process that reaps this one, plus one.
+    pub reaper: AtomicU32,
+}
+
+/// Flags of a live object.
+pub mod live_flag {
+    /// Size, times and extents have been read from the record.
+    pub const LOADED: u32 = 1;
+    /// They are newer than the record.
+    pub const DIRTY: u32 = 2;
+    /// No name is left: the object goes with its last user.
+    pub const UNLINKED: u32 = 4;
+    /// The data lies in the record.
+    pub const INLINE: u32 = 8;
+    /// Somebody has mapped it: its pages must stay where they are.
+    pub const MAPPED: u32 = 16;
+}
+
+/// One open object. Size, times and the extents of chunk 0 are the truth while it is
+/// dirty; the rest of its attributes are in the record.
+#[repr(C, align(64))]
+pub struct Live {
+    pub id: AtomicU64,
+    /// Next entry of the bucket (index + 1), or of the free list.
+    pub next: AtomicU32,
+    /// Open file descriptions and others that use the entry. Under the bucket's lock.
+    pub refs: AtomicU32,
+    /// Held for every change of the object's data or extents.
+    pub lock: Lock,
+    pub flags: AtomicU32,
+    /// Odd while extents are taken away or move; changes with each time they do.
+    pub moved: AtomicU64,
+    pub size: AtomicU64,
+    pub mtime: AtomicI64,
+    pub ctime: AtomicI64,
+    /// Pages of all extents.
+    pub pages: AtomicU64,
+    /// Number of extents of chunk 0.
+    pub extents: AtomicU32,
+    pub pad: AtomicU32,
+    pub extent: [AtomicU64; MAX_EXTENTS],
+}
+
+/// An open file description (POSIX): what dup and fork share.
+#[repr(C, align(64))]
+pub struct Open {
+    /// Descriptors that refer to it, in all processes.
+    pub refs: AtomicU32,
+    /// Index of the live entry, plus one; 0 for a directory.
+    pub live: AtomicU32,
+    pub id: AtomicU64,
+    /// O_ACCMODE, O_APPEND and so on as given to open, or changed by fcntl.
+    pub flags: AtomicU32,
+    /// File type bits of the mode (S_IFMT).
+    pub kind: AtomicU32,
+    /// Held while the offset is used and moved.
+    pub lock: Lock,
+    pub next: AtomicU32,
+    pub offset: AtomicU64,
+    /// Directory in which it was opened, for /proc/self/fd.
+    pub parent: AtomicU64,
+    /// For a directory: shard of the next entry, entries passed so far.
+    pub shard: AtomicU32,
+    pub name_len: AtomicU32,
+    /// The name it was opened by; for a directory being read, the last name returned.
+    pub name: [AtomicU8; 256],
+}
+
+/// The latest modification time of a directory.
+#[repr(C)]
+pub struct DirTime {
+    pub lock: Lock,
+    pub pad: AtomicU32,
+    pub id: AtomicU64,
+    pub mtime: AtomicI64,
+    pub spare: AtomicU64,
+}
+
+/// Head of one chain of the live table.
+#[repr(C)]
+pub struct Bucket {
+    pub lock: Lock,
+    /// First entry (index + 1).
+    pub head: AtomicU32,
+    /// Odd while the chain changes.
+    pub version: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// A process's private page run: working directory, then its descriptor table.
+#[repr(C)]
+pub struct ProcessArea {
+    /// Directory id of the working directory, 0 if it lies outside the pool.
+    pub cwd: AtomicU64,
+    /// umask + 1, or 0 if not known yet.
+    pub umask: AtomicU32,
+    pub pad: [AtomicU32; 1021],
+    /// Open file description + 1 by descriptor number; 0: not of the pool.
+    pub fds: [AtomicU32; MAX_FDS],
+}
+
+const fn align(n: usize) -> usize {
+    n.next_multiple_of(4096)
+}
+const SHARDS_AT: usize = align(size_of::<Header>());
+const PROCESSES_AT: usize = align(SHARDS_AT + MAX_SHARDS * size_of::<Shard>());
+const DIR_TIMES_AT: usize = align(PROCESSES_AT + MAX_PROCESSES * size_of::<Process>());
+const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>());
+const LIVE_AT: usize = align(BUCKETS_AT + BUCKETS * size_of::<Bucket>());
+const OPEN_AT: usize = align(LIVE_AT + MAX_LIVE * size_of::<Live>());
+/// Where the areas of the processes begin: the part before is mapped by everyone.
+pub const AREAS_AT: usize = align(OPEN_AT + MAX_OPEN * size_of::<Open>());
+/// Bytes of one process's area.
+pub const AREA_LEN: usize = align(size_of::<ProcessArea>());
+/// Length of the whole file.
+pub const CONTROL_LEN: usize = AREAS_AT + MAX_PROCESSES * AREA_LEN;
+
+/// The mapped control region.
+pub struct Control {
+    region: Region,
+}
+
+impl Control {
+    /// Formats a new, zeroed region.
+    pub fn format(region: &Region, shards: usize) {
+        // SAFETY: Header is made of atomics; the region has CONTROL_LEN bytes.
+        let h: &Header = unsafe { region.at(0) };
+        h.shards.store(shards as u32, Relaxed);
+        h.names_epoch.store(2, Relaxed);
+        h.magic.store(MAGIC, Release);
+    }
+
+    /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
+    /// a control region of this version.
+    pub fn open(region: Region) -> Option<Control> {
+        let c = Control { region };
+        let shards = c.header().shards.load(Relaxed) as usize;
+        let ok = c.header().magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
+        ok.then_some(c)
+    }
+
+    /// The fixed part.
+    pub fn header(&self) -> &Header {
+        // SAFETY: atomics; `at` checks bounds and alignment here and below.
+        unsafe { self.region.at(0) }
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.header().shards.load(Relaxed) as usize
+    }
+
+    /// State of shard `i`.
+    pub fn shard(&self, i: usize) -> &Shard {
+        debug_assert!(i < MAX_SHARDS);
+        // SAFETY: see header.
+        unsafe { self.region.at(SHARDS_AT + i * size_of::<Shard>()) }
+    }
+
+    /// Process slot `i`.
+    pub fn process(&self, i: usize) -> &Process {
+        debug_assert!(i < MAX_PROCESSES);
+        // SAFETY: see header.
+        unsafe { self.region.at(PROCESSES_AT + i * size_of::<Process>()) }
+    }
+
+    /// The place where the time of directory `id` is kept.
+    pub fn dir_time(&self, id: u64) -> &DirTime {
+        let i = (mix(id) % DIR_TIMES as u64) as usize;
+        // SAFETY: see header.
+        unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) }
+    }
+
+    /// All places for times of directories.
+    pub fn dir_times(&self) -> impl Iterator<Item = &DirTime> {
+        // SAFETY: see header.
+        (0..DIR_TIMES).map(|i| unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) })
+    }
+
+    /// Tells the keeper, if it sleeps, that there is a process to look after.
+    pub fn wake_keeper(&self) {
+        let h = self.header();
+        h.activity.fetch_add(1, AcqRel);
+        if h.keeper_sleeps.load(Acquire) != 0 {
+            let _ = rustix::thread::futex::wake(
+                &h.activity,
+                rustix::thread::futex::Flags::empty(),
+                1,
+            );
+        }
+    }
+
+    /// The chain of the live table that object `id` belongs to.
+    pub fn bucket(&self, id: u64) -> &Bucket {
+        let i = (mix(id) % BUCKETS as u64) as usize;
+        // SAFETY: see header.
+        unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) }
+    }
+
+    /// Live entry `i`.
+    pub fn live(&self, i: u32) -> &Live {
+        assert!((i as usize) < MAX_LIVE);
+        // SAFETY: see header.
+        unsafe { self.region.at(LIVE_AT + i as usize * size_of::<Live>()) }
+    }
+
+    /// Open file description `i`.
+    pub fn open_file(&self, i: u32) -> &Open {
+        assert!((i as usize) < MAX_OPEN);
+        // SAFETY: see header.
+        unsafe { self.region.at(OPEN_AT + i as usize * size_of::<Open>()) }
+    }
+}
+
+/// Spreads ids, whose low bits are slots, over a table.
+fn mix(id: u64) -> u64 {
+    id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}

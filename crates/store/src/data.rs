@@ -1,0 +1,842 @@
+//! The bytes of files: reading, writing, growing, shrinking, mapping.
+//!
+//! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its
+//! start without gaps; those of chunk 0 lie in the live entry (and in the inode's record),
+//! those of later chunks in records of their own. Extents never move while the file is
+//! open; they are only added, or taken away by truncation.
+//!
+//! Writers of one file take turns (the live entry's lock). Readers take no lock: they
+//! copy, and copy again if the `moved` counter says that extents were taken away
+//! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
+
+use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
+use crate::lock::Acquired;
+use crate::process::Critical;
+use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
+use crate::shards::Need;
+use crate::{ObjectId, Store, now};
+use forebay_media::{CELL_PAGES, Extent, PAGE};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Size of a chunk in bytes.
+pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
+/// Largest size of a file in bytes.
+pub const MAX_SIZE: u64 = 1 << 55;
+
+/// A piece of a file as it lies in a medium, for mapping.
+#[derive(Clone, Copy, Debug)]
+pub struct MapPiece {
+    pub medium: usize,
+    /// Byte offset in the medium's segment.
+    pub segment_offset: u64,
+    pub len: usize,
+}
+
+/// Extents of recently used chunks, per process. An entry is valid for one use of a live
+/// entry (`index`) at one value of its `moved` counter.
+pub(crate) struct ExtentCache {
+    entries: Box<[CacheEntry]>,
+}
+
+const CACHE_ENTRIES: usize = 1024;
+
+#[derive(Default)]
+struct CacheEntry {
+    /// Odd while the entry is written.
+    version: AtomicU32,
+    index: AtomicU32,
+    id: AtomicU64,
+    chunk: AtomicU64,
+    moved: AtomicU64,
+    extents: [AtomicU64; MAX_EXTENTS],
+}
+
+impl ExtentCache {
+    pub fn new() -> ExtentCache {
+        ExtentCache { entries: (0..CACHE_ENTRIES).map(|_| CacheEntry::default()).collect() }
+    }
+
+    fn place(&self, id: u64, chunk: u64) -> &CacheEntry {
+        let h = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.entries[(h >> 40) as usize % CACHE_ENTRIES]
+    }
+
+    fn get(&self, id: u64, index: u32, chunk: u64, moved: u64) -> Option<ChunkMap> {
+        let e = self.place(id, chunk);
+        let version = e.version.load(Acquire);
+        if !version.is_multiple_of(2)
+            || e.id.load(Relaxed) != id
+            || e.index.load(Relaxed) != index
+            || e.chunk.load(Relaxed) != chunk
+            || e.moved.load(Relaxed) != moved
+        {
+            return None;
+        }
+        let mut map = ChunkMap::default();
+        for extent in &e.extents {
+            match Extent(extent.load(Relaxed)) {
+                Extent::NONE => break,
+                extent => _ = map.push(extent),
+            }
+        }
+        fence(Acquire);
+        (e.version.load(Relaxed) == version).then_some(map)
+    }
+
+    fn put(&self, id: u64, index: u32, chunk: u64, moved: u64, map: &ChunkMap) {
+        let e = self.place(id, chunk);
+        let version = e.version.load(Relaxed);
+        // Somebody else writes this entry: theirs is as good.
+        if !version.is_multiple_of(2)
+            || e.version.compare_exchange(version, version + 1, AcqRel, Relaxed).is_err()
+        {
+            return;
+        }
+        e.id.store(id, Relaxed);
+        e.index.store(index, Relaxed);
+        e.chunk.store(chunk, Relaxed);
+        e.moved.store(moved, Relaxed);
+        for i in 0..MAX_EXTENTS {
+            let extent = map.extents().get(i).copied().unwrap_or(Extent::NONE);
+            e.extents[i].store(extent.0, Relaxed);
+        }
+        e.version.store(version + 2, Release);
+    }
+}
+
+/// Pages needed for `bytes` bytes.
+fn pages(bytes: u64) -> usize {
+    bytes.div_ceil(PAGE as u64) as usize
+}
+
+impl Store {
+    /// Size of an open file in bytes, as of the last finished write.
+    pub fn size(&self, index: u32) -> u64 {
+        self.live(index).size.load(Acquire)
+    }
+
+    /// Id of an open file's object.
+    pub fn live_id(&self, index: u32) -> ObjectId {
+        ObjectId(self.live(index).id.load(Relaxed))
+    }
+
+    // ---- extents ----
+
+    fn first_chunk(&self, live: &Live) -> ChunkMap {
+        let mut map = ChunkMap::default();
+        for i in 0..(live.extents.load(Acquire) as usize).min(MAX_EXTENTS) {
+            map.push(Extent(live.extent[i].load(Relaxed)));
+        }
+        map
+    }
+
+    /// The extents of a chunk, at least up to page `needed` if there are that many.
+    fn chunk_map(&self, index: u32, chunk: u64, moved: u64, needed: usize) -> Result<ChunkMap> {
+        let live = self.live(index);
+        if chunk == 0 {
+            return Ok(self.first_chunk(live));
+        }
+        let id = live.id.load(Relaxed);
+        if let Some(map) = self.cache.get(id, index, chunk, moved)
+            && map.pages() >= needed
+        {
+            return Ok(map);
+        }
+        let id = ObjectId(id);
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let map = match snapshot.get(&Key::chunk(id, chunk))? {
+            Some(bytes) => ChunkMap::decode(bytes).ok_or(Errno::IO)?,
+            None => return Ok(ChunkMap::default()),
+        };
+        self.cache.put(id.0, index, chunk, moved, &map);
+        Ok(map)
+    }
+
+    /// Takes at most `want` pages from the first medium that has any.
+    fn alloc(&self, want: usize) -> Result<Extent> {
+        let mut error = Errno::NOSPC;
+        for m in self.media() {
+            match m.alloc(want) {
+                Ok(e) => return Ok(e),
+                Err(e) => error = e,
+            }
+        }
+        Err(error)
+    }
+
+    /// Makes the extents of `chunk` cover `needed` pages. The live entry is locked.
+    fn ensure(&self, index: u32, chunk: u64, needed: usize) -> Result<ChunkMap> {
+        let live = self.live(index);
+        let moved = live.moved.load(Relaxed);
+        let mut map = self.chunk_map(index, chunk, moved, needed)?;
+        let have = map.pages();
+        if have >= needed {
+            return Ok(map);
+        }
+        // The first chunk doubles; a file that has reached its second takes whole chunks.
+        let end = if chunk == 0 { needed.max(2 * have).min(CELL_PAGES) } else { CELL_PAGES };
+        let _in_flight = self.in_flight();
+        let mut added = Vec::new();
+        let mut covered = have;
+        while covered < end {
+            match self.alloc(end - covered) {
+                Ok(e) if map.push(e) => {
+                    covered += e.pages();
+                    added.push(e);
+                }
+                Ok(e) => {
+                    self.free_extents([e]);
+                    break;
+                }
+                Err(_) if covered >= needed => break,
+                Err(e) => {
+                    self.free_extents(added);
+                    return Err(e);
+                }
+            }
+        }
+        if covered < needed {
+            self.free_extents(added);
+            return Err(Errno::NOSPC);
+        }
+        if chunk == 0 {
+            self.set_extents(live, &map);
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+        } else {
+            let id = ObjectId(live.id.load(Relaxed));
+            let shard = self.shard_of(id);
+            let stored = self.write(self.object_set(id), Need::Bytes(256), |w| {
+                w.put(shard, &Key::chunk(id, chunk), &map.encode())
+            });
+            if let Err(e) = stored {
+                self.free_extents(added);
+                return Err(e);
+            }
+            self.cache.put(id.0, index, chunk, moved, &map);
+        }
+        live.pages.fetch_add((covered - have) as u64, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        Ok(map)
+    }
+
+    /// Calls `each(extent, offset in it, offset in the range, length)` for the pieces of
+    /// `len` bytes from byte `at` of a chunk on, as far as the map covers them. Returns
+    /// how many bytes it covers.
+    fn pieces(
+        map: &ChunkMap,
+        at: usize,
+        len: usize,
+        mut each: impl FnMut(Extent, usize, usize, usize) -> Result<()>,
+    ) -> Result<usize> {
+        let mut start = 0;
+        let mut done = 0;
+        for &e in map.extents() {
+            let end = start + e.pages() * PAGE;
+            if at + done < end && done < len {
+                let offset = at + done - start;
+                let n = (len - done).min(end - (at + done));
+                each(e, offset, done, n)?;
+                done += n;
+            }
+            start = end;
+        }
+        Ok(done)
+    }
+
+    // ---- reading ----
+
+    /// Copies up to `len` bytes from `offset` on to `to`; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        let live = self.live(index);
+        loop {
+            let moved = live.moved.load(Acquire);
+            if !moved.is_multiple_of(2) {
+                let _critical = Critical::enter();
+                drop(self.lock_live(index)?);
+                continue;
+            }
+            let size = live.size.load(Acquire);
+            if offset >= size || len == 0 {
+                return Ok(0);
+            }
+            let n = len.min((size - offset) as usize);
+            // SAFETY: n <= len.
+            unsafe { self.copy_out(index, moved, offset, to, n)? };
+            fence(Acquire);
+            if live.moved.load(Relaxed) == moved {
+                return Ok(n);
+            }
+        }
+    }
+
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn copy_out(
+        &self,
+        index: u32,
+        moved: u64,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<()> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            let id = ObjectId(live.id.load(Relaxed));
+            let snapshot = self.snapshot(self.shard_of(id))?;
+            let record = snapshot.get(&Key::inode(id))?.unwrap_or(&[]);
+            let data = match Inode::decode(record) {
+                Some((inode, data)) if inode.tail == tail::DATA => data,
+                _ => &[],
+            };
+            let data = data.get(offset as usize..).unwrap_or(&[]);
+            let n = data.len().min(len);
+            // SAFETY: n <= len; the rest up to len is the caller's too.
+            unsafe {
+                std::ptr::copy_nonoverlapping(data.as_ptr(), to, n);
+                std::ptr::write_bytes(to.add(n), 0, len - n);
+            }
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < len {
+            let (chunk, at) = ((offset + done as u64) / CHUNK, ((offset + done as u64) % CHUNK) as usize);
+            let n = (len - done).min(CHUNK as usize - at);
+            let map = self.chunk_map(index, chunk, moved, pages((at + n) as u64))?;
+            // SAFETY: done + n <= len.
+            let out = unsafe { to.add(done) };
+            let covered = Self::pieces(&map, at, n, |e, from, offset, n| {
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                // SAFETY: pieces stay within n bytes of out, and within the extent.
+                unsafe { medium.read(e, from, out.add(offset), n) }
+            })?;
+            // SAFETY: covered <= n.
+            unsafe { std::ptr::write_bytes(out.add(covered), 0, n - covered) };
+            done += n;
+        }
+        Ok(())
+    }
+
+    // ---- writing ----
+
+    /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the
+    /// offset and how many bytes were written: fewer if space ran out on the way.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG, EIO and the like.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub unsafe fn write_at(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        let offset = offset.unwrap_or(size);
+        if len == 0 {
+            return Ok((offset, 0));
+        }
+        if offset.checked_add(len as u64).is_none_or(|end| end > MAX_SIZE) {
+            return Err(Errno::FBIG);
+        }
+        self.promote(index)?;
+        if offset > size {
+            self.clear_tail(index, size)?;
+        }
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let (chunk, at) = ((offset + done as u64) / CHUNK, ((offset + done as u64) % CHUNK) as usize);
+            let n = (len - done).min(CHUNK as usize - at);
+            // SAFETY: done + n <= len.
+            let input = unsafe { from.add(done) };
+            result = self.ensure(index, chunk, pages((at + n) as u64)).and_then(|map| {
+                Self::pieces(&map, at, n, |e, to, offset, n| {
+                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                    // SAFETY: pieces stay within n bytes of input, and within the extent.
+                    unsafe { medium.write(e, to, input.add(offset), n) }
+                })
+                .map(|_| ())
+            });
+            if result.is_ok() {
+                done += n;
+            }
+        }
+        if done > 0 {
+            let end = offset + done as u64;
+            if end > size {
+                live.size.store(end, Release);
+            }
+            self.touch(live);
+            return Ok((offset, done));
+        }
+        result.map(|()| (offset, 0))
+    }
+
+    /// Notes a change of the data.
+    fn touch(&self, live: &Live) {
+        let t = now();
+        live.mtime.store(t, Relaxed);
+        live.ctime.store(t, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+    }
+
+    /// Moves a small file's content from its record to an extent. Locked.
+    fn promote(&self, index: u32) -> Result<()> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::INLINE == 0 {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let data = match self.snapshot(self.shard_of(id))?.get(&Key::inode(id))? {
+            Some(record) => Inode::decode(record).ok_or(Errno::IO)?.1.to_vec(),
+            None => Vec::new(),
+        };
+        let mut map = ChunkMap::default();
+        let _in_flight = self.in_flight();
+        if !data.is_empty() {
+            let e = self.alloc(1)?;
+            // SAFETY: a small file fits a page, and data is a slice.
+            let written = unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
+            if let Err(error) = written {
+                self.free_extents([e]);
+                return Err(error);
+            }
+            map.push(e);
+            live.pages.store(1, Relaxed);
+        }
+        live.moved.fetch_add(1, AcqRel);
+        self.set_extents(live, &map);
+        live.flags.fetch_and(!flag::INLINE, AcqRel);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        live.moved.fetch_add(1, AcqRel);
+        Ok(())
+    }
+
+    /// Clears what a mapping may have written behind the end of the file. Locked.
+    fn clear_tail(&self, index: u32, size: u64) -> Result<()> {
+        let live = self.live(index);
+        let at = (size % PAGE as u64) as usize;
+        if at == 0 || live.flags.load(Relaxed) & flag::MAPPED == 0 {
+            return Ok(());
+        }
+        self.zero_range(index, size, size + (PAGE - at) as u64)
+    }
+
+    /// Makes `from..to` read as zero without changing what is allocated. Locked.
+    fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
+        let live = self.live(index);
+        let mapped = live.flags.load(Relaxed) & flag::MAPPED != 0;
+        let mut at = from;
+        while at < to {
+            let (chunk, offset) = (at / CHUNK, (at % CHUNK) as usize);
+            let n = ((to - at) as usize).min(CHUNK as usize - offset);
+            let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), pages((offset + n) as u64))?;
+            Self::pieces(&map, offset, n, |e, start, _, n| {
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                if !mapped {
+                    return medium.zero(e, start, n);
+                }
+                // Others see the page itself: the bytes must change, not just the bits.
+                let zeros = [0u8; PAGE];
+                let mut done = 0;
+                while done < n {
+                    let k = (n - done).min(PAGE);
+                    // SAFETY: zeros has k bytes; the range is inside the extent.
+                    unsafe { medium.write(e, start + done, zeros.as_ptr(), k)? };
+                    done += k;
+                }
+                Ok(())
+            })?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    // ---- size and room ----
+
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// EFBIG; EIO and the like.
+    pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::FBIG);
+        }
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let old = live.size.load(Relaxed);
+        if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
+            if size == 0 {
+                live.moved.fetch_add(1, AcqRel);
+                live.flags.fetch_and(!flag::INLINE, AcqRel);
+                live.moved.fetch_add(1, AcqRel);
+            } else {
+                self.promote(index)?;
+            }
+        }
+        if size > old {
+            self.clear_tail(index, old)?;
+            live.size.store(size, Release);
+        } else if size < old {
+            self.shrink(index, size, old)?;
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        live.size.store(size, Release);
+        if live.flags.load(Relaxed) & flag::MAPPED != 0 {
+            // Pages stay under the mappings that show them.
+            return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
+        }
+        let page_end = size.next_multiple_of(PAGE as u64).min(old);
+        self.zero_range(index, size, page_end)?;
+        let mut freed = Vec::new();
+        let _in_flight = self.in_flight();
+        live.moved.fetch_add(1, AcqRel);
+        let (last, keep) = (size / CHUNK, pages(size % CHUNK));
+        let result = if old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64 {
+            let shard = self.shard_of(id);
+            self.write(self.object_set(id), Need::Removal, |w| {
+                if last > 0 && keep > 0 {
+                    let key = Key::chunk(id, last);
+                    if let Some(bytes) = w.get(shard, &key)? {
+                        let mut map = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+                        map.truncate(keep, |e| freed.push(e));
+                        w.put(shard, &key, &map.encode())?;
+                    }
+                }
+                self.remove_chunks(w, id, (last + u64::from(keep > 0)).max(1), &mut freed)
+            })
+        } else {
+            Ok(())
+        };
+        if result.is_ok() {
+            if last == 0 {
+                let mut map = self.first_chunk(live);
+                map.truncate(keep, |e| freed.push(e));
+                self.set_extents(live, &map);
+            }
+            let gone: usize = freed.iter().map(|e| e.pages()).sum();
+            live.pages.fetch_sub(gone as u64, Relaxed);
+        } else {
+            freed.clear();
+        }
+        live.moved.fetch_add(1, AcqRel);
+        self.free_extents(freed);
+        result
+    }
+
+    /// Reserves room for `offset..offset + len`, so that writing there can't fail for
+    /// lack of space; with `grow`, the file becomes at least that long.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG.
+    pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_SIZE).ok_or(Errno::FBIG)?;
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        self.promote(index)?;
+        for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
+            self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
+        }
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if grow && end > size {
+            self.clear_tail(index, size)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// Makes `offset..offset + len` read as zero; with `grow`, the file becomes at least
+    /// that long.
+    ///
+    /// # Errors
+    /// EFBIG, EIO.
+    pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_SIZE).ok_or(Errno::FBIG)?;
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        self.promote(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if offset < size {
+            self.zero_range(index, offset, end.min(size))?;
+        }
+        if grow && end > size {
+            self.clear_tail(index, size)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// The first offset from `offset` on that holds data (or, with `hole`, that doesn't);
+    /// the end of the file counts as a hole. Granularity: a page.
+    ///
+    /// # Errors
+    /// ENXIO if there is none before the end of the file.
+    pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        let live = self.live(index);
+        let size = self.size(index);
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            return Ok(if hole { size } else { offset });
+        }
+        let mut at = offset;
+        while at < size {
+            let chunk = at / CHUNK;
+            let map = self.chunk_map(index, chunk, live.moved.load(Acquire), CELL_PAGES)?;
+            if map.extents().is_empty() && !hole {
+                at = (chunk + 1) * CHUNK;
+                continue;
+            }
+            let page = (at % CHUNK) as usize / PAGE;
+            let mut start = 0;
+            let mut data = false;
+            for &e in map.extents() {
+                if page >= start && page < start + e.pages() {
+                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                    data = medium.is_init(e, page - start);
+                }
+                start += e.pages();
+            }
+            if data != hole {
+                return Ok(at);
+            }
+            at = (at / PAGE as u64 + 1) * PAGE as u64;
+        }
+        if hole { Ok(size) } else { Err(Errno::NXIO) }
+    }
+
+    // ---- mapping ----
+
+    /// Prepares `len` bytes from `offset` (a page boundary) on for being mapped into a
+    /// process and says where they lie. Pages behind the end of the file are left out.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub fn map(&self, index: u32, offset: u64, len: usize) -> Result<Vec<MapPiece>> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        self.promote(index)?;
+        live.flags.fetch_or(flag::MAPPED, AcqRel);
+        let size = live.size.load(Relaxed);
+        let end = (offset + len as u64).min(size.next_multiple_of(PAGE as u64));
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let (chunk, start) = (at / CHUNK, (at % CHUNK) as usize);
+            let n = ((end - at) as usize).min(CHUNK as usize - start);
+            let map = self.ensure(index, chunk, pages((start + n) as u64))?;
+            Self::pieces(&map, start, n, |e, from, _, n| {
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                medium.make_init(e)?;
+                pieces.push(MapPiece {
+                    medium: e.medium(),
+                    segment_offset: e.start() * PAGE as u64 + from as u64,
+                    len: n,
+                });
+                Ok(())
+            })?;
+            at += n as u64;
+        }
+        Ok(pieces)
+    }
+
+    // ---- writing back ----
+
+    /// Writes what the live entry knows to the record. `last`: nobody uses it any more, so
+    /// a small file moves into its record and unused room at the end is given back.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO; the entry stays dirty.
+    pub fn flush(&self, index: u32, last: bool) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if live.flags.load(Acquire) & (flag::DIRTY | flag::LOADED) != flag::DIRTY | flag::LOADED {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let shard = self.shard_of(id);
+        let size = live.size.load(Relaxed);
+        let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
+        let mut map = self.first_chunk(live);
+        let mut freed = Vec::new();
+        let mut content = None;
+        let mut shrunk = None;
+        if last && !inline {
+            if size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64 {
+                let mut data = vec![0u8; size as usize];
+                // SAFETY: data has size bytes. Locked: nothing moves.
+                unsafe {
+                    let moved = live.moved.load(Relaxed);
+                    self.copy_out(index, moved, 0, data.as_mut_ptr(), data.len())?;
+                }
+                content = Some(data);
+                map.truncate(0, |e| freed.push(e));
+            } else {
+                let (chunk, keep) = (size / CHUNK, pages(size % CHUNK));
+                if chunk == 0 {
+                    map.truncate(keep, |e| freed.push(e));
+                } else if keep > 0 {
+                    let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
+                    m.truncate(keep, |e| freed.push(e));
+                    // Another extent must fit when the file grows again.
+                    if m.extents().len() > MAX_EXTENTS / 2 {
+                        freed.clear();
+                    } else if !freed.is_empty() {
+                        shrunk = Some((Key::chunk(id, chunk), m));
+                    }
+                }
+            }
+        }
+        let gone: usize = freed.iter().map(|e| e.pages()).sum();
+        let pages = live.pages.load(Relaxed) - gone as u64;
+        let _in_flight = self.in_flight();
+        self.write(self.object_set(id), Need::Bytes(0), |w| {
+            let key = Key::inode(id);
+            let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+            let (mut inode, old_tail) = Inode::decode(record).ok_or(Errno::IO)?;
+            inode.size = size;
+            inode.pages = pages;
+            inode.mtime = live.mtime.load(Relaxed);
+            inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+            let tail_bytes = match &content {
+                _ if inline => old_tail.to_vec(),
+                Some(data) => {
+                    inode.tail = if data.is_empty() { tail::NONE } else { tail::DATA };
+                    data.clone()
+                }
+                None => {
+                    inode.tail = tail::EXTENTS;
+                    map.encode()
+                }
+            };
+            w.put(shard, &key, inode.encode(&tail_bytes, &mut Vec::with_capacity(1200)))?;
+            if let Some((key, m)) = &shrunk {
+                w.put(shard, key, &m.encode())?;
+            }
+            Ok(())
+        })?;
+        if !freed.is_empty() || content.is_some() {
+            live.moved.fetch_add(1, AcqRel);
+            self.set_extents(live, &map);
+            live.pages.store(pages, Relaxed);
+            if content.is_some_and(|c| !c.is_empty()) {
+                live.flags.fetch_or(flag::INLINE, AcqRel);
+            }
+            live.moved.fetch_add(1, AcqRel);
+            self.free_extents(freed);
+        }
+        live.flags.fetch_and(!flag::DIRTY, AcqRel);
+        Ok(())
+    }
+
+    /// Makes an open file's data and record durable as far as its media can.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    pub fn sync(&self, index: u32) -> Result<()> {
+        self.flush(index, false)?;
+        for m in self.media() {
+            m.sync()?;
+        }
+        if self.media().iter().all(|m| *m.kind() != forebay_media::MediumKind::Memory) {
+            self.sync_records()?;
+        }
+        Ok(())
+    }
+
+    /// Removes an object without a name, whose last user leaves.
+    pub(crate) fn remove_object(&self, index: u32) -> Result<()> {
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let id = ObjectId(live.id.load(Relaxed));
+        // Extents that only the live entry knows.
+        let map = self.first_chunk(live);
+        let mut freed = Vec::new();
+        let _in_flight = self.in_flight();
+        let shard = self.shard_of(id);
+        self.write(self.object_set(id), Need::Removal, |w| {
+            self.remove_records(w, id, &mut freed)?;
+            w.del(shard, &Key::orphan(id)).map(|_| ())
+        })?;
+        freed.retain(|e| !overlaps(map.extents(), *e));
+        freed.extend_from_slice(map.extents());
+        self.set_extents(live, &ChunkMap::default());
+        live.flags.fetch_and(!(flag::UNLINKED | flag::DIRTY), AcqRel);
+        self.free_extents(freed);
+        Ok(())
+    }
+
+    /// Removes orphans that nobody has open: their processes died before they could.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn remove_orphans(&self) -> Result<usize> {
+        let mut removed = 0;
+        for shard in 0..self.shard_count() {
+            let mut ids = Vec::new();
+            self.snapshot(shard)?.scan(b"O", |key, _| match parse_key(key) {
+                Some((b'O', id, _)) => {
+                    ids.push(id);
+                    true
+                }
+                _ => false,
+            })?;
+            for id in ids {
+                // Becoming its last user and leaving removes it.
+                if self.live_probe(id)?.is_none()
+                    && let Ok(index) = self.live_acquire(id)
+                {
+                    let _critical = Critical::enter();
+                    self.live_mark_unlinked(id, false)?;
+                    self.live_release(index)?;
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Whether the lock of an open file was left by a dead process; for tests.
+    pub fn live_lock_state(&self, index: u32) -> Result<bool> {
+        let _critical = Critical::enter();
+        let live = self.live(index);
+        let state = live.lock.acquire(&self.control, self.me()?)?;
+        live.lock.release();
+        Ok(state == Acquired::Abandoned)
+    }
+}
+
+fn overlaps(extents: &[Extent], e: Extent) -> bool {
+    extents.iter().any(|x| {
+        x.medium() == e.medium()
+            && x.start() < e.start() + e.pages() as u64
+            && e.start() < x.start() + x.pages() as u64
+    })
+}

@@ -1,0 +1,158 @@
+//! Directories: listing, and the times that change with every new entry.
+//!
+//! The entries of a directory are spread over all shards, in each sorted by name. A
+//! listing walks shard after shard and remembers the last name, so that entries that stay
+//! are returned exactly once whatever happens around them.
+//!
+//! The modification time of a directory changes with every entry made or removed. It is
+//! kept in a table in shared memory and written to the record when its place is needed
+//! for another directory.
+
+use crate::process::Critical;
+use crate::record::{Entry, Inode, Key};
+use crate::shards::Need;
+use crate::{ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Where a listing stands: after `name` in `shard`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirPosition {
+    pub shard: usize,
+    pub name: Vec<u8>,
+}
+
+impl Store {
+    /// Calls `each` for the entries of `dir` after `position`, until it returns false
+    /// (that entry then counts as not returned) or all have been listed.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn list(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        mut each: impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<()> {
+        let prefix = Key::entry(dir, b"");
+        while position.shard < self.shard_count() {
+            let snapshot = self.snapshot(position.shard)?;
+            let mut more = true;
+            let mut error = None;
+            let mut last = std::mem::take(&mut position.name);
+            let from = Key::entry(dir, &last);
+            let skip = !last.is_empty();
+            snapshot.scan(&from, |key, value| {
+                let Some(name) = key.strip_prefix(&prefix[..]) else { return false };
+                if skip && name == &from[prefix.len()..] {
+                    return true;
+                }
+                let Some(entry) = Entry::decode(value) else {
+                    error = Some(Errno::IO);
+                    return false;
+                };
+                more = each(name, entry);
+                if more {
+                    last.clear();
+                    last.extend_from_slice(name);
+                }
+                more
+            })?;
+            if let Some(e) = error {
+                return Err(e);
+            }
+            if !more {
+                position.name = last;
+                return Ok(());
+            }
+            position.shard += 1;
+        }
+        Ok(())
+    }
+
+    /// Notes that an entry of `dir` was made or removed at `t`.
+    pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
+        let _critical = Critical::enter();
+        let place = self.control.dir_time(dir.0);
+        place.lock.acquire(&self.control, self.me()?)?;
+        let result = (|| {
+            let old = place.id.load(Acquire);
+            if old != dir.0 {
+                if old != 0 {
+                    let (mtime, ctime) = (place.mtime.load(Relaxed), place.spare.load(Relaxed));
+                    self.store_dir_times(ObjectId(old), mtime, ctime as i64)?;
+                }
+                place.id.store(0, Release);
+                place.mtime.store(t, Relaxed);
+                place.spare.store(t as u64, Relaxed);
+                place.id.store(dir.0, Release);
+            } else {
+                place.mtime.store(t, Relaxed);
+                place.spare.store(t as u64, Release);
+            }
+            Ok(())
+        })();
+        place.lock.release();
+        result
+    }
+
+    /// Writes a directory's times to its record, if it still exists.
+    fn store_dir_times(&self, dir: ObjectId, mtime: i64, ctime: i64) -> Result<()> {
+        let shard = self.shard_of(dir);
+        let key = Key::inode(dir);
+        self.write(self.object_set(dir), Need::Removal, |w| {
+            let Some(record) = w.get(shard, &key)? else { return Ok(()) };
+            let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
+            let tail = tail.to_vec();
+            inode.mtime = mtime;
+            inode.ctime = ctime.max(inode.ctime);
+            w.put(shard, &key, inode.encode(&tail, &mut Vec::new()))
+        })
+    }
+
+    /// Writes all times kept in the table to the records (before the table goes).
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub fn flush_dir_times(&self) -> Result<()> {
+        for place in self.control.dir_times() {
+            let id = place.id.load(Acquire);
+            if id != 0 {
+                let (mtime, ctime) = (place.mtime.load(Relaxed), place.spare.load(Relaxed));
+                self.store_dir_times(ObjectId(id), mtime, ctime as i64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the record's times by those in the table, if it has them.
+    pub(crate) fn overlay_dir_times(&self, dir: ObjectId, inode: &mut Inode) {
+        let place = self.control.dir_time(dir.0);
+        for _ in 0..10 {
+            if place.id.load(Acquire) != dir.0 {
+                return;
+            }
+            let (mtime, ctime) = (place.mtime.load(Acquire), place.spare.load(Acquire));
+            if place.id.load(Acquire) == dir.0 {
+                inode.mtime = mtime;
+                inode.ctime = inode.ctime.max(ctime as i64);
+                return;
+            }
+        }
+    }
+
+    /// Sets a directory's times in the table, if they are kept there.
+    pub(crate) fn set_dir_times(&self, dir: ObjectId, mtime: Option<i64>, ctime: i64) -> Result<()> {
+        let _critical = Critical::enter();
+        let place = self.control.dir_time(dir.0);
+        place.lock.acquire(&self.control, self.me()?)?;
+        if place.id.load(Acquire) == dir.0 {
+            if let Some(mtime) = mtime {
+                place.mtime.store(mtime, Relaxed);
+            }
+            place.spare.store(ctime as u64, Release);
+        }
+        place.lock.release();
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! The node store: one node's share of a pool, a data structure and not a server.
+//!
+//! Every process of the user opens the same store and works on it directly:
+//! - *records* (names, attributes, extents) in LMDB, sharded by slot ([`lmdb`], [`shards`]);
+//! - *bytes* in extents of media (crate `forebay-media`, [`data`]);
+//! - what only matters while processes run (locks, open objects with their true size,
+//!   open file descriptions, process slots) in the control region ([`control`]).
+//!
+//! Promises: a finished write is seen by the next read of any process; changes of names
+//! are atomic, also over several shards; a process may be killed at any instant, and the
+//! others go on with consistent data and get back what it held. Locks are taken in the
+//! order: live object, shards (ascending), bucket of the live table; never backwards.
+
+pub mod control;
+mod data;
+mod dirs;
+mod live;
+pub mod lmdb;
+mod lock;
+mod names;
+mod open;
+pub mod process;
+pub mod record;
+mod recover;
+mod shards;
+
+pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
+pub use data::{CHUNK, MAX_SIZE, MapPiece};
+pub use dirs::DirPosition;
+pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
+pub use forebay_placement::{ObjectId, Slot};
+pub use names::{NewObject, RenameMode, SetAttr};
+pub use record::{Entry, Inode, S_IFMT};
+pub use recover::Reaped;
+pub use rustix::io::{Errno, Result};
+
+use control::{AREA_LEN, Control, ProcessArea};
+use data::ExtentCache;
+use lmdb::Env;
+use process::Critical;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// Not attached.
+const NO_SLOT: u32 = u32::MAX;
+
+thread_local! {
+    /// Slot and area of a vfork child that runs on this thread in the parent's memory.
+    static BORROWED: Cell<(u32, *mut ProcessArea)> = const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
+}
+
+/// A node store, opened by this process.
+pub struct Store {
+    control: Control,
+    control_path: PathBuf,
+    media: Vec<Medium>,
+    envs: Vec<Env>,
+    slot: AtomicU32,
+    area: AtomicPtr<ProcessArea>,
+    attaching: std::sync::Mutex<()>,
+    cache: ExtentCache,
+}
+
+impl Store {
+    /// Creates control region and empty records (one file per shard in `records`), with a
+    /// root directory of the given mode and owner.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC and what the file system says.
+    pub fn create(
+        control: &Path,
+        records: &Path,
+        shards: usize,
+        record_bytes: usize,
+        root: (u32, u32, u32),
+    ) -> Result<()> {
+        Store::create_control(control, shards)?;
+        let store = Store::open(control, records, record_bytes, Vec::new())?;
+        store.format_root(root)
+    }
+
+    /// Creates only the control region: for a pool whose records have survived a reboot.
+    ///
+    /// # Errors
+    /// As for create.
+    pub fn create_control(control: &Path, shards: usize) -> Result<()> {
+        let region = Region::create(control, CONTROL_LEN, false)?;
+        Control::format(&region, shards);
+        Ok(())
+    }
+
+    /// Opens a store. Record files and segments are opened when they are first used.
+    ///
+    /// # Errors
+    /// ENODATA or EINVAL if `control` isn't the control region of a store of this version;
+    /// what open and mmap say.
+    pub fn open(
+        control_path: &Path,
+        records: &Path,
+        record_bytes: usize,
+        media: Vec<Medium>,
+    ) -> Result<Store> {
+        let fd = rustix::fs::open(
+            control_path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
+            return Err(Errno::NODATA);
+        }
+        let control = Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)?;
+        let envs = (0..control.shards())
+            .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
+            .collect();
+        Ok(Store {
+            control,
+            control_path: control_path.to_owned(),
+            media,
+            envs,
+            slot: AtomicU32::new(NO_SLOT),
+            area: AtomicPtr::new(std::ptr::null_mut()),
+            attaching: std::sync::Mutex::new(()),
+            cache: ExtentCache::new(),
+        })
+    }
+
+    /// The media, fastest first.
+    pub fn media(&self) -> &[Medium] {
+        &self.media
+    }
+
+    /// The control region.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Bytes of all records.
+    ///
+    /// # Errors
+    /// What opening the record files says.
+    pub fn record_bytes(&self) -> Result<u64> {
+        self.envs.iter().map(Env::used).sum()
+    }
+
+    /// Writes all records to stable storage, if they lie on any.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    pub fn sync_records(&self) -> Result<()> {
+        self.envs.iter().try_for_each(Env::sync)
+    }
+
+    // ---- this process ----
+
+    /// This process's slot, attaching first if needed.
+    ///
+    /// # Errors
+    /// EAGAIN if all process slots are taken; what mmap says.
+    pub fn me(&self) -> Result<u32> {
+        let borrowed = BORROWED.with(Cell::get).0;
+        if borrowed != NO_SLOT {
+            return Ok(borrowed);
+        }
+        match self.slot.load(Acquire) {
+            NO_SLOT => self.attach(),
+            slot => Ok(slot),
+        }
+    }
+
+    /// Whether this process has a slot already.
+    pub fn is_attached(&self) -> bool {
+        self.slot.load(Acquire) != NO_SLOT
+    }
+
+    #[cold]
+    fn attach(&self) -> Result<u32> {
+        let _critical = Critical::enter();
+        let _one = self.attaching.lock().unwrap_or_else(|e| e.into_inner());
+        let slot = self.slot.load(Acquire);
+        if slot != NO_SLOT {
+            return Ok(slot);
+        }
+        let slot = process::attach(&self.control)?;
+        self.adopt(slot)?;
+        self.control.wake_keeper();
+        Ok(slot)
+    }
+
+    /// Uses a slot that this process had before exec, or that its parent prepared.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn adopt(&self, slot: u32) -> Result<()> {
+        let area = self.map_area(slot)?;
+        self.area.store(area, Release);
+        self.slot.store(slot, Release);
+        Ok(())
+    }
+
+    /// Maps the area of `slot`. Stays mapped: areas are few per process.
+    ///
+    /// # Errors
+    /// What open and mmap say.
+    pub fn map_area(&self, slot: u32) -> Result<*mut ProcessArea> {
+        let fd = rustix::fs::open(
+            &self.control_path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let region = Region::map(&fd, (AREAS_AT + slot as usize * AREA_LEN) as u64, AREA_LEN)?;
+        let base = region.base().cast();
+        std::mem::forget(region);
+        Ok(base)
+    }
+
+    /// Unmaps an area that [`Store::map_area`] gave.
+    ///
+    /// # Safety
+    /// Nothing may use it any more.
+    pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
+        // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
+        let _ = unsafe { rustix::mm::munmap(area.cast(), AREA_LEN) };
+    }
+
+    /// This process's area: working directory and descriptor table.
+    ///
+    /// # Errors
+    /// As for [`Store::me`].
+    pub fn area(&self) -> Result<&ProcessArea> {
+        let borrowed = BORROWED.with(Cell::get).1;
+        let area = if borrowed.is_null() {
+            self.me()?;
+            self.area.load(Acquire)
+        } else {
+            borrowed
+        };
+        // SAFETY: mapped by adopt or lend, and never unmapped while in use.
+        Ok(unsafe { &*area })
+    }
+
+    /// From now on, calls on this thread act for the process in `slot` (a vfork child).
+    pub fn lend(&self, slot: u32, area: *mut ProcessArea) {
+        BORROWED.with(|b| b.set((slot, area)));
+    }
+
+    /// Ends [`Store::lend`].
+    pub fn end_lending(&self) {
+        BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+    }
+
+    fn after_detach(&self) {
+        self.slot.store(NO_SLOT, Release);
+    }
+
+    /// In a forked child, before anything else: nothing of the parent's may be used.
+    pub fn after_fork_in_child(&self) {
+        self.slot.store(NO_SLOT, Release);
+        self.area.store(std::ptr::null_mut(), Release);
+        for env in &self.envs {
+            env.after_fork_in_child();
+        }
+    }
+
+    /// Runs `fork` while no other thread holds one of this process's own locks.
+    pub fn around_fork(&self, fork: &mut dyn FnMut()) {
+        let _attaching = self.attaching.lock().unwrap_or_else(|e| e.into_inner());
+        let _opening: Vec<_> = self.envs.iter().map(Env::opening_lock).collect();
+        fork();
+    }
+
+    /// Marks that pages are taken or given back right now without being in a record.
+    fn in_flight(&self) -> InFlight<'_> {
+        let slot = self.me().unwrap_or(0);
+        self.control.process(slot as usize).in_flight.fetch_add(1, Relaxed);
+        InFlight(self, slot)
+    }
+
+    /// Gives extents back to their media.
+    fn free_extents(&self, extents: impl IntoIterator<Item = Extent>) {
+        for e in extents {
+            if let Some(m) = self.media.get(e.medium()) {
+                m.free(e);
+            }
+        }
+    }
+}
+
+struct InFlight<'a>(&'a Store, u32);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.control.process(self.1 as usize).in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Now, in nanoseconds since 1970, with the granularity of the kernel's file times.
+pub fn now() -> i64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}

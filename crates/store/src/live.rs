@@ -1,0 +1,309 @@
+//! The live table: every object that is open anywhere on the node.
+//!
+//! An entry holds what changes with every write (size, times, extents of the first chunk),
+//! so that writing costs no transaction, and stat and other readers still see the truth.
+//! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
+//! if the object has lost its last name, removes the object.
+
+use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
+use crate::lock::Acquired;
+use crate::process::Critical;
+use crate::record::{ChunkMap, Inode, Key, tail};
+use crate::{ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::{Ordering::*, fence};
+
+/// What the live table knows better than the record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LiveView {
+    pub size: u64,
+    pub pages: u64,
+    pub mtime: i64,
+    pub ctime: i64,
+}
+
+/// The lock of a bucket, held.
+struct Chain<'a> {
+    control: &'a Control,
+    bucket: &'a Bucket,
+}
+
+impl<'a> Chain<'a> {
+    /// Locks the chain that `id` belongs to. The caller is critical.
+    fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
+        let bucket = store.control.bucket(id);
+        // Entries are linked and unlinked by single stores: an abandoned chain is whole.
+        if bucket.lock.acquire(&store.control, store.me()?)? == Acquired::Abandoned
+            && !bucket.version.load(Relaxed).is_multiple_of(2)
+        {
+            bucket.version.fetch_add(1, AcqRel);
+        }
+        Ok(Chain { control: &store.control, bucket })
+    }
+
+    fn find(&self, id: u64) -> Option<u32> {
+        let mut next = self.bucket.head.load(Acquire);
+        while next != 0 {
+            let live = self.control.live(next - 1);
+            if live.id.load(Relaxed) == id {
+                return Some(next - 1);
+            }
+            next = live.next.load(Acquire);
+        }
+        None
+    }
+
+    fn insert(&self, index: u32) {
+        let live = self.control.live(index);
+        live.next.store(self.bucket.head.load(Relaxed), Relaxed);
+        self.bucket.version.fetch_add(1, AcqRel);
+        self.bucket.head.store(index + 1, Release);
+        self.bucket.version.fetch_add(1, AcqRel);
+    }
+
+    fn remove(&self, index: u32) {
+        let mut link = &self.bucket.head;
+        loop {
+            let next = link.load(Acquire);
+            if next == 0 {
+                return;
+            }
+            let live = self.control.live(next - 1);
+            if next - 1 == index {
+                self.bucket.version.fetch_add(1, AcqRel);
+                link.store(live.next.load(Relaxed), Release);
+                self.bucket.version.fetch_add(1, AcqRel);
+                return;
+            }
+            link = &live.next;
+        }
+    }
+}
+
+impl Drop for Chain<'_> {
+    fn drop(&mut self) {
+        self.bucket.lock.release();
+    }
+}
+
+/// The lock of a live object, held.
+pub(crate) struct LiveLock<'a>(pub &'a Live);
+
+impl Drop for LiveLock<'_> {
+    fn drop(&mut self) {
+        self.0.lock.release();
+    }
+}
+
+impl Store {
+    /// Live entry `index`.
+    pub(crate) fn live(&self, index: u32) -> &Live {
+        self.control.live(index)
+    }
+
+    /// Locks a live object. The caller is critical.
+    pub(crate) fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
+        let live = self.live(index);
+        if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned
+            && !live.moved.load(Relaxed).is_multiple_of(2)
+        {
+            live.moved.fetch_add(1, AcqRel);
+        }
+        Ok(LiveLock(live))
+    }
+
+    /// Becomes a user of object `id`, which must exist, and returns its live entry.
+    ///
+    /// # Errors
+    /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
+    pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
+        let _critical = Critical::enter();
+        let index = {
+            let chain = Chain::lock(self, id.0)?;
+            match chain.find(id.0) {
+                Some(index) => {
+                    self.live(index).refs.fetch_add(1, AcqRel);
+                    index
+                }
+                None => {
+                    let h = self.control.header();
+                    let index = h
+                        .free_live
+                        .pop(MAX_LIVE, |i| &self.control.live(i).next)
+                        .ok_or(Errno::NFILE)?;
+                    let live = self.live(index);
+                    live.id.store(id.0, Relaxed);
+                    live.refs.store(1, Relaxed);
+                    live.flags.store(0, Relaxed);
+                    // Caches of extents tell users of one entry apart by this counter.
+                    live.moved.fetch_add(2, Relaxed);
+                    chain.insert(index);
+                    index
+                }
+            }
+        };
+        match self.live_load(index, id) {
+            Ok(()) => Ok(index),
+            Err(e) => {
+                self.live_release(index)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Reads the record into the entry, unless somebody has.
+    fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
+        let live = self.live(index);
+        let shard = self.shard_of(id);
+        fence(SeqCst);
+        self.wait_even(shard, |s| s.removing.load(SeqCst))?;
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        let _lock = self.lock_live(index)?;
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        let snapshot = self.snapshot(shard)?;
+        let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
+        let (inode, tail_bytes) = Inode::decode(record).ok_or(Errno::IO)?;
+        live.size.store(inode.size, Relaxed);
+        live.pages.store(inode.pages, Relaxed);
+        live.mtime.store(inode.mtime, Relaxed);
+        live.ctime.store(inode.ctime, Relaxed);
+        let mut flags = flag::LOADED;
+        let mut extents = ChunkMap::default();
+        match inode.tail {
+            tail::DATA => flags |= flag::INLINE,
+            tail::EXTENTS => extents = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?,
+            _ => {}
+        }
+        self.set_extents(live, &extents);
+        live.flags.fetch_or(flags, AcqRel);
+        Ok(())
+    }
+
+    /// Stores the extents of chunk 0.
+    pub(crate) fn set_extents(&self, live: &Live, map: &ChunkMap) {
+        for (place, e) in live.extent.iter().zip(map.extents()) {
+            place.store(e.0, Relaxed);
+        }
+        live.extents.store(map.extents().len() as u32, Release);
+    }
+
+    /// One user more of an entry that has users.
+    pub fn live_retain(&self, index: u32) {
+        self.live(index).refs.fetch_add(1, AcqRel);
+    }
+
+    /// One user less. The last one writes the entry back, or removes the object if it has
+    /// no name any more.
+    ///
+    /// # Errors
+    /// What writing the record says (ENOSPC, EIO); the entry is released all the same, but
+    /// stays in the table if it couldn't be written.
+    pub fn live_release(&self, index: u32) -> Result<()> {
+        let _critical = Critical::enter();
+        let live = self.live(index);
+        let id = live.id.load(Relaxed);
+        loop {
+            let chain = Chain::lock(self, id)?;
+            if live.refs.load(Acquire) > 1 {
+                live.refs.fetch_sub(1, AcqRel);
+                return Ok(());
+            }
+            if live.flags.load(Acquire) & (flag::DIRTY | flag::UNLINKED) == 0 {
+                live.refs.store(0, Release);
+                chain.remove(index);
+                drop(chain);
+                live.id.store(0, Relaxed);
+                self.control.header().free_live.push(index, &live.next);
+                return Ok(());
+            }
+            drop(chain);
+            if let Err(e) = self.live_finish(index) {
+                let chain = Chain::lock(self, id)?;
+                live.refs.fetch_sub(1, AcqRel);
+                drop(chain);
+                return Err(e);
+            }
+        }
+    }
+
+    fn live_finish(&self, index: u32) -> Result<()> {
+        if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
+            self.remove_object(index)
+        } else {
+            self.flush(index, true)
+        }
+    }
+
+    /// What the live table says about `id`, if it is open.
+    pub(crate) fn live_probe(&self, id: ObjectId) -> Result<Option<LiveView>> {
+        let bucket = self.control.bucket(id.0);
+        for _ in 0..100 {
+            let version = bucket.version.load(Acquire);
+            if !version.is_multiple_of(2) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let mut next = bucket.head.load(Acquire);
+            let mut found = None;
+            for _ in 0..1000 {
+                if next == 0 {
+                    break;
+                }
+                let live = self.control.live(next - 1);
+                if live.id.load(Relaxed) == id.0 {
+                    found = view(live);
+                    break;
+                }
+                next = live.next.load(Acquire);
+            }
+            fence(Acquire);
+            if bucket.version.load(Relaxed) == version {
+                return Ok(found);
+            }
+        }
+        let _critical = Critical::enter();
+        let chain = Chain::lock(self, id.0)?;
+        Ok(chain.find(id.0).and_then(|i| view(self.live(i))))
+    }
+
+    /// If `id` is open, marks it as having no name, so that its last user removes it.
+    /// `undo` takes the mark away again.
+    pub(crate) fn live_mark_unlinked(&self, id: ObjectId, undo: bool) -> Result<bool> {
+        let chain = Chain::lock(self, id.0)?;
+        let Some(index) = chain.find(id.0) else { return Ok(false) };
+        let live = self.live(index);
+        if undo {
+            live.flags.fetch_and(!flag::UNLINKED, AcqRel);
+        } else {
+            live.flags.fetch_or(flag::UNLINKED, AcqRel);
+        }
+        Ok(true)
+    }
+
+    /// Calls `f` with the live entry of `id`, if it is open, locked.
+    pub(crate) fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
+        let _critical = Critical::enter();
+        let index = {
+            let chain = Chain::lock(self, id.0)?;
+            let Some(index) = chain.find(id.0) else { return Ok(None) };
+            self.live(index).refs.fetch_add(1, AcqRel);
+            index
+        };
+        let result = self.lock_live(index).map(|_lock| f(index));
+        self.live_release(index)?;
+        result.map(Some)
+    }
+}
+
+fn view(live: &Live) -> Option<LiveView> {
+    (live.flags.load(Acquire) & flag::LOADED != 0).then(|| LiveView {
+        size: live.size.load(Acquire),
+        pages: live.pages.load(Relaxed),
+        mtime: live.mtime.load(Relaxed),
+        ctime: live.ctime.load(Relaxed),
+    })
+}

@@ -1,0 +1,460 @@
+//! LMDB, and every rule that its use from many processes brings.
+//!
+//! - One environment per file and process, opened on first use; after a fork the child
+//!   opens its own and never touches the parent's.
+//! - Reader slots belong to transactions, not threads (`NOTLS`); idle read transactions
+//!   are kept and renewed, which costs no system call and takes no lock.
+//! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
+//!   instant a process is killed at, the last committed state stays valid.
+//! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
+//!   at the start of a transaction and never a SIGBUS inside one.
+//! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
+//!   [`Critical`] section.
+
+use crate::process::Critical;
+use lmdb_master_sys as ffi;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+
+const PAGE: u64 = 4096;
+/// Most read transactions of all processes at the same time.
+const MAX_READERS: u32 = 4096;
+/// Idle read transactions kept per environment.
+const IDLE_READERS: usize = 8;
+/// Pages that a transaction may need for the tree and the free list beside its payload.
+const MARGIN: u64 = 64;
+/// What a removal may make do with when no more room can be reserved.
+const LAST_MARGIN: u64 = 24;
+
+thread_local! {
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is opening an environment: the preload then moves the descriptors
+/// that LMDB opens out of the program's sight.
+pub fn is_opening() -> bool {
+    OPENING.with(Cell::get)
+}
+
+/// One record file, opened by this process when it is first used.
+pub struct Env {
+    path: PathBuf,
+    map_size: usize,
+    ptr: AtomicPtr<ffi::MDB_env>,
+    /// The parent's environment, in a forked child: to be closed, never used.
+    inherited: AtomicPtr<ffi::MDB_env>,
+    opening: Mutex<()>,
+    idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
+}
+
+/// The only database of an environment is its unnamed one.
+const DBI: ffi::MDB_dbi = 1;
+
+fn check(rc: i32) -> Result<()> {
+    match rc {
+        0 => Ok(()),
+        ffi::MDB_MAP_FULL | ffi::MDB_TXN_FULL => Err(Errno::NOSPC),
+        ffi::MDB_READERS_FULL => Err(Errno::AGAIN),
+        1..4096 => Err(Errno::from_raw_os_error(rc)),
+        _ => Err(Errno::IO),
+    }
+}
+
+fn val(bytes: &[u8]) -> ffi::MDB_val {
+    ffi::MDB_val { mv_size: bytes.len(), mv_data: bytes.as_ptr().cast_mut().cast() }
+}
+
+/// # Safety
+/// `v` was filled by LMDB in a transaction that lives for `'a`.
+unsafe fn bytes<'a>(v: &ffi::MDB_val) -> &'a [u8] {
+    if v.mv_size == 0 {
+        return &[];
+    }
+    // SAFETY: LMDB's contract for values.
+    unsafe { std::slice::from_raw_parts(v.mv_data.cast(), v.mv_size) }
+}
+
+impl Env {
+    /// The record file `path` with room for `map_size` bytes of address space.
+    pub fn new(path: PathBuf, map_size: usize) -> Env {
+        Env {
+            path,
+            map_size,
+            ptr: AtomicPtr::new(null_mut()),
+            inherited: AtomicPtr::new(null_mut()),
+            opening: Mutex::new(()),
+            idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
+        }
+    }
+
+    fn get(&self) -> Result<*mut ffi::MDB_env> {
+        let ptr = self.ptr.load(Acquire);
+        if ptr.is_null() { self.open() } else { Ok(ptr) }
+    }
+
+    #[cold]
+    fn open(&self) -> Result<*mut ffi::MDB_env> {
+        let _critical = Critical::enter();
+        let _one = self.opening.lock().unwrap_or_else(|e| e.into_inner());
+        let ptr = self.ptr.load(Acquire);
+        if !ptr.is_null() {
+            return Ok(ptr);
+        }
+        OPENING.with(|o| o.set(true));
+        let inherited = self.inherited.swap(null_mut(), AcqRel);
+        if !inherited.is_null() {
+            // SAFETY: a copy of the parent's environment that nothing uses here any more;
+            // LMDB sees by the pid that its readers aren't ours and leaves them alone.
+            unsafe { ffi::mdb_env_close(inherited) };
+        }
+        let opened = self.open_env();
+        OPENING.with(|o| o.set(false));
+        let env = opened?;
+        self.ptr.store(env, Release);
+        Ok(env)
+    }
+
+    fn open_env(&self) -> Result<*mut ffi::MDB_env> {
+        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let flags = ffi::MDB_NOSUBDIR
+            | ffi::MDB_NOSYNC
+            | ffi::MDB_NOMETASYNC
+            | ffi::MDB_WRITEMAP
+            | ffi::MDB_NOTLS
+            | ffi::MDB_NORDAHEAD
+            | ffi::MDB_NOMEMINIT;
+        let mut env = null_mut();
+        // SAFETY: LMDB's documented order of calls; env is closed if one of them fails.
+        unsafe {
+            check(ffi::mdb_env_create(&mut env))?;
+            let open = || -> Result<()> {
+                check(ffi::mdb_env_set_mapsize(env, self.map_size))?;
+                check(ffi::mdb_env_set_maxreaders(env, MAX_READERS))?;
+                check(ffi::mdb_env_open(env, path.as_ptr(), flags, 0o600))?;
+                let mut txn = null_mut();
+                check(ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn))?;
+                let mut dbi = 0;
+                let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
+                // Kept as the first idle reader: opening the unnamed database needs no
+                // commit to stay valid.
+                ffi::mdb_txn_reset(txn);
+                check(rc)?;
+                assert_eq!(dbi, DBI);
+                self.idle[0].store(txn, Release);
+                Ok(())
+            };
+            open().inspect_err(|_| ffi::mdb_env_close(env))?;
+        }
+        Ok(env)
+    }
+
+    /// In a forked child, before anything else: forgets the parent's environment.
+    pub fn after_fork_in_child(&self) {
+        let ptr = self.ptr.swap(null_mut(), AcqRel);
+        if !ptr.is_null() {
+            self.inherited.store(ptr, Release);
+            for idle in &self.idle {
+                // Leaked on purpose: freeing it would release the parent's reader slot.
+                idle.store(null_mut(), Release);
+            }
+        }
+    }
+
+    /// Held over a fork, so that no other thread is inside `open` at that moment.
+    pub fn opening_lock(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.opening.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A view of the last committed state.
+    ///
+    /// # Errors
+    /// EAGAIN if too many readers are active on the node; what open says.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
+        let env = self.get()?;
+        for idle in &self.idle {
+            if idle.load(Relaxed).is_null() {
+                continue;
+            }
+            let txn = idle.swap(null_mut(), AcqRel);
+            if !txn.is_null() {
+                // SAFETY: txn is a read transaction that was reset.
+                check(unsafe { ffi::mdb_txn_renew(txn) })?;
+                return Ok(Snapshot { env: self, txn });
+            }
+        }
+        let _critical = Critical::enter();
+        let mut txn = null_mut();
+        // SAFETY: env is open.
+        let mut rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
+        if rc == ffi::MDB_READERS_FULL {
+            self.release_dead_readers()?;
+            // SAFETY: as above.
+            rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
+        }
+        check(rc)?;
+        Ok(Snapshot { env: self, txn })
+    }
+
+    /// Frees the reader slots of dead processes, so that old pages can be used again.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn release_dead_readers(&self) -> Result<()> {
+        let env = self.get()?;
+        let _critical = Critical::enter();
+        let mut dead = 0;
+        // SAFETY: env is open.
+        check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
+    }
+
+    /// Starts a write transaction. The caller holds the shard's lock and is critical.
+    /// `payload` is the number of bytes that it may add; `removing` says that it frees
+    /// more than it takes.
+    ///
+    /// # Errors
+    /// ENOSPC if the file system has no room for what may be needed.
+    pub fn write(&self, reserved: &AtomicU64, payload: usize, removing: bool) -> Result<WriteTxn> {
+        let env = self.get()?;
+        let mut info = ffi::MDB_envinfo {
+            me_mapaddr: null_mut(),
+            me_mapsize: 0,
+            me_last_pgno: 0,
+            me_last_txnid: 0,
+            me_maxreaders: 0,
+            me_numreaders: 0,
+        };
+        // SAFETY: env is open; info is valid.
+        check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
+        let last = info.me_last_pgno as u64 + 1;
+        let need = (last + MARGIN) * PAGE + payload as u64 * 2;
+        if need > reserved.load(Relaxed)
+            && let Err(e) = self.reserve(reserved, need)
+            && !(removing && (last + LAST_MARGIN) * PAGE <= reserved.load(Relaxed))
+        {
+            return Err(e);
+        }
+        let mut txn = null_mut();
+        // SAFETY: env is open; the shard's lock makes us the only writer.
+        check(unsafe { ffi::mdb_txn_begin(env, null_mut(), 0, &mut txn) })?;
+        Ok(WriteTxn { txn })
+    }
+
+    #[cold]
+    fn reserve(&self, reserved: &AtomicU64, need: u64) -> Result<()> {
+        let have = reserved.load(Relaxed);
+        let step = (have / 4).clamp(1 << 20, 16 << 20);
+        let end = (need + step).min(self.map_size as u64);
+        if end < need {
+            return Err(Errno::NOSPC);
+        }
+        let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        for end in [end, need] {
+            match rustix::fs::fallocate(&fd, FallocateFlags::empty(), have, end - have) {
+                Ok(()) => {
+                    reserved.store(end, Relaxed);
+                    return Ok(());
+                }
+                Err(Errno::NOSPC) if end > need => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Writes all committed changes to stable storage, if the file lies on any.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    pub fn sync(&self) -> Result<()> {
+        // SAFETY: env is open.
+        check(unsafe { ffi::mdb_env_sync(self.get()?, 1) })
+    }
+
+    /// Bytes of records in use (pages up to the last one).
+    ///
+    /// # Errors
+    /// What open says.
+    pub fn used(&self) -> Result<u64> {
+        let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
+        // SAFETY: env is open; zeroed info is valid.
+        unsafe {
+            check(ffi::mdb_env_info(self.get()?, info.as_mut_ptr()))?;
+            Ok((info.assume_init().me_last_pgno as u64 + 1) * PAGE)
+        }
+    }
+
+    /// The record file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Env {
+    fn drop(&mut self) {
+        let env = *self.ptr.get_mut();
+        if !env.is_null() {
+            for idle in &mut self.idle {
+                let txn = *idle.get_mut();
+                if !txn.is_null() {
+                    // SAFETY: ours, and unused.
+                    unsafe { ffi::mdb_txn_abort(txn) };
+                }
+            }
+            // SAFETY: ours; no transaction is left (snapshots borrow self).
+            unsafe { ffi::mdb_env_close(env) };
+        }
+    }
+}
+
+/// A consistent view of one shard.
+pub struct Snapshot<'a> {
+    env: &'a Env,
+    txn: *mut ffi::MDB_txn,
+}
+
+impl Snapshot<'_> {
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
+        get(self.txn, key)
+    }
+
+    /// Calls `each` for the records from `from` on, in order, until it returns false.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn scan(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        scan(self.txn, from, each)
+    }
+
+    /// Moves the view to the state committed last.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn renew(&mut self) -> Result<()> {
+        // SAFETY: a read transaction of ours; no value borrowed from it lives (&mut self).
+        unsafe {
+            ffi::mdb_txn_reset(self.txn);
+            check(ffi::mdb_txn_renew(self.txn))
+        }
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a read transaction of ours.
+        unsafe { ffi::mdb_txn_reset(self.txn) };
+        for idle in &self.env.idle {
+            if idle.load(Relaxed).is_null()
+                && idle.compare_exchange(null_mut(), self.txn, AcqRel, Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        let _critical = Critical::enter();
+        // SAFETY: as above; nobody else has it.
+        unsafe { ffi::mdb_txn_abort(self.txn) };
+    }
+}
+
+fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
+    let mut k = val(key);
+    let mut v = val(&[]);
+    // SAFETY: txn is active; LMDB doesn't write through the key.
+    match unsafe { ffi::mdb_get(txn, DBI, &mut k, &mut v) } {
+        ffi::MDB_NOTFOUND => Ok(None),
+        rc => {
+            check(rc)?;
+            // SAFETY: filled by LMDB; callers bound the lifetime by the transaction's.
+            Ok(Some(unsafe { bytes(&v) }))
+        }
+    }
+}
+
+fn scan(
+    txn: *mut ffi::MDB_txn,
+    from: &[u8],
+    mut each: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<()> {
+    let mut cursor = null_mut();
+    let mut k = val(from);
+    let mut v = val(&[]);
+    // SAFETY: txn is active; the cursor is closed before it ends.
+    unsafe {
+        check(ffi::mdb_cursor_open(txn, DBI, &mut cursor))?;
+        let mut rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_SET_RANGE);
+        while rc == 0 && each(bytes(&k), bytes(&v)) {
+            rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_NEXT);
+        }
+        ffi::mdb_cursor_close(cursor);
+        if rc == ffi::MDB_NOTFOUND { Ok(()) } else { check(rc) }
+    }
+}
+
+/// A write transaction on one shard. Undone when dropped.
+pub struct WriteTxn {
+    txn: *mut ffi::MDB_txn,
+}
+
+impl WriteTxn {
+    /// The value of `key` as this transaction sees it; valid until its next change.
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
+        get(self.txn, key)
+    }
+
+    /// See [`Snapshot::scan`]. `each` must not change the transaction.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn scan(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        scan(self.txn, from, each)
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// ENOSPC if the map is full.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (mut k, mut v) = (val(key), val(value));
+        // SAFETY: txn is active.
+        check(unsafe { ffi::mdb_put(self.txn, DBI, &mut k, &mut v, 0) })
+    }
+
+    /// Removes `key`. False if there was none.
+    ///
+    /// # Errors
+    /// ENOSPC if the map is full.
+    pub fn del(&mut self, key: &[u8]) -> Result<bool> {
+        let mut k = val(key);
+        // SAFETY: txn is active.
+        match unsafe { ffi::mdb_del(self.txn, DBI, &mut k, null_mut()) } {
+            ffi::MDB_NOTFOUND => Ok(false),
+            rc => check(rc).map(|()| true),
+        }
+    }
+
+    /// Makes the changes visible to everyone.
+    ///
+    /// # Errors
+    /// What LMDB says; the changes are undone then.
+    pub fn commit(mut self) -> Result<()> {
+        let txn = std::mem::replace(&mut self.txn, null_mut());
+        // SAFETY: txn is active and not used after.
+        check(unsafe { ffi::mdb_txn_commit(txn) })
+    }
+}
+
+impl Drop for WriteTxn {
+    fn drop(&mut self) {
+        if !self.txn.is_null() {
+            // SAFETY: txn is active and not used after.
+            unsafe { ffi::mdb_txn_abort(self.txn) };
+        }
+    }
+}

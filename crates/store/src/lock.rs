@@ -1,0 +1,111 @@
+//! Locks in shared memory that survive the death of their holder.
+//!
+//! A lock word holds the slot of the process that has it. Who waits sleeps on a futex in
+//! short turns and looks, between turns, whether the holder still lives; the lock of a
+//! dead holder passes to the first who notices, who is told so and can repair what the
+//! lock protects. Whoever holds a lock must be inside a [`crate::process::Critical`]
+//! section (no signal handler may run on top of it).
+
+use crate::process::is_alive;
+use crate::control::Control;
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+const WAITERS: u32 = 1 << 31;
+/// Turns of spinning before sleeping: less than the cost of one futex call.
+const SPINS: u32 = 60;
+const TURN: Duration = Duration::from_millis(20);
+/// After this many turns without progress the operation fails rather than hangs (30 s).
+const MAX_TURNS: u32 = 1500;
+
+/// A futex word: 0 is free; else the holder's process slot + 1, and a waiters bit.
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+/// How a lock was obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// From a holder that had released it.
+    Clean,
+    /// From a process that died holding it: what it protects may be half done.
+    Abandoned,
+}
+
+impl Lock {
+    /// Takes the lock for process slot `me`, waiting if needed.
+    ///
+    /// # Errors
+    /// ETIMEDOUT after 30 s with one live holder (a stopped process, say).
+    pub fn acquire(&self, control: &Control, me: u32) -> Result<Acquired, Errno> {
+        let mine = me + 1;
+        if self.0.compare_exchange(0, mine, Acquire, Relaxed).is_ok() {
+            return Ok(Acquired::Clean);
+        }
+        self.acquire_slow(control, mine)
+    }
+
+    #[cold]
+    fn acquire_slow(&self, control: &Control, mine: u32) -> Result<Acquired, Errno> {
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if self.0.load(Relaxed) == 0
+                && self.0.compare_exchange(0, mine, Acquire, Relaxed).is_ok()
+            {
+                return Ok(Acquired::Clean);
+            }
+        }
+        let mut turns = 0;
+        let mut last = 0;
+        loop {
+            let word = self.0.load(Relaxed);
+            if word == 0 {
+                // Others may be asleep still: keep their bit.
+                if self.0.compare_exchange(0, mine | WAITERS, Acquire, Relaxed).is_ok() {
+                    return Ok(Acquired::Clean);
+                }
+                continue;
+            }
+            let waiting = word | WAITERS;
+            if word != waiting
+                && self.0.compare_exchange(word, waiting, Relaxed, Relaxed).is_err()
+            {
+                continue;
+            }
+            let ts = rustix::thread::Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
+            match futex::wait(&self.0, futex::Flags::empty(), waiting, Some(&ts)) {
+                Err(Errno::TIMEDOUT) => {
+                    let holder = (waiting & !WAITERS) - 1;
+                    if !is_alive(control, holder)
+                        && self
+                            .0
+                            .compare_exchange(waiting, mine | WAITERS, Acquire, Relaxed)
+                            .is_ok()
+                    {
+                        return Ok(Acquired::Abandoned);
+                    }
+                    // Bounded per holder: a busy lock that changes hands isn't stuck.
+                    turns = if holder == last { turns + 1 } else { 0 };
+                    last = holder;
+                    if turns > MAX_TURNS {
+                        return Err(Errno::TIMEDOUT);
+                    }
+                }
+                _ => turns = turns.saturating_sub(1),
+            }
+        }
+    }
+
+    /// Gives the lock back.
+    pub fn release(&self) {
+        if self.0.swap(0, Release) & WAITERS != 0 {
+            let _ = futex::wake(&self.0, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Slot of the process that holds it now.
+    pub fn holder(&self) -> Option<u32> {
+        (self.0.load(Relaxed) & !WAITERS).checked_sub(1)
+    }
+}

@@ -1,0 +1,853 @@
+//! Names and attributes: looking up, making, linking, moving and removing objects.
+//!
+//! Everything here works on ids; paths, permissions and the like are the business of the
+//! floors above. Operations that depend on a path resolved before take the `epoch` at
+//! which it was resolved and fail with ESTALE if names have changed since in a way that
+//! could matter: the caller then resolves anew.
+
+use crate::control::live_flag;
+use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
+use crate::shards::{Need, ShardSet, Write};
+use crate::{NAME_MAX, ObjectId, Store, now};
+use forebay_media::Extent;
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// What a new object is.
+#[derive(Clone, Copy, Debug)]
+pub struct NewObject<'a> {
+    /// Type and permission bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+}
+
+/// How rename treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// Attributes to change; None leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub mtime: Option<i64>,
+    pub atime: Option<i64>,
+}
+
+/// Most names of one object.
+const LINK_MAX: u32 = 1 << 20;
+
+impl Store {
+    /// The epoch of names: changes whenever a resolved path may have become wrong.
+    pub fn names_epoch(&self) -> u64 {
+        self.control.header().names_epoch.load(Acquire)
+    }
+
+    fn bump_epoch(&self) {
+        self.control.header().names_epoch.fetch_add(1, AcqRel);
+    }
+
+    fn check_epoch(&self, epoch: u64) -> Result<()> {
+        if self.names_epoch() == epoch { Ok(()) } else { Err(Errno::STALE) }
+    }
+
+    /// Writes the root directory of a new store.
+    pub(crate) fn format_root(&self, (mode, uid, gid): (u32, u32, u32)) -> Result<()> {
+        let t = now();
+        let root = Inode {
+            mode: libc::S_IFDIR | mode,
+            uid,
+            gid,
+            nlink: 2,
+            parent: ObjectId::ROOT.0,
+            mtime: t,
+            ctime: t,
+            atime: t,
+            btime: t,
+            tail: tail::NAME,
+            ..Inode::default()
+        };
+        let shard = self.shard_of(ObjectId::ROOT);
+        for i in 0..self.envs.len() {
+            // Every record file exists and has room from the start.
+            self.write(self.set(&[i]), Need::Bytes(0), |w| w.get(i, b"I").map(|_| ()))?;
+        }
+        self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+            w.put(shard, &Key::inode(ObjectId::ROOT), root.encode(&[], &mut Vec::new()))
+        })
+    }
+
+    /// The entry `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG; EIO.
+    pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
+        match snapshot.get(&Key::entry(parent, name))? {
+            Some(bytes) => Entry::decode(bytes).map(Some).ok_or(Errno::IO),
+            None => Ok(None),
+        }
+    }
+
+    /// The attributes of `id` as of now, those of an open file included.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object.
+    pub fn stat(&self, id: ObjectId) -> Result<Inode> {
+        self.with_inode(id, |inode, _| inode)
+    }
+
+    /// Calls `f` with the current attributes and the tail of the record.
+    fn with_inode<T>(&self, id: ObjectId, f: impl FnOnce(Inode, &[u8]) -> T) -> Result<T> {
+        let shard = self.shard_of(id);
+        let key = Key::inode(id);
+        let commits = &self.control.shard(shard).commits;
+        let before = commits.load(Acquire);
+        let mut snapshot = self.snapshot(shard)?;
+        let live = self.live_probe(id)?;
+        if live.is_none() && commits.load(Acquire) != before {
+            // It may have been written back, and left the table, after the snapshot.
+            snapshot.renew()?;
+        }
+        let record = snapshot.get(&key)?.ok_or(Errno::NOENT)?;
+        let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
+        if let Some(live) = live {
+            inode.size = live.size;
+            inode.pages = live.pages;
+            inode.mtime = live.mtime;
+            inode.ctime = inode.ctime.max(live.ctime);
+        } else if inode.is_dir() {
+            self.overlay_dir_times(id, &mut inode);
+        }
+        Ok(f(inode, tail))
+    }
+
+    /// The tail of the record: a link's target, a directory's own name.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object.
+    pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
+    }
+
+    /// Makes a new object named `name` in `parent`. Its id; or, as `Ok(Err(entry))`, the
+    /// entry that is there already.
+    ///
+    /// # Errors
+    /// ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
+    pub fn create_object(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let slot = crate::Slot::of_entry(parent, name);
+        let shard = self.shard_of_entry(parent, name);
+        let key = Key::entry(parent, name);
+        let kind = new.mode & crate::S_IFMT;
+        let is_dir = kind == libc::S_IFDIR;
+        let mut set = self.set(&[shard]);
+        if is_dir {
+            set = set.with(self.shard_of(parent));
+        }
+        let t = now();
+        let made = self.write(set, Need::Bytes(new.target.len()), |w| {
+            self.check_epoch(epoch)?;
+            if let Some(bytes) = w.get(shard, &key)? {
+                return Ok(Err(Entry::decode(bytes).ok_or(Errno::IO)?));
+            }
+            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let mut inode = Inode {
+                mode: new.mode,
+                uid: new.uid,
+                gid: new.gid,
+                nlink: if is_dir { 2 } else { 1 },
+                rdev: new.rdev,
+                mtime: t,
+                ctime: t,
+                atime: t,
+                btime: t,
+                ..Inode::default()
+            };
+            let tail_bytes = match kind {
+                libc::S_IFDIR => {
+                    inode.parent = parent.0;
+                    inode.tail = tail::NAME;
+                    name
+                }
+                libc::S_IFLNK => {
+                    inode.size = new.target.len() as u64;
+                    inode.tail = tail::TARGET;
+                    new.target
+                }
+                _ => &[],
+            };
+            w.put(shard, &Key::inode(id), inode.encode(tail_bytes, &mut Vec::new()))?;
+            w.put(shard, &key, &Entry { id, kind }.encode())?;
+            if is_dir {
+                self.change_inode(w, parent, |p| p.nlink += 1)?;
+            }
+            Ok(Ok(id))
+        })?;
+        if made.is_ok() {
+            self.touch_dir(parent, t)?;
+        }
+        Ok(made)
+    }
+
+    /// Makes an object without a name (O_TMPFILE), which its user removes unless it is
+    /// linked before.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
+        let name = format!("\0{}.{}", crate::process::pid(), now());
+        let slot = crate::Slot::of_entry(parent, name.as_bytes());
+        let shard = slot.shard(self.envs.len());
+        let t = now();
+        self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let inode = Inode {
+                mode: new.mode,
+                uid: new.uid,
+                gid: new.gid,
+                mtime: t,
+                ctime: t,
+                atime: t,
+                btime: t,
+                ..Inode::default()
+            };
+            w.put(shard, &Key::inode(id), inode.encode(&[], &mut Vec::new()))?;
+            w.put(shard, &Key::orphan(id), &[])?;
+            Ok(id)
+        })
+    }
+
+    /// The next sequence number of `shard`, whose lock is held.
+    fn next_seq(&self, shard: usize) -> Result<u64> {
+        let last = &self.control.shard(shard).last_seq;
+        if last.load(Relaxed) == 0 {
+            last.store(self.highest_seq(shard)?.max(1), Relaxed);
+        }
+        Ok(last.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// The highest sequence number among the objects of `shard`.
+    fn highest_seq(&self, shard: usize) -> Result<u64> {
+        let mut highest = 0;
+        self.envs[shard].snapshot()?.scan(b"I", |key, _| match parse_key(key) {
+            Some((b'I', id, _)) => {
+                highest = highest.max(id.seq());
+                true
+            }
+            _ => false,
+        })?;
+        Ok(highest)
+    }
+
+    /// Reads, changes and writes an inode inside a transaction.
+    fn change_inode<T>(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        change: impl FnOnce(&mut Inode) -> T,
+    ) -> Result<T> {
+        let shard = self.shard_of(id);
+        let key = Key::inode(id);
+        let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+        let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
+        let tail = tail.to_vec();
+        let result = change(&mut inode);
+        w.put(shard, &key, inode.encode(&tail, &mut Vec::new()))?;
+        Ok(result)
+    }
+
+    /// Takes one name from the object `id` inside a transaction. With the last name gone,
+    /// the object goes too (its extents are added to `freed`), or becomes an orphan while
+    /// it is open. True in the latter case.
+    fn drop_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        t: i64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        let shard = self.shard_of(id);
+        w.begin_removing(shard);
+        let (nlink, is_dir) = self.change_inode(w, id, |i| {
+            i.nlink = i.nlink.saturating_sub(1);
+            i.ctime = t;
+            (i.nlink, i.is_dir())
+        })?;
+        if is_dir {
+            self.remove_records(w, id, freed)?;
+            return Ok(false);
+        }
+        if nlink > 0 {
+            return Ok(false);
+        }
+        if self.live_mark_unlinked(id, false)? {
+            w.put(shard, &Key::orphan(id), &[])?;
+            return Ok(true);
+        }
+        self.remove_records(w, id, freed)?;
+        Ok(false)
+    }
+
+    /// Removes all records of `id` inside a transaction.
+    pub(crate) fn remove_records(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let shard = self.shard_of(id);
+        let key = Key::inode(id);
+        let mut chunks = false;
+        let mut attributes = false;
+        if let Some(record) = w.get(shard, &key)? {
+            let (inode, tail_bytes) = Inode::decode(record).ok_or(Errno::IO)?;
+            if inode.tail == tail::EXTENTS {
+                let map = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?;
+                freed.extend_from_slice(map.extents());
+            }
+            chunks = inode.is_file();
+            attributes = inode.has_attributes;
+            w.del(shard, &key)?;
+        }
+        if chunks {
+            self.remove_chunks(w, id, 1, freed)?;
+        }
+        if attributes {
+            let mut keys = Vec::new();
+            w.scan(shard, &Key::attribute(id, b""), |key, _| match parse_key(key) {
+                Some((b'A', of, _)) if of == id => {
+                    keys.push(key.to_vec());
+                    true
+                }
+                _ => false,
+            })?;
+            for key in keys {
+                w.del(shard, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the extent records of chunk `from` and later ones.
+    pub(crate) fn remove_chunks(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        from: u64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let shard = self.shard_of(id);
+        let mut keys = Vec::new();
+        w.scan(shard, &Key::chunk(id, from), |key, value| match parse_key(key) {
+            Some((b'X', of, _)) if of == id => {
+                if let Some(map) = ChunkMap::decode(value) {
+                    freed.extend_from_slice(map.extents());
+                }
+                keys.push(key.to_vec());
+                true
+            }
+            _ => false,
+        })?;
+        for key in keys {
+            w.del(shard, &key)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the object `id` one more name.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC.
+    pub fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let shard = self.shard_of_entry(parent, name);
+        let key = Key::entry(parent, name);
+        let t = now();
+        self.write(self.set(&[shard, self.shard_of(id)]), Need::Bytes(0), |w| {
+            self.check_epoch(epoch)?;
+            if w.get(shard, &key)?.is_some() {
+                return Err(Errno::EXIST);
+            }
+            let orphan = w.get(self.shard_of(id), &Key::orphan(id))?.is_some();
+            let (kind, nlink) = self.change_inode(w, id, |i| {
+                i.nlink += 1;
+                i.ctime = t;
+                (i.kind(), i.nlink)
+            })?;
+            if nlink > LINK_MAX {
+                return Err(Errno::MLINK);
+            }
+            if nlink == 1 && !orphan {
+                return Err(Errno::NOENT);
+            }
+            if orphan {
+                w.del(self.shard_of(id), &Key::orphan(id))?;
+                self.live_mark_unlinked(id, true)?;
+            }
+            w.put(shard, &key, &Entry { id, kind }.encode())
+        })?;
+        self.set_live_ctime(id, t)?;
+        self.touch_dir(parent, t)
+    }
+
+    /// Removes the entry `name` of `parent`, which must not be a directory.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, ESTALE.
+    pub fn unlink(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        loop {
+            let entry = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+            if entry.kind == libc::S_IFDIR {
+                return Err(Errno::ISDIR);
+            }
+            let shard = self.shard_of_entry(parent, name);
+            let key = Key::entry(parent, name);
+            let t = now();
+            let mut freed = Vec::new();
+            let _in_flight = self.in_flight();
+            let done = self.write(self.set(&[shard, self.shard_of(entry.id)]), Need::Removal, |w| {
+                self.check_epoch(epoch)?;
+                if w.get(shard, &key)? != Some(&entry.encode()) {
+                    return Ok(None);
+                }
+                w.del(shard, &key)?;
+                self.drop_link(w, entry.id, t, &mut freed).map(Some)
+            });
+            match self.undo_mark(done, entry.id)? {
+                None => continue,
+                Some(_) => {
+                    if entry.kind == libc::S_IFLNK {
+                        self.bump_epoch();
+                    }
+                    self.free_extents(freed);
+                    self.set_live_ctime(entry.id, t)?;
+                    return self.touch_dir(parent, t);
+                }
+            }
+        }
+    }
+
+    /// If a removal failed after its object was marked as unlinked, takes the mark away.
+    fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
+        if result.is_err()
+            && let Ok(inode) = self.stat(id)
+            && inode.nlink > 0
+            && !inode.is_dir()
+        {
+            let _critical = crate::process::Critical::enter();
+            self.live_mark_unlinked(id, true)?;
+        }
+        result
+    }
+
+    /// Removes the empty directory `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
+    pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        let shard = self.shard_of_entry(parent, name);
+        let key = Key::entry(parent, name);
+        let t = now();
+        // All shards: nothing may appear in the directory while it goes.
+        self.write(self.all_shards(), Need::Removal, |w| {
+            self.check_epoch(epoch)?;
+            let entry = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+            let entry = Entry::decode(entry).ok_or(Errno::IO)?;
+            if entry.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            if !self.is_empty(entry.id)? {
+                return Err(Errno::NOTEMPTY);
+            }
+            w.del(shard, &key)?;
+            self.drop_link(w, entry.id, t, &mut Vec::new())?;
+            self.change_inode(w, parent, |p| p.nlink -= 1)?;
+            self.bump_epoch();
+            Ok(())
+        })?;
+        self.touch_dir(parent, t)
+    }
+
+    /// Whether the directory has no entries.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn is_empty(&self, dir: ObjectId) -> Result<bool> {
+        let first = Key::entry(dir, b"");
+        for env in &self.envs {
+            let mut found = false;
+            env.snapshot()?.scan(&first, |key, _| {
+                found = key.starts_with(&first);
+                false
+            })?;
+            if found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves the entry `from` to `to`, both (directory, name).
+    ///
+    /// # Errors
+    /// As rename(2); ESTALE.
+    pub fn rename(
+        &self,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        loop {
+            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.lookup(to.0, to.1)?;
+            match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+                (RenameMode::Exchange, None) => return Err(Errno::NOENT),
+                // Two names of one file, or the same name twice: nothing to do.
+                (_, Some(t)) if t.id == source.id => return Ok(()),
+                _ => {}
+            }
+            let dirs = source.kind == libc::S_IFDIR
+                || target.is_some_and(|t| t.kind == libc::S_IFDIR);
+            if mode == RenameMode::Replace
+                && let Some(t) = target
+            {
+                match (source.kind == libc::S_IFDIR, t.kind == libc::S_IFDIR) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    _ => {}
+                }
+            }
+            let set = if dirs {
+                // Loops and vanishing directories can't happen while all is locked.
+                self.all_shards()
+            } else {
+                let mut set = self.set(&[
+                    self.shard_of_entry(from.0, from.1),
+                    self.shard_of_entry(to.0, to.1),
+                    self.shard_of(source.id),
+                ]);
+                if let Some(t) = target {
+                    set = set.with(self.shard_of(t.id));
+                }
+                set
+            };
+            let mut freed = Vec::new();
+            let _in_flight = self.in_flight();
+            let t = now();
+            let done = self.write(set, Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.rename_locked(w, (from, source), (to, target), mode, t, &mut freed)
+            });
+            let done = match target {
+                Some(target) if mode == RenameMode::Replace => self.undo_mark(done, target.id)?,
+                _ => done?,
+            };
+            if !done {
+                continue;
+            }
+            let link = libc::S_IFLNK;
+            if dirs || source.kind == link || target.is_some_and(|t| t.kind == link) {
+                self.bump_epoch();
+            }
+            self.free_extents(freed);
+            self.set_live_ctime(source.id, t)?;
+            self.touch_dir(from.0, t)?;
+            return if from.0 == to.0 { Ok(()) } else { self.touch_dir(to.0, t) };
+        }
+    }
+
+    /// The body of rename. False if the entries have changed since they were looked up.
+    fn rename_locked(
+        &self,
+        w: &mut Write<'_>,
+        (from, source): ((ObjectId, &[u8]), Entry),
+        (to, target): ((ObjectId, &[u8]), Option<Entry>),
+        mode: RenameMode,
+        t: i64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        let (from_shard, from_key) = (self.shard_of_entry(from.0, from.1), Key::entry(from.0, from.1));
+        let (to_shard, to_key) = (self.shard_of_entry(to.0, to.1), Key::entry(to.0, to.1));
+        if w.get(from_shard, &from_key)? != Some(&source.encode()[..])
+            || w.get(to_shard, &to_key)? != target.map(|t| t.encode()).as_ref().map(|b| &b[..])
+        {
+            return Ok(false);
+        }
+        let source_dir = source.kind == libc::S_IFDIR;
+        let target_dir = target.is_some_and(|t| t.kind == libc::S_IFDIR);
+        if source_dir && self.is_below(to.0, source.id)? {
+            return Err(Errno::INVAL);
+        }
+        if mode == RenameMode::Exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            if target_dir && self.is_below(from.0, target.id)? {
+                return Err(Errno::INVAL);
+            }
+            w.put(to_shard, &to_key, &source.encode())?;
+            w.put(from_shard, &from_key, &target.encode())?;
+            self.moved_to(w, source, to, t)?;
+            self.moved_to(w, target, from, t)?;
+        } else {
+            if let Some(target) = target {
+                if target_dir && !self.is_empty(target.id)? {
+                    return Err(Errno::NOTEMPTY);
+                }
+                self.drop_link(w, target.id, t, freed)?;
+            }
+            w.put(to_shard, &to_key, &source.encode())?;
+            w.del(from_shard, &from_key)?;
+            self.moved_to(w, source, to, t)?;
+        }
+        // Link counts of the parents: each directory inside counts one.
+        let replaced = target_dir && mode != RenameMode::Exchange;
+        let back = target_dir && mode == RenameMode::Exchange;
+        if from.0 == to.0 {
+            if replaced {
+                self.change_inode(w, to.0, |p| p.nlink -= 1)?;
+            }
+        } else if source_dir || target_dir {
+            let (leaves, comes) = (u32::from(source_dir), u32::from(source_dir));
+            self.change_inode(w, from.0, |p| p.nlink = p.nlink + u32::from(back) - leaves)?;
+            let gone = u32::from(replaced || back);
+            self.change_inode(w, to.0, |p| p.nlink = p.nlink + comes - gone)?;
+        }
+        Ok(true)
+    }
+
+    /// Notes a move in the moved object's inode.
+    fn moved_to(
+        &self,
+        w: &mut Write<'_>,
+        entry: Entry,
+        to: (ObjectId, &[u8]),
+        t: i64,
+    ) -> Result<()> {
+        let shard = self.shard_of(entry.id);
+        if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
+            return self.change_inode(w, entry.id, |i| i.ctime = t);
+        }
+        let key = Key::inode(entry.id);
+        let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+        let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        inode.ctime = t;
+        inode.parent = to.0.0;
+        w.put(shard, &key, inode.encode(to.1, &mut Vec::new()))
+    }
+
+    fn set_contains(&self, w: &Write<'_>, shard: usize) -> bool {
+        w.set().0 >> shard & 1 == 1
+    }
+
+    /// Whether directory `dir` is `ancestor` or lies below it.
+    fn is_below(&self, mut dir: ObjectId, ancestor: ObjectId) -> Result<bool> {
+        loop {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            if dir == ObjectId::ROOT {
+                return Ok(false);
+            }
+            let snapshot = self.envs[self.shard_of(dir)].snapshot()?;
+            let record = snapshot.get(&Key::inode(dir))?.ok_or(Errno::NOENT)?;
+            dir = ObjectId(Inode::decode(record).ok_or(Errno::IO)?.0.parent);
+        }
+    }
+
+    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
+    ///
+    /// # Errors
+    /// ENOENT if it has been removed.
+    pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = dir;
+        while at != ObjectId::ROOT {
+            let (inode, name) = self.inode_tail(at)?;
+            if !inode.is_dir() || names.len() > crate::PATH_MAX {
+                return Err(Errno::NOENT);
+            }
+            names.push(name);
+            at = ObjectId(inode.parent);
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
+    }
+
+    /// Changes attributes of `id`.
+    ///
+    /// # Errors
+    /// ENOENT; ENOSPC.
+    pub fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+        let t = now();
+        let shard = self.shard_of(id);
+        let in_record = || {
+            self.write(self.set(&[shard]), Need::Removal, |w| {
+                self.change_inode(w, id, |i| {
+                    if let Some(mode) = set.mode {
+                        i.mode = i.mode & crate::S_IFMT | mode & !crate::S_IFMT;
+                    }
+                    i.uid = set.uid.unwrap_or(i.uid);
+                    i.gid = set.gid.unwrap_or(i.gid);
+                    i.mtime = set.mtime.unwrap_or(i.mtime);
+                    i.atime = set.atime.unwrap_or(i.atime);
+                    i.ctime = t;
+                    i.is_dir()
+                })
+            })
+        };
+        // An open file's times are in the live table: both change under its lock.
+        let open = self.with_live(id, |index| {
+            let result = in_record();
+            let live = self.live(index);
+            if result.is_ok() && live.flags.load(Acquire) & live_flag::LOADED != 0 {
+                if let Some(mtime) = set.mtime {
+                    live.mtime.store(mtime, Release);
+                }
+                live.ctime.store(t, Release);
+            }
+            result
+        })?;
+        let is_dir = match open {
+            Some(result) => result?,
+            None => in_record()?,
+        };
+        if is_dir {
+            self.set_dir_times(id, set.mtime, t)?;
+            if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+                self.bump_epoch();
+            }
+        }
+        Ok(())
+    }
+
+    fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
+        if self.live_probe(id)?.is_some() {
+            self.with_live(id, |index| self.live(index).ctime.store(t, Release))?;
+        }
+        Ok(())
+    }
+
+    // ---- extended attributes ----
+
+    /// The extended attribute `name`.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT.
+    pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
+        if !Inode::decode(record).ok_or(Errno::IO)?.0.has_attributes {
+            return Err(Errno::NODATA);
+        }
+        Ok(snapshot.get(&Key::attribute(id, name))?.ok_or(Errno::NODATA)?.to_vec())
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
+        let mut names = Vec::new();
+        if Inode::decode(record).ok_or(Errno::IO)?.0.has_attributes {
+            snapshot.scan(&Key::attribute(id, b""), |key, _| match parse_key(key) {
+                Some((b'A', of, name)) if of == id => {
+                    names.push(name.to_vec());
+                    true
+                }
+                _ => false,
+            })?;
+        }
+        Ok(names)
+    }
+
+    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
+    /// must be there.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, ENOSPC, ENOENT.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        create: Option<bool>,
+    ) -> Result<()> {
+        let t = now();
+        let shard = self.shard_of(id);
+        let key = Key::attribute(id, name);
+        self.write(self.set(&[shard]), Need::Bytes(value.len() + 512), |w| {
+            match (create, w.get(shard, &key)?.is_some()) {
+                (Some(true), true) => return Err(Errno::EXIST),
+                (Some(false), false) => return Err(Errno::NODATA),
+                _ => {}
+            }
+            self.change_inode(w, id, |i| {
+                i.has_attributes = true;
+                i.ctime = t;
+            })?;
+            w.put(shard, &key, value)
+        })?;
+        self.set_live_ctime(id, t)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT.
+    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        let t = now();
+        let shard = self.shard_of(id);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            if !w.del(shard, &Key::attribute(id, name))? {
+                return Err(Errno::NODATA);
+            }
+            self.change_inode(w, id, |i| i.ctime = t)
+        })?;
+        self.set_live_ctime(id, t)
+    }
+
+    /// Shards that hold anything of directory `dir`'s entries: all of them.
+    pub(crate) fn shard_count(&self) -> usize {
+        self.envs.len()
+    }
+
+    /// The set of shards of a transaction over one object.
+    pub(crate) fn object_set(&self, id: ObjectId) -> ShardSet {
+        self.set(&[self.shard_of(id)])
+    }
+}

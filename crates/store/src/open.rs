@@ -1,0 +1,140 @@
+//! Open file descriptions: what descriptors made by dup and fork have in common.
+
+use crate::control::{MAX_FDS, MAX_OPEN, Open};
+use crate::lock::Acquired;
+use crate::process::Critical;
+use crate::{ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// The lock of an open file description, held.
+pub struct OpenLock<'a> {
+    open: &'a Open,
+    _critical: Critical,
+}
+
+impl Drop for OpenLock<'_> {
+    fn drop(&mut self) {
+        self.open.lock.release();
+    }
+}
+
+impl Store {
+    /// Open file description `index`.
+    pub fn open_file(&self, index: u32) -> &Open {
+        self.control.open_file(index)
+    }
+
+    /// Makes an open file description with one reference. It takes over the caller's use
+    /// of `live`.
+    ///
+    /// # Errors
+    /// ENFILE if all are in use.
+    pub fn open_create(
+        &self,
+        id: ObjectId,
+        kind: u32,
+        live: Option<u32>,
+        flags: u32,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<u32> {
+        let h = self.control.header();
+        let index =
+            h.free_open.pop(MAX_OPEN, |i| &self.control.open_file(i).next).ok_or(Errno::NFILE)?;
+        let o = self.open_file(index);
+        o.id.store(id.0, Relaxed);
+        o.kind.store(kind, Relaxed);
+        o.live.store(live.map_or(0, |l| l + 1), Relaxed);
+        o.flags.store(flags, Relaxed);
+        o.offset.store(0, Relaxed);
+        o.parent.store(parent.0, Relaxed);
+        o.shard.store(0, Relaxed);
+        self.open_set_name(o, name);
+        o.refs.store(1, Release);
+        Ok(index)
+    }
+
+    /// Stores the name (of the file, or of the last directory entry returned).
+    pub fn open_set_name(&self, o: &Open, name: &[u8]) {
+        let len = name.len().min(o.name.len());
+        for (to, from) in o.name.iter().zip(&name[..len]) {
+            to.store(*from, Relaxed);
+        }
+        o.name_len.store(len as u32, Release);
+    }
+
+    /// Copies the stored name.
+    pub fn open_name(&self, o: &Open, out: &mut Vec<u8>) {
+        let len = (o.name_len.load(Acquire) as usize).min(o.name.len());
+        out.clear();
+        out.extend(o.name[..len].iter().map(|b| b.load(Relaxed)));
+    }
+
+    /// One more descriptor.
+    pub fn open_retain(&self, index: u32) {
+        self.open_file(index).refs.fetch_add(1, AcqRel);
+    }
+
+    /// One descriptor less; the last one ends the description.
+    ///
+    /// # Errors
+    /// What writing the file's record back says (ENOSPC, EIO). It is ended all the same.
+    pub fn open_release(&self, index: u32) -> Result<()> {
+        let o = self.open_file(index);
+        if o.refs.fetch_sub(1, AcqRel) != 1 {
+            return Ok(());
+        }
+        let live = o.live.swap(0, AcqRel);
+        o.id.store(0, Relaxed);
+        self.control.header().free_open.push(index, &o.next);
+        match live {
+            0 => Ok(()),
+            live => self.live_release(live - 1),
+        }
+    }
+
+    /// Locks the description while its offset is used and moved.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn open_lock(&self, index: u32) -> Result<OpenLock<'_>> {
+        let critical = Critical::enter();
+        let open = self.open_file(index);
+        // An offset is one word: there is nothing to repair after an abandoned lock.
+        let _: Acquired = open.lock.acquire(&self.control, self.me()?)?;
+        Ok(OpenLock { open, _critical: critical })
+    }
+
+    // ---- descriptor table of this process ----
+
+    /// The open file description behind descriptor `fd`, if it is one of the pool.
+    pub fn fd_get(&self, fd: i32) -> Option<u32> {
+        let area = self.area().ok()?;
+        let place = area.fds.get(usize::try_from(fd).ok()?)?;
+        place.load(Acquire).checked_sub(1)
+    }
+
+    /// Makes `fd` refer to `open`, whose reference it takes over. What it referred to
+    /// before is returned, with its reference.
+    ///
+    /// # Errors
+    /// EMFILE for a number that is too high.
+    pub fn fd_set(&self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
+        let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS).ok_or(Errno::MFILE)?;
+        let area = self.area()?;
+        if open.is_some() {
+            let me = self.me()?;
+            self.control.process(me as usize).fds_end.fetch_max(n as u32 + 1, AcqRel);
+        }
+        Ok(area.fds[n].swap(open.map_or(0, |o| o + 1), AcqRel).checked_sub(1))
+    }
+
+    /// One more than the highest number in this process's table.
+    pub fn fds_end(&self) -> usize {
+        match self.me() {
+            Ok(me) => self.control.process(me as usize).fds_end.load(Acquire) as usize,
+            Err(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The records: keys and values as they lie in LMDB.
+//!
+//! ```text
+//! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory
+//! 'I' id:8               -> inode (112 bytes) tail  attributes; the tail is a small file's
+//!                                                   data, a link's target, a directory's
+//!                                                   name, or the extents of chunk 0
+//! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
+//! 'A' id:8 name          -> value                   an extended attribute
+//! 'O' id:8               -> ()                      an object without a name, still open
+//! 'J'                    -> changes                 rest of a commit over several shards
+//! ```
+//! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
+//! accepts any bytes and returns None for what isn't a record.
+
+use crate::control::{MAX_EXTENTS, NAME_MAX};
+use forebay_media::Extent;
+use forebay_placement::ObjectId;
+
+/// Files up to this many bytes are kept inside their record.
+pub const INLINE_MAX: usize = 1024;
+/// Bytes of the fixed part of an inode.
+pub const INODE_LEN: usize = 112;
+const VERSION: u8 = 1;
+
+/// A key, built on the stack.
+pub struct Key {
+    bytes: [u8; 9 + NAME_MAX],
+    len: usize,
+}
+
+impl Key {
+    fn new(tag: u8, id: ObjectId, rest: &[u8]) -> Key {
+        let mut bytes = [0; 9 + NAME_MAX];
+        bytes[0] = tag;
+        bytes[1..9].copy_from_slice(&id.0.to_be_bytes());
+        bytes[9..9 + rest.len()].copy_from_slice(rest);
+        Key { bytes, len: 9 + rest.len() }
+    }
+
+    /// The entry `name` of directory `parent`.
+    pub fn entry(parent: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'D', parent, name)
+    }
+
+    /// The inode of `id`.
+    pub fn inode(id: ObjectId) -> Key {
+        Key::new(b'I', id, &[])
+    }
+
+    /// The extents of chunk `chunk` of `id`.
+    pub fn chunk(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'X', id, &chunk.to_be_bytes())
+    }
+
+    /// The extended attribute `name` of `id`.
+    pub fn attribute(id: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'A', id, name)
+    }
+
+    /// The mark of an object without a name.
+    pub fn orphan(id: ObjectId) -> Key {
+        Key::new(b'O', id, &[])
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The key of a journal.
+pub const JOURNAL: &[u8] = b"J";
+
+/// Tag, id and the rest of a key other than the journal's.
+pub fn parse_key(key: &[u8]) -> Option<(u8, ObjectId, &[u8])> {
+    let id = u64::from_be_bytes(key.get(1..9)?.try_into().ok()?);
+    Some((key[0], ObjectId(id), &key[9..]))
+}
+
+/// Type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+
+/// What an entry of a directory refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub id: ObjectId,
+    /// Type bits of the object's mode (S_IFREG, S_IFDIR, ...).
+    pub kind: u32,
+}
+
+impl Entry {
+    pub fn encode(&self) -> [u8; 9] {
+        let mut out = [0; 9];
+        out[..8].copy_from_slice(&self.id.0.to_le_bytes());
+        out[8] = (self.kind >> 12) as u8;
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Entry> {
+        let bytes: &[u8; 9] = bytes.try_into().ok()?;
+        let id = u64::from_le_bytes(bytes[..8].try_into().ok()?);
+        Some(Entry { id: ObjectId(id), kind: u32::from(bytes[8] & 0xf) << 12 })
+    }
+}
+
+/// What the tail of an inode record holds.
+pub mod tail {
+    /// Nothing.
+    pub const NONE: u8 = 0;
+    /// The whole content of a small file.
+    pub const DATA: u8 = 1;
+    /// Extents of chunk 0.
+    pub const EXTENTS: u8 = 2;
+    /// A symbolic link's target.
+    pub const TARGET: u8 = 3;
+    /// A directory's own name.
+    pub const NAME: u8 = 4;
+}
+
+/// The fixed part of an inode. Times are nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inode {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub size: u64,
+    /// Pages of all extents.
+    pub pages: u64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub atime: i64,
+    pub btime: i64,
+    /// A directory's parent.
+    pub parent: u64,
+    /// A device's number.
+    pub rdev: u64,
+    /// Whether it may have extended attributes.
+    pub has_attributes: bool,
+    /// One of [`tail`].
+    pub tail: u8,
+}
+
+impl Inode {
+    /// Type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    pub fn is_link(&self) -> bool {
+        self.kind() == libc::S_IFLNK
+    }
+
+    /// The record's bytes.
+    pub fn encode<'a>(&self, tail: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
+        out.clear();
+        out.extend_from_slice(&[VERSION, self.tail, u8::from(self.has_attributes), 0, 0, 0, 0, 0]);
+        for n in [self.mode, self.uid, self.gid, self.nlink] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        for n in [self.size, self.pages, self.parent, self.rdev] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        for n in [self.mtime, self.ctime, self.atime, self.btime] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        out.resize(INODE_LEN, 0);
+        out.extend_from_slice(tail);
+        out
+    }
+
+    /// The inode and its tail.
+    pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
+        let (fixed, tail) = bytes.split_at_checked(INODE_LEN)?;
+        if fixed[0] != VERSION || fixed[1] > tail::NAME {
+            return None;
+        }
+        let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
+        let n64 = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
+        let inode = Inode {
+            tail: fixed[1],
+            has_attributes: fixed[2] != 0,
+            mode: n32(8),
+            uid: n32(12),
+            gid: n32(16),
+            nlink: n32(20),
+            size: n64(24),
+            pages: n64(32),
+            parent: n64(40),
+            rdev: n64(48),
+            mtime: n64(56) as i64,
+            ctime: n64(64) as i64,
+            atime: n64(72) as i64,
+            btime: n64(80) as i64,
+        };
+        Some((inode, tail))
+    }
+}
+
+/// The extents of one chunk: they cover it from its start on, without gaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkMap {
+    len: usize,
+    extents: [Extent; MAX_EXTENTS],
+}
+
+impl Default for ChunkMap {
+    fn default() -> Self {
+        ChunkMap { len: 0, extents: [Extent::NONE; MAX_EXTENTS] }
+    }
+}
+
+impl ChunkMap {
+    /// The extents in order.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents[..self.len]
+    }
+
+    /// Pages covered.
+    pub fn pages(&self) -> usize {
+        self.extents().iter().map(|e| e.pages()).sum()
+    }
+
+    /// Adds an extent at the end; false if there is no place for one more.
+    pub fn push(&mut self, e: Extent) -> bool {
+        if self.len == MAX_EXTENTS {
+            return false;
+        }
+        self.extents[self.len] = e;
+        self.len += 1;
+        true
+    }
+
+    /// Keeps the first `pages` pages; `gone` gets the rest.
+    pub fn truncate(&mut self, pages: usize, mut gone: impl FnMut(Extent)) {
+        let mut kept = ChunkMap::default();
+        let mut at = 0;
+        for &e in self.extents() {
+            if at >= pages {
+                gone(e);
+            } else {
+                let (keep, rest) = e.split(pages - at);
+                kept.push(keep);
+                rest.into_iter().for_each(&mut gone);
+            }
+            at += e.pages();
+        }
+        *self = kept;
+    }
+
+    /// The record's bytes: for the value of 'X', or the tail of an inode.
+    pub fn encode(&self) -> Vec<u8> {
+        self.extents().iter().flat_map(|e| e.0.to_le_bytes()).collect()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<ChunkMap> {
+        if !bytes.len().is_multiple_of(8) || bytes.len() / 8 > MAX_EXTENTS {
+            return None;
+        }
+        let mut map = ChunkMap::default();
+        for e in bytes.chunks_exact(8) {
+            map.push(Extent(u64::from_le_bytes(e.try_into().expect("8 bytes"))));
+        }
+        (map.pages() <= forebay_media::CELL_PAGES).then_some(map)
+    }
+}
+
+/// One change of a journal: (shard, key, new value or removal).
+pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
+
+/// The journal's bytes.
+pub fn encode_journal(changes: &[Change]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (shard, key, value) in changes {
+        out.extend_from_slice(&(*shard as u16).to_le_bytes());
+        out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        let len = value.as_ref().map_or(u32::MAX, |v| v.len() as u32);
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(key);
+        out.extend_from_slice(value.as_deref().unwrap_or(&[]));
+    }
+    out
+}
+
+pub fn decode_journal(mut bytes: &[u8]) -> Option<Vec<Change>> {
+    let mut changes = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_at_checked(8)?;
+        let shard = u16::from_le_bytes([head[0], head[1]]) as usize;
+        let key_len = u16::from_le_bytes([head[2], head[3]]) as usize;
+        let len = u32::from_le_bytes(head[4..8].try_into().ok()?);
+        let (key, rest) = rest.split_at_checked(key_len)?;
+        let value_len = if len == u32::MAX { 0 } else { len as usize };
+        let (value, rest) = rest.split_at_checked(value_len)?;
+        changes.push((shard, key.to_vec(), (len != u32::MAX).then(|| value.to_vec())));
+        bytes = rest;
+    }
+    Some(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_round_trip() {
+        let inode = Inode {
+            mode: libc::S_IFREG | 0o640,
+            uid: 1,
+            gid: 2,
+            nlink: 3,
+            size: 1 << 40,
+            pages: 5,
+            mtime: -7,
+            ctime: 8,
+            atime: 9,
+            btime: i64::MAX,
+            parent: 10,
+            rdev: 11,
+            has_attributes: true,
+            tail: tail::DATA,
+        };
+        let mut buffer = Vec::new();
+        let bytes = inode.encode(b"payload", &mut buffer);
+        assert_eq!(Inode::decode(bytes), Some((inode, &b"payload"[..])));
+        for cut in 0..INODE_LEN {
+            assert!(Inode::decode(&bytes[..cut]).is_none());
+        }
+    }
+
+    #[test]
+    fn journals_round_trip_and_reject_garbage() {
+        let changes = vec![
+            (0, b"k".to_vec(), Some(b"value".to_vec())),
+            (3, b"gone".to_vec(), None),
+            (1, b"empty".to_vec(), Some(vec![])),
+        ];
+        let bytes = encode_journal(&changes);
+        assert_eq!(decode_journal(&bytes), Some(changes));
+        let mut seed = 1u64;
+        for len in 1..200 {
+            let garbage: Vec<u8> = (0..len)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (seed >> 56) as u8
+                })
+                .collect();
+            let _ = decode_journal(&garbage);
+            let _ = Inode::decode(&garbage);
+            let _ = ChunkMap::decode(&garbage);
+            let _ = Entry::decode(&garbage);
+        }
+    }
+
+    #[test]
+    fn chunk_maps_truncate_inside_an_extent() {
+        let mut map = ChunkMap::default();
+        for (start, pages) in [(0, 1), (10, 1), (20, 2), (30, 4)] {
+            map.push(Extent::new(0, start, pages));
+        }
+        let mut gone = Vec::new();
+        map.truncate(3, |e| gone.push((e.start(), e.pages())));
+        assert_eq!((map.pages(), gone), (3, vec![(21, 1), (30, 4)]));
+        assert_eq!(ChunkMap::decode(&map.encode()), Some(map));
+    }
+}

@@ -1,0 +1,346 @@
+//! Transactions over one or several shards.
+//!
+//! A change of one shard is an LMDB transaction. A change of several (a rename, say) is
+//! made atomic by a journal: the first shard's transaction also stores what is still to
+//! be done in the others; then the others commit; then the journal is removed. Readers
+//! wait while a shard's `multi` counter is odd, so that nobody sees half of it. If the
+//! process dies in between, whoever takes one of its locks finds them abandoned and
+//! completes the journal ([`Store::recover_commits`]).
+
+use crate::control::MAX_SHARDS;
+use crate::lmdb::{Snapshot, WriteTxn};
+use crate::lock::Acquired;
+use crate::process::Critical;
+use crate::record::{Change, JOURNAL, decode_journal, encode_journal};
+use crate::{ObjectId, Slot, Store};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// A set of shards, one bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardSet(pub u64);
+
+impl ShardSet {
+    pub fn with(self, shard: usize) -> ShardSet {
+        ShardSet(self.0 | 1 << shard)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..MAX_SHARDS).filter(move |i| self.0 >> i & 1 == 1)
+    }
+}
+
+/// What a transaction is about to do with space.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Adds up to this many bytes.
+    Bytes(usize),
+    /// Frees more than it takes: allowed on a full file system.
+    Removal,
+}
+
+/// An open transaction: the shards of its set are locked.
+pub struct Write<'s> {
+    store: &'s Store,
+    set: ShardSet,
+    need: Need,
+    txns: [Option<WriteTxn>; MAX_SHARDS],
+    /// Shards that were changed.
+    dirty: u64,
+    /// Shards whose `removing` counter this transaction has made odd.
+    removing: u64,
+    /// The changes, when there is more than one shard.
+    log: Option<Vec<Change>>,
+}
+
+impl Store {
+    /// The shard of an entry.
+    pub(crate) fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
+        Slot::of_entry(parent, name).shard(self.envs.len())
+    }
+
+    /// The shard of an object.
+    pub(crate) fn shard_of(&self, id: ObjectId) -> usize {
+        id.slot().shard(self.envs.len())
+    }
+
+    /// The set of these shards.
+    pub(crate) fn set(&self, shards: &[usize]) -> ShardSet {
+        shards.iter().fold(ShardSet(0), |set, &s| set.with(s))
+    }
+
+    /// The set of all shards.
+    pub(crate) fn all_shards(&self) -> ShardSet {
+        self.set(&(0..self.envs.len()).collect::<Vec<_>>())
+    }
+
+    /// The last committed state of `shard`, not inside a commit over several.
+    pub(crate) fn snapshot(&self, shard: usize) -> Result<Snapshot<'_>> {
+        self.wait_even(shard, |s| s.multi.load(Acquire))?;
+        self.envs[shard].snapshot()
+    }
+
+    /// Waits until the counter is even. The one who made it odd holds the shard's lock.
+    pub(crate) fn wait_even(
+        &self,
+        shard: usize,
+        counter: impl Fn(&crate::control::Shard) -> u32,
+    ) -> Result<()> {
+        let state = self.control.shard(shard);
+        for _ in 0..200 {
+            if counter(state).is_multiple_of(2) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        while !counter(state).is_multiple_of(2) {
+            let _critical = Critical::enter();
+            self.lock_shards(self.set(&[shard]))?;
+            state.lock.release();
+        }
+        Ok(())
+    }
+
+    /// Runs `f` in a transaction over `set` and commits what it did, or undoes it if it
+    /// fails.
+    ///
+    /// # Errors
+    /// What `f` returns; ENOSPC; ETIMEDOUT if a live process holds a shard for 30 s.
+    pub(crate) fn write<T>(
+        &self,
+        set: ShardSet,
+        need: Need,
+        f: impl FnOnce(&mut Write<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let _critical = Critical::enter();
+        self.lock_shards(set)?;
+        let mut w = Write {
+            store: self,
+            set,
+            need,
+            txns: [const { None }; MAX_SHARDS],
+            dirty: 0,
+            removing: 0,
+            log: (set.0.count_ones() > 1).then(Vec::new),
+        };
+        let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
+        // Undo what wasn't committed before the locks go.
+        for txn in &mut w.txns {
+            *txn = None;
+        }
+        for shard in ShardSet(w.removing).iter() {
+            self.control.shard(shard).removing.fetch_add(1, AcqRel);
+        }
+        for shard in set.iter() {
+            self.control.shard(shard).lock.release();
+        }
+        result
+    }
+
+    /// Locks the shards in ascending order, completing first what a dead process began.
+    fn lock_shards(&self, set: ShardSet) -> Result<()> {
+        let me = self.me()?;
+        loop {
+            let mut abandoned = false;
+            for shard in set.iter() {
+                match self.control.shard(shard).lock.acquire(&self.control, me) {
+                    Ok(Acquired::Clean) => {}
+                    Ok(Acquired::Abandoned) => abandoned = true,
+                    Err(e) => {
+                        self.unlock_before(set, shard);
+                        return Err(e);
+                    }
+                }
+            }
+            if abandoned {
+                self.control.header().recover.store(1, Release);
+            } else if self.control.header().recover.load(Acquire) == 0 {
+                return Ok(());
+            }
+            self.unlock_before(set, MAX_SHARDS);
+            self.recover_commits()?;
+        }
+    }
+
+    fn unlock_before(&self, set: ShardSet, end: usize) {
+        for shard in set.iter().take_while(|&s| s < end) {
+            self.control.shard(shard).lock.release();
+        }
+    }
+
+    /// Completes commits over several shards that a dead process left half done.
+    ///
+    /// # Errors
+    /// What LMDB says; EIO for a journal that can't be read.
+    pub fn recover_commits(&self) -> Result<()> {
+        let _critical = Critical::enter();
+        let me = self.me()?;
+        let all = self.all_shards();
+        for shard in all.iter() {
+            if let Err(e) = self.control.shard(shard).lock.acquire(&self.control, me) {
+                self.unlock_before(all, shard);
+                return Err(e);
+            }
+        }
+        let result = self.complete_journals();
+        if result.is_ok() {
+            for shard in all.iter() {
+                let s = self.control.shard(shard);
+                s.multi.fetch_add(s.multi.load(Relaxed) % 2, AcqRel);
+                s.removing.fetch_add(s.removing.load(Relaxed) % 2, AcqRel);
+            }
+            self.control.header().names_epoch.fetch_add(1, AcqRel);
+            self.control.header().recover.store(0, Release);
+        }
+        self.unlock_before(all, MAX_SHARDS);
+        result
+    }
+
+    fn complete_journals(&self) -> Result<()> {
+        for first in 0..self.envs.len() {
+            let journal = self.envs[first].snapshot()?.get(JOURNAL)?.map(<[u8]>::to_vec);
+            let Some(journal) = journal else { continue };
+            let changes = decode_journal(&journal).ok_or(Errno::IO)?;
+            for shard in 0..self.envs.len() {
+                let mut txn = None;
+                for (_, key, value) in changes.iter().filter(|c| c.0 == shard) {
+                    let txn = match &mut txn {
+                        Some(t) => t,
+                        none => none.insert(self.begin(shard, Need::Removal)?),
+                    };
+                    match value {
+                        Some(value) => txn.put(key, value)?,
+                        None => _ = txn.del(key)?,
+                    }
+                }
+                if let Some(txn) = txn {
+                    self.commit_one(shard, txn)?;
+                }
+            }
+            let mut txn = self.begin(first, Need::Removal)?;
+            txn.del(JOURNAL)?;
+            self.commit_one(first, txn)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn> {
+        let reserved = &self.control.shard(shard).reserved;
+        let (payload, removing) = match need {
+            Need::Bytes(n) => (n, false),
+            Need::Removal => (0, true),
+        };
+        self.envs[shard].write(reserved, payload, removing)
+    }
+
+    fn commit_one(&self, shard: usize, txn: WriteTxn) -> Result<()> {
+        txn.commit()?;
+        self.control.shard(shard).commits.fetch_add(1, AcqRel);
+        Ok(())
+    }
+}
+
+impl Write<'_> {
+    /// The locked shards.
+    pub fn set(&self) -> ShardSet {
+        self.set
+    }
+
+    fn txn(&mut self, shard: usize) -> Result<&mut WriteTxn> {
+        debug_assert!(self.set.0 >> shard & 1 == 1, "shard {shard} isn't locked");
+        let slot = &mut self.txns[shard];
+        match slot {
+            Some(txn) => Ok(txn),
+            none => Ok(none.insert(self.store.begin(shard, self.need)?)),
+        }
+    }
+
+    /// The value of `key` as this transaction sees it.
+    pub fn get(&mut self, shard: usize, key: &[u8]) -> Result<Option<&[u8]>> {
+        self.txn(shard)?.get(key)
+    }
+
+    /// The keys and values from `from` on.
+    pub fn scan(
+        &mut self,
+        shard: usize,
+        from: &[u8],
+        each: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        self.txn(shard)?.scan(from, each)
+    }
+
+    /// Sets `key`.
+    pub fn put(&mut self, shard: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.txn(shard)?.put(key, value)?;
+        self.note(shard, key, Some(value));
+        Ok(())
+    }
+
+    /// Removes `key`; false if there was none.
+    pub fn del(&mut self, shard: usize, key: &[u8]) -> Result<bool> {
+        let there = self.txn(shard)?.del(key)?;
+        if there {
+            self.note(shard, key, None);
+        }
+        Ok(there)
+    }
+
+    fn note(&mut self, shard: usize, key: &[u8], value: Option<&[u8]>) {
+        self.dirty |= 1 << shard;
+        if let Some(log) = &mut self.log {
+            log.push((shard, key.to_vec(), value.map(<[u8]>::to_vec)));
+        }
+    }
+
+    /// Announces that objects may leave `shard`: from now on, who opens one of them waits
+    /// for the end of this transaction and then looks whether it is still there.
+    pub fn begin_removing(&mut self, shard: usize) {
+        if self.removing >> shard & 1 == 0 {
+            self.removing |= 1 << shard;
+            self.store.control.shard(shard).removing.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        let dirty = ShardSet(self.dirty);
+        let Some(first) = dirty.iter().next() else { return Ok(()) };
+        let store = self.store;
+        if self.dirty.count_ones() == 1 {
+            return store.commit_one(first, self.txns[first].take().expect("a dirty shard's"));
+        }
+        let mut rest = self.log.take().expect("several shards keep a log");
+        rest.retain(|c| c.0 != first);
+        self.txn(first)?.put(JOURNAL, &encode_journal(&rest))?;
+        for shard in dirty.iter() {
+            store.control.shard(shard).multi.fetch_add(1, SeqCst);
+        }
+        let mut result = Ok(());
+        for (n, shard) in dirty.iter().enumerate() {
+            let txn = self.txns[shard].take().expect("a dirty shard's");
+            result = store.commit_one(shard, txn);
+            if result.is_err() {
+                if n > 0 {
+                    // The first part is in: the rest must follow, now or by recovery.
+                    store.control.header().recover.store(1, Release);
+                    return result;
+                }
+                break;
+            }
+        }
+        if result.is_ok() {
+            result = (|| {
+                let mut txn = store.begin(first, Need::Removal)?;
+                txn.del(JOURNAL)?;
+                store.commit_one(first, txn)
+            })();
+            if result.is_err() {
+                store.control.header().recover.store(1, Release);
+            }
+        }
+        for shard in dirty.iter() {
+            store.control.shard(shard).multi.fetch_add(1, SeqCst);
+        }
+        result
+    }
+}
