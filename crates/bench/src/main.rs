@@ -1,0 +1,61 @@
+//! `forebay-bench`: what a pool costs and gains, beside the same work on `/dev/shm`.
+//!
+//! A black box: it knows nothing of Forebay but its command line. The same program runs
+//! as a worker (`forebay-bench worker …`), once as it is and once under `forebay exec`,
+//! alternately, so that a ratio compares two runs of the same minute.
+//!
+//! - [`options`]: the command line; [`workloads`]: the table of what is measured;
+//! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
+//! - [`worker`], [`files`], [`blocks`], [`costly`]: what runs inside; [`sys`]: libc;
+//! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
+
+mod blocks;
+mod children;
+mod costly;
+mod costs;
+mod driver;
+mod files;
+mod options;
+mod pool;
+mod report;
+mod sys;
+mod worker;
+mod workloads;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = match std::env::args_os()
+        .skip(1)
+        .map(|a| a.into_string())
+        .collect()
+    {
+        Ok(arguments) => arguments,
+        Err(bad) => return stop(&format!("{} is not valid UTF-8", bad.display()), 2),
+    };
+    if arguments.first().is_some_and(|a| a == "worker") {
+        return match worker::main(&arguments[1..]) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => stop(&e, 1),
+        };
+    }
+    let options = match options::parse(&arguments) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            print!("{}", options::help());
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => return stop(&format!("{e} (--help says what there is)"), 2),
+    };
+    sys::note_signals();
+    match driver::run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => stop(&e, 1),
+    }
+}
+
+fn stop(message: &str, code: u8) -> ExitCode {
+    eprintln!("forebay-bench: {message}");
+    ExitCode::from(code)
+}

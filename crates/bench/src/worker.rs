@@ -1,0 +1,121 @@
+//! A worker: one process of one run. It prepares, says `ready`, starts at the appointed
+//! time, says `done OPERATIONS SECONDS`, and cleans up when the driver says `end`, so
+//! that no cleaning disturbs another worker's measurement.
+//!
+//! Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
+
+use crate::{blocks, costly, files, sys};
+use std::io::{BufRead, Write};
+
+pub struct Worker {
+    /// The directory of this run, shared by its workers.
+    pub directory: String,
+    pub index: usize,
+    pub count: usize,
+    pub passes: usize,
+}
+
+impl Worker {
+    /// Prefix of this worker's names; different for every worker.
+    pub fn prefix(&self) -> String {
+        format!("{}/w{:02}-", self.directory, self.index)
+    }
+
+    /// Says that the preparation is done, and waits for the start; returns its time.
+    pub fn start(&self) -> Result<u64, String> {
+        say("ready")?;
+        let line = hear()?;
+        let start: u64 = line
+            .strip_prefix("go ")
+            .and_then(|t| t.parse().ok())
+            .ok_or(format!("the driver said {line:?} instead of a start"))?;
+        sys::sleep_until(start);
+        Ok(start)
+    }
+
+    /// Reports the timed part, which began at `start`, and waits until all have ended.
+    pub fn done(&self, start: u64, operations: usize) -> Result<(), String> {
+        self.report(operations, (sys::now() - start) as f64 / 1e9)
+    }
+
+    pub fn report(&self, operations: usize, seconds: f64) -> Result<(), String> {
+        say(&format!("done {operations} {seconds:.9}"))?;
+        hear().map(drop)
+    }
+}
+
+fn say(line: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|e| format!("standard output: {e}"))
+}
+
+fn hear() -> Result<String, String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) => Err("the driver is gone".into()),
+        Ok(_) => Ok(line.trim_end().to_string()),
+        Err(e) => Err(format!("standard input: {e}")),
+    }
+}
+
+pub fn main(arguments: &[String]) -> Result<(), String> {
+    let [workload, directory, numbers @ ..] = arguments else {
+        return Err("worker: the driver starts this".into());
+    };
+    let numbers: Vec<usize> = numbers.iter().flat_map(|n| n.parse()).collect();
+    let &[index, count, passes] = numbers.as_slice() else {
+        return Err("worker: three numbers are wanted".into());
+    };
+    let worker = Worker {
+        directory: directory.clone(),
+        index,
+        count,
+        passes,
+    };
+    run(workload, &worker).map_err(|e| format!("{workload}: {e}"))
+}
+
+fn run(workload: &str, w: &Worker) -> Result<(), String> {
+    // Only its last component is made: the driver made the rest, and without an
+    // interception nothing of the pool's prefix may come to lie on the real file system.
+    let directory = sys::Name::of(&w.directory)?;
+    if !workload.starts_with("cost-") {
+        sys::mkdir_shared(&directory)?;
+    }
+    match workload {
+        "make" | "fill" | "list" => {
+            return match workload {
+                "make" => w.start().and_then(|start| w.done(start, 1)),
+                "fill" => files::fill(w),
+                _ => files::list(w),
+            };
+        }
+        "create" => files::create(w),
+        "stat" => files::stat(w),
+        "open-close" => files::open_close(w),
+        "unlink" => files::unlink(w),
+        "small-write" => files::small_write(w),
+        "small-read" => files::small_read(w),
+        "mkdir-rmdir" => files::mkdir_rmdir(w),
+        "rename" => files::rename(w),
+        "append" => files::append(w),
+        "seq-write-4k" => blocks::sequential_write(w, 4096),
+        "seq-read-4k" => blocks::sequential_read(w, 4096),
+        "rand-write-4k" => blocks::random(w, 4096, true),
+        "rand-read-4k" => blocks::random(w, 4096, false),
+        "fresh-1m" => blocks::sequential_write(w, crate::workloads::MIB),
+        "overwrite-1m" => blocks::over(w, crate::workloads::MIB, true),
+        "read-1m" => blocks::over(w, crate::workloads::MIB, false),
+        "cost-spawn" => return costly::spawn(w),
+        "cost-open" => return costly::open_read_close(w),
+        "cost-pread" => return costly::pread(w),
+        "cost-stat" => return costly::stat(w),
+        "cost-getppid" => return costly::getppid(w),
+        _ => return Err("there is no such workload".into()),
+    }?;
+    // The last one succeeds; for the others it is not empty, or gone.
+    let _ = sys::rmdir(&directory);
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! The table of what is measured: names, amounts, goals.
+
+/// What a rate counts.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Unit {
+    /// Operations, shown in thousands per second.
+    Operations,
+    /// Bytes, shown in GB (10^9) per second; the worker counts blocks of 1 MiB.
+    Bytes,
+}
+
+impl Unit {
+    /// The rate in the unit that is shown.
+    pub fn shown(self, operations_per_second: f64) -> f64 {
+        match self {
+            Unit::Operations => operations_per_second / 1e3,
+            Unit::Bytes => operations_per_second * MIB as f64 / 1e9,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Operations => "k/s",
+            Unit::Bytes => "GB/s",
+        }
+    }
+}
+
+/// Bytes of one large block.
+pub const MIB: usize = 1 << 20;
+/// Bytes of a small file (mdtest's usual size in such comparisons).
+pub const SMALL: usize = 3901;
+/// What all processes of one run may hold in files of blocks, in bytes.
+const MOST_BYTES: usize = 1 << 30;
+
+/// How much one process does.
+#[derive(Clone, Copy)]
+pub struct Amount {
+    /// Files, or blocks of a file.
+    pub count: usize,
+    /// How often it goes over them (for `seq-write-4k`: how many files).
+    pub passes: usize,
+}
+
+pub struct Workload {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub unit: Unit,
+    /// The ratio to plain that the project wants to reach, if it names one.
+    pub goal: Option<f64>,
+    quick: Amount,
+    full: Amount,
+    /// Bytes of one of `count`, where they are to be bounded.
+    block: usize,
+}
+
+impl Workload {
+    /// The amount for one of `procs` processes, together within the bound on bytes.
+    pub fn amount(&self, quick: bool, procs: usize) -> Amount {
+        let mut amount = if quick { self.quick } else { self.full };
+        if self.block > 0 {
+            let share = (MOST_BYTES / procs / self.block).max(1);
+            amount.count = amount.count.min(share);
+            if self.name == "seq-write-4k" {
+                amount.passes = amount.passes.min((share / amount.count).max(1));
+            }
+        }
+        amount
+    }
+}
+
+const fn amount(count: usize, passes: usize) -> Amount {
+    Amount { count, passes }
+}
+
+const fn operations(
+    name: &'static str,
+    about: &'static str,
+    goal: Option<f64>,
+    quick: Amount,
+    full: Amount,
+) -> Workload {
+    Workload {
+        name,
+        about,
+        unit: Unit::Operations,
+        goal,
+        quick,
+        full,
+        block: 0,
+    }
+}
+
+const fn small_blocks(
+    name: &'static str,
+    about: &'static str,
+    quick: usize,
+    full: usize,
+) -> Workload {
+    Workload {
+        block: 4096,
+        ..operations(
+            name,
+            about,
+            Some(1.0),
+            amount(16384, quick),
+            amount(16384, full),
+        )
+    }
+}
+
+const fn large_blocks(
+    name: &'static str,
+    about: &'static str,
+    goal: Option<f64>,
+    quick: Amount,
+    full: Amount,
+) -> Workload {
+    Workload {
+        unit: Unit::Bytes,
+        block: MIB,
+        ..operations(name, about, goal, quick, full)
+    }
+}
+
+/// In the order in which they run. `list` is last: its directory stays until the end.
+pub const WORKLOADS: &[Workload] = &[
+    operations(
+        "create",
+        "create and close empty files, one directory for all",
+        Some(1.5),
+        amount(8_000, 1),
+        amount(60_000, 1),
+    ),
+    operations(
+        "stat",
+        "stat of empty files",
+        Some(1.2),
+        amount(8_000, 3),
+        amount(40_000, 6),
+    ),
+    operations(
+        "open-close",
+        "open for reading and close",
+        Some(1.0),
+        amount(8_000, 2),
+        amount(40_000, 4),
+    ),
+    operations(
+        "unlink",
+        "unlink of empty files, one directory for all",
+        Some(1.5),
+        amount(8_000, 1),
+        amount(60_000, 1),
+    ),
+    operations(
+        "small-write",
+        "create, write 3901 bytes, close",
+        Some(1.2),
+        amount(5_000, 1),
+        amount(30_000, 1),
+    ),
+    operations(
+        "small-read",
+        "open, read 3901 bytes, close",
+        Some(1.2),
+        amount(5_000, 2),
+        amount(20_000, 6),
+    ),
+    operations(
+        "mkdir-rmdir",
+        "mkdir and rmdir (a pair is one operation)",
+        None,
+        amount(5_000, 1),
+        amount(40_000, 1),
+    ),
+    operations(
+        "rename",
+        "rename of empty files within the directory",
+        None,
+        amount(8_000, 1),
+        amount(60_000, 1),
+    ),
+    operations(
+        "append",
+        "write 100 bytes to a file of its own with O_APPEND",
+        None,
+        amount(30_000, 1),
+        amount(250_000, 1),
+    ),
+    small_blocks(
+        "seq-write-4k",
+        "write 4 KiB blocks one after the other, new 64 MiB files",
+        1,
+        4,
+    ),
+    small_blocks(
+        "seq-read-4k",
+        "read 4 KiB blocks one after the other, a 64 MiB file",
+        3,
+        16,
+    ),
+    small_blocks(
+        "rand-write-4k",
+        "pwrite 4 KiB blocks at random, an existing 64 MiB file",
+        2,
+        10,
+    ),
+    small_blocks(
+        "rand-read-4k",
+        "pread 4 KiB blocks at random, a 64 MiB file",
+        3,
+        16,
+    ),
+    large_blocks(
+        "fresh-1m",
+        "write 1 MiB blocks into a new file (128 or 256 MiB)",
+        Some(2.0),
+        amount(128, 1),
+        amount(256, 1),
+    ),
+    large_blocks(
+        "overwrite-1m",
+        "pwrite 1 MiB blocks over those of a file",
+        None,
+        amount(128, 2),
+        amount(256, 4),
+    ),
+    large_blocks(
+        "read-1m",
+        "pread 1 MiB blocks of a file",
+        Some(1.2),
+        amount(128, 3),
+        amount(256, 6),
+    ),
+    operations(
+        "list",
+        "opendir, readdir to the end; 100 000 or 1 000 000 files (an entry is one operation)",
+        Some(1.5),
+        amount(100_000, 2),
+        amount(1_000_000, 1),
+    ),
+];
+
+/// Costs: name, what it is.
+pub const COSTS: &[(&str, &str)] = &[
+    ("run", "forebay run -- true, beside true"),
+    (
+        "exec",
+        "posix_spawn of /bin/true 200 times, by a process under forebay exec",
+    ),
+    (
+        "unrelated",
+        "system calls that have nothing to do with the pool",
+    ),
+];

@@ -1,0 +1,193 @@
+//! What a pool is made of, as written in its `pool.json`.
+
+use crate::PoolError;
+use forebay_controls::Controls;
+use forebay_media::{MediumKind, MediumSpec};
+use forebay_store::MAX_SHARDS;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Version of the formats of records, control region and media together.
+const VERSION: u32 = 1;
+/// Most media of a pool.
+const MAX_MEDIA: usize = 16;
+/// Longest name of a pool.
+const MAX_NAME: usize = 64;
+
+/// What the user asks for.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    pub name: String,
+    /// Prefix under which programs see the pool: `/fb`.
+    pub mount: String,
+    /// Fastest first.
+    pub media: Vec<MediumSpec>,
+}
+
+/// What a pool is made of. Fixed for its lifetime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolConfig {
+    pub version: u32,
+    pub name: String,
+    pub uuid: String,
+    pub mount: String,
+    pub media: Vec<MediumSpec>,
+    pub shards: usize,
+    /// Address space for the records of one shard, in bytes.
+    pub record_bytes: usize,
+    /// Seconds since 1970.
+    pub created: i64,
+    #[serde(default)]
+    pub controls: Controls,
+}
+
+impl PoolConfig {
+    pub(crate) fn new(o: &CreateOptions) -> Result<PoolConfig, PoolError> {
+        check_name(&o.name)?;
+        check_mount(&o.mount)?;
+        if o.media.is_empty() || o.media.len() > MAX_MEDIA {
+            return Err(PoolError::Invalid(format!(
+                "a pool has 1 to {MAX_MEDIA} media, not {}",
+                o.media.len()
+            )));
+        }
+        let mut random = [0u8; 16];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| PoolError::io("no random numbers", Path::new("getrandom"), e))?;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let shards = (2 * cores).next_power_of_two().clamp(4, 16).min(MAX_SHARDS);
+        let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
+        // Address space only; room is reserved as records come.
+        let record_bytes = (capacity / 8 / shards as u64).clamp(256 << 20, 8 << 30) as usize;
+        let controls = Controls::default();
+        controls.check_supported().map_err(PoolError::Invalid)?;
+        Ok(PoolConfig {
+            version: VERSION,
+            name: o.name.clone(),
+            uuid: random.iter().map(|b| format!("{b:02x}")).collect(),
+            mount: o.mount.trim_end_matches('/').to_owned(),
+            media: o.media.clone(),
+            shards,
+            record_bytes: record_bytes & !4095,
+            created: forebay_store::now() / 1_000_000_000,
+            controls,
+        })
+    }
+
+    /// Where medium `i` lies, for a pool in `dir`.
+    pub fn medium_dir(&self, dir: &Path, i: usize) -> PathBuf {
+        match &self.media[i].kind {
+            MediumKind::Memory => dir.join(format!("medium-{i}")),
+            MediumKind::Files(base) => {
+                let uid = rustix::process::geteuid().as_raw();
+                base.join(format!("forebay-{uid}-{}-{}-{i}", self.name, &self.uuid[..8]))
+            }
+        }
+    }
+
+    /// Where the records lie: in memory if any medium does, since they couldn't outlive it.
+    pub fn records_dir(&self, dir: &Path) -> PathBuf {
+        match self.media.iter().any(|m| m.kind == MediumKind::Memory) {
+            true => dir.join("records"),
+            false => self.medium_dir(dir, 0).join("records"),
+        }
+    }
+
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), PoolError> {
+        let path = dir.join("pool.json");
+        let text = serde_json::to_string_pretty(self).expect("a config is plain data");
+        let part = dir.join("pool.json.part");
+        std::fs::write(&part, text + "\n")
+            .and_then(|()| std::fs::rename(&part, &path))
+            .map_err(|e| PoolError::io("can't write", &path, errno(&e)))
+    }
+
+    pub(crate) fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
+        check_owner(dir)?;
+        let name = dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let damaged = |why: String| PoolError::Damaged { name: name.clone(), why };
+        let text = std::fs::read_to_string(dir.join("pool.json"))
+            .map_err(|e| damaged(format!("pool.json: {e}")))?;
+        let config: PoolConfig =
+            serde_json::from_str(&text).map_err(|e| damaged(format!("pool.json: {e}")))?;
+        if config.version != VERSION {
+            return Err(damaged(format!("made by another version of Forebay ({})", config.version)));
+        }
+        let sane = (1..=MAX_SHARDS).contains(&config.shards)
+            && (1..=MAX_MEDIA).contains(&config.media.len())
+            && config.uuid.len() == 32
+            && config.uuid.bytes().all(|b| b.is_ascii_hexdigit())
+            && config.record_bytes >= 1 << 20
+            && check_name(&config.name).is_ok()
+            && check_mount(&config.mount).is_ok();
+        if !sane {
+            return Err(damaged("pool.json has impossible values".into()));
+        }
+        config.controls.check_supported().map_err(damaged)?;
+        Ok(config)
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with('.')
+        && name.bytes().all(ok)
+    {
+        return Ok(());
+    }
+    Err(PoolError::Invalid(format!(
+        "'{name}' can't be a pool's name: use up to {MAX_NAME} letters, digits, '-', '_' and '.'"
+    )))
+}
+
+fn check_mount(mount: &str) -> Result<(), PoolError> {
+    let trimmed = mount.trim_end_matches('/');
+    let parts = || trimmed.split('/').skip(1);
+    if trimmed.starts_with('/')
+        && trimmed.len() < 256
+        && parts().all(|p| !p.is_empty() && p != "." && p != "..")
+    {
+        return Ok(());
+    }
+    Err(PoolError::Invalid(format!(
+        "'{mount}' can't be a mount prefix: write an absolute path such as /fb"
+    )))
+}
+
+/// Refuses a directory that another user owns: what lies in it can't be trusted.
+pub(crate) fn check_owner(dir: &Path) -> Result<(), PoolError> {
+    let stat = rustix::fs::stat(dir).map_err(|e| PoolError::io("can't look at", dir, e))?;
+    let me = rustix::process::geteuid().as_raw();
+    if stat.st_uid == me || me == 0 && stat.st_mode & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(PoolError::Foreign(dir.to_owned()))
+}
+
+fn errno(e: &std::io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_mounts_are_checked() {
+        for good in ["default", "a.b-c_1"] {
+            assert!(check_name(good).is_ok());
+        }
+        for bad in ["", ".", "..", ".x", "a/b", "a b", "é", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+        for good in ["/fb", "/fb/", "/a/b"] {
+            assert!(check_mount(good).is_ok(), "{good}");
+        }
+        for bad in ["", "/", "fb", "/a/../b", "/a//b", "/./a"] {
+            assert!(check_mount(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Errors of pools: full sentences that say what, where and what to do.
+
+use forebay_media::MediumSpec;
+use rustix::io::Errno;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why something with a pool failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolError {
+    /// A name or mount prefix that can't be used.
+    Invalid(String),
+    Exists(String),
+    ExistsStale(String),
+    Absent(String),
+    /// Belongs to another user.
+    Foreign(PathBuf),
+    Damaged {
+        name: String,
+        why: String,
+    },
+    /// Its data was in memory and has gone.
+    Lost(String),
+    Io {
+        what: String,
+        path: PathBuf,
+        error: Errno,
+    },
+}
+
+impl PoolError {
+    pub(crate) fn io(what: &str, path: &Path, error: Errno) -> PoolError {
+        PoolError::Io { what: what.to_owned(), path: path.to_owned(), error }
+    }
+
+    pub(crate) fn medium(spec: &MediumSpec, dir: &Path, error: Errno) -> PoolError {
+        PoolError::io(&format!("can't make the medium {spec}"), dir, error)
+    }
+}
+
+/// What an error code means, in words.
+pub(crate) fn words(e: Errno) -> String {
+    match e {
+        Errno::NODATA | Errno::INVAL => "not of this version of Forebay, or cut short".into(),
+        e => std::io::Error::from(e).to_string(),
+    }
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::Invalid(what) => write!(f, "{what}"),
+            PoolError::Exists(name) => write!(
+                f,
+                "the pool '{name}' exists already; use it, choose another name with --pool, or remove it with: forebay down --pool {name}"
+            ),
+            PoolError::ExistsStale(name) => write!(
+                f,
+                "the pool '{name}' exists already, but its keeper is dead; go on with it: forebay up --reopen --pool {name}; or remove it: forebay down --force --pool {name}"
+            ),
+            PoolError::Absent(name) => write!(
+                f,
+                "there is no pool '{name}' on this node; start one with: forebay up --pool {name}; see what there is with: forebay pools"
+            ),
+            PoolError::Foreign(dir) => write!(
+                f,
+                "{} belongs to another user; set FOREBAY_HOME to a directory of your own",
+                dir.display()
+            ),
+            PoolError::Damaged { name, why } => write!(
+                f,
+                "the pool '{name}' can't be used ({why}); remove it with: forebay down --force --pool {name}"
+            ),
+            PoolError::Lost(name) => write!(
+                f,
+                "the pool '{name}' had data in memory, which has gone with a restart of the node; only pools with nothing but 'files' media can be reopened"
+            ),
+            PoolError::Io { what, path, error } => {
+                write!(f, "{what}, {}: {}", path.display(), std::io::Error::from(*error))?;
+                if *error == Errno::NOSPC {
+                    write!(f, "; choose a smaller --media or another place")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}

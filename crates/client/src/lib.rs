@@ -1,0 +1,357 @@
+//! Pools on this node: creating, finding, opening, keeping and removing them.
+//!
+//! Every pool has a directory below [`home`] (in shared memory, mode 0700):
+//!
+//! ```text
+//! HOME/NAME/pool.json     what it is made of ([`PoolConfig`])
+//! HOME/NAME/control       control region of the node store
+//! HOME/NAME/records/      records, unless all media are `files`
+//! HOME/NAME/medium-0/     segment and map of a memory medium
+//! HOME/NAME/keeper.pid    locked by the keeper while it runs
+//! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, map, a copy of pool.json, and
+//!                         the records if no medium is memory
+//! ```
+//! A process uses a pool by opening these files; there is no server. The keeper
+//! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
+//! On one node this crate routes every operation to the local store.
+
+mod config;
+mod error;
+mod keeper;
+
+pub use config::{CreateOptions, PoolConfig};
+pub use error::PoolError;
+pub use keeper::run_keeper;
+
+use forebay_media::{Medium, MediumKind, MediumSpec};
+use forebay_store::Store;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The directory that holds this user's pools: `$FOREBAY_HOME`, or `/dev/shm/forebay-UID`.
+pub fn home() -> PathBuf {
+    match std::env::var_os("FOREBAY_HOME") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => PathBuf::from(format!("/dev/shm/forebay-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// What can be said of a pool without opening it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolState {
+    /// Its keeper runs.
+    Running,
+    /// Its keeper is dead; the data is still there.
+    Stale,
+    /// There is no such pool.
+    Absent,
+    /// Something of it is there, but can't be used.
+    Damaged(String),
+}
+
+/// A pool found by [`Pool::list`].
+#[derive(Clone, Debug, Serialize)]
+pub struct Listing {
+    pub name: String,
+    pub dir: PathBuf,
+    pub state: PoolState,
+}
+
+/// How full a medium of a pool is, in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct MediumUsage {
+    pub spec: MediumSpec,
+    pub capacity: u64,
+    pub used: u64,
+    pub reserved: u64,
+}
+
+/// An open pool.
+pub struct Pool {
+    config: PoolConfig,
+    dir: PathBuf,
+    store: Store,
+}
+
+impl Pool {
+    /// Makes a new, empty pool. Its keeper isn't started.
+    ///
+    /// # Errors
+    /// If the name is taken or malformed, or a medium can't be made. Nothing is left then.
+    pub fn create(o: &CreateOptions) -> Result<Pool, PoolError> {
+        let config = PoolConfig::new(o)?;
+        let home = home();
+        make_private_dir(&home, true)?;
+        let dir = home.join(&o.name);
+        match Pool::state(&o.name) {
+            PoolState::Absent => {}
+            PoolState::Running => return Err(PoolError::Exists(o.name.clone())),
+            PoolState::Stale => return Err(PoolError::ExistsStale(o.name.clone())),
+            PoolState::Damaged(why) => return Err(PoolError::Damaged { name: o.name.clone(), why }),
+        }
+        make_private_dir(&dir, false)?;
+        let made = Pool::fill(&config, &dir);
+        if made.is_err() {
+            remove_everything(&config, &dir);
+        }
+        made
+    }
+
+    fn fill(config: &PoolConfig, dir: &Path) -> Result<Pool, PoolError> {
+        for (i, spec) in config.media.iter().enumerate() {
+            let medium = config.medium_dir(dir, i);
+            let failed = |e| PoolError::medium(spec, &medium, e);
+            make_private_dir(&medium, false)?;
+            Medium::create(&medium, spec.capacity).map_err(failed)?;
+            if spec.kind != MediumKind::Memory {
+                config.write(&medium)?;
+            }
+        }
+        let records = config.records_dir(dir);
+        make_private_dir(&records, false)?;
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Store::create(
+            &dir.join("control"),
+            &records,
+            config.shards,
+            config.record_bytes,
+            (0o755, owner.0, owner.1),
+        )
+        .map_err(|e| PoolError::io("can't make the records", &records, e))?;
+        // Last: a directory without it is a pool that was never finished.
+        config.write(dir)?;
+        Pool::open_dir(dir)
+    }
+
+    /// Opens the pool `name`.
+    ///
+    /// # Errors
+    /// If there is none, it belongs to somebody else, or it is damaged.
+    pub fn open(name: &str) -> Result<Pool, PoolError> {
+        config::check_name(name)?;
+        let dir = home().join(name);
+        if !dir.exists() {
+            return Err(PoolError::Absent(name.to_owned()));
+        }
+        Pool::open_dir(&dir)
+    }
+
+    /// Opens the pool in `dir`.
+    ///
+    /// # Errors
+    /// As for [`Pool::open`].
+    pub fn open_dir(dir: &Path) -> Result<Pool, PoolError> {
+        let config = PoolConfig::read(dir)?;
+        let damaged = |what: &str, e: Errno| PoolError::Damaged {
+            name: config.name.clone(),
+            why: format!("{what}: {}", error::words(e)),
+        };
+        let mut media = Vec::new();
+        for (i, spec) in config.media.iter().enumerate() {
+            let medium = Medium::open(i, spec.kind.clone(), &config.medium_dir(dir, i), spec.capacity);
+            media.push(medium.map_err(|e| damaged(&format!("medium {spec}"), e))?);
+        }
+        let records = config.records_dir(dir);
+        let store = Store::open(&dir.join("control"), &records, config.record_bytes, media)
+            .map_err(|e| damaged("the control region", e))?;
+        Ok(Pool { config, dir: dir.to_owned(), store })
+    }
+
+    /// All pools of this user, by name.
+    pub fn list() -> Vec<Listing> {
+        let Ok(entries) = std::fs::read_dir(home()) else { return Vec::new() };
+        let mut pools: Vec<Listing> = entries
+            .flatten()
+            .filter(|e| e.path().is_dir())
+            .map(|e| {
+                let name = e.file_name().to_string_lossy().into_owned();
+                Listing { state: Pool::state(&name), dir: e.path(), name }
+            })
+            .collect();
+        pools.sort_by(|a, b| a.name.cmp(&b.name));
+        pools
+    }
+
+    /// The state of the pool `name`.
+    pub fn state(name: &str) -> PoolState {
+        let dir = home().join(name);
+        if !dir.exists() {
+            return PoolState::Absent;
+        }
+        match PoolConfig::read(&dir) {
+            Err(e) => PoolState::Damaged(e.to_string()),
+            Ok(_) if keeper_pid(&dir).is_some() => PoolState::Running,
+            Ok(_) => PoolState::Stale,
+        }
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The local node's store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How full its media are.
+    pub fn usage(&self) -> Vec<MediumUsage> {
+        self.config
+            .media
+            .iter()
+            .zip(self.store.media())
+            .map(|(spec, m)| {
+                let u = m.usage();
+                let spec = spec.clone();
+                MediumUsage { spec, capacity: u.capacity, used: u.used, reserved: u.reserved }
+            })
+            .collect()
+    }
+
+    /// Processes that use it, this one and the keeper left out.
+    pub fn attached(&self) -> Vec<u32> {
+        let not = [Some(std::process::id()), self.keeper_pid()];
+        let mut pids = self.store.attached();
+        pids.retain(|p| !not.contains(&Some(*p)) && Path::new(&format!("/proc/{p}")).exists());
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The keeper's process id, if it runs.
+    pub fn keeper_pid(&self) -> Option<u32> {
+        keeper_pid(&self.dir)
+    }
+
+    /// Releases what dead processes held, completes what they began, removes what only
+    /// they knew. A sentence about it.
+    ///
+    /// # Errors
+    /// If the records can't be read or written.
+    pub fn settle(&self) -> Result<String, PoolError> {
+        let r = self
+            .store
+            .settle()
+            .map_err(|e| PoolError::io("can't settle the records", &self.dir, e))?;
+        Ok(format!(
+            "released {} dead process(es) with {} open file(s)",
+            r.processes, r.descriptors
+        ))
+    }
+
+    /// Ends the keeper and removes all of the pool `name`, whatever state it is in.
+    ///
+    /// # Errors
+    /// If it doesn't exist, isn't ours, or can't be removed.
+    pub fn destroy(name: &str) -> Result<(), PoolError> {
+        config::check_name(name)?;
+        let dir = home().join(name);
+        if !dir.exists() {
+            return Err(PoolError::Absent(name.to_owned()));
+        }
+        config::check_owner(&dir)?;
+        end_keeper(&dir);
+        if let Ok(config) = PoolConfig::read(&dir) {
+            remove_everything(&config, &dir);
+        }
+        match std::fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                Err(PoolError::io("can't remove", &dir, e))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes a pool usable again whose media are all `files`, after shared memory was lost
+/// (a reboot): `medium` is the pool's directory in one of them.
+///
+/// # Errors
+/// If it isn't one, has media in memory, or a pool of its name exists.
+pub fn reopen(medium: &Path) -> Result<Pool, PoolError> {
+    let config = PoolConfig::read(medium)?;
+    if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
+        return Err(PoolError::Lost(config.name));
+    }
+    let dir = home().join(&config.name);
+    match Pool::state(&config.name) {
+        PoolState::Absent => {}
+        _ => return Err(PoolError::Exists(config.name)),
+    }
+    make_private_dir(&home(), true)?;
+    make_private_dir(&dir, false)?;
+    let made = (|| {
+        Store::create_control(&dir.join("control"), config.shards)
+            .map_err(|e| PoolError::io("can't make", &dir.join("control"), e))?;
+        config.write(&dir)?;
+        let pool = Pool::open_dir(&dir)?;
+        let failed = |e| PoolError::io("can't read the records", &config.records_dir(&dir), e);
+        pool.store.settle().map_err(failed)?;
+        pool.store.rebuild_free_space().map_err(failed)?;
+        Ok(pool)
+    })();
+    if made.is_err() {
+        // Only what was made here: the medium stays as it was.
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    made
+}
+
+fn remove_everything(config: &PoolConfig, dir: &Path) {
+    for (i, spec) in config.media.iter().enumerate() {
+        if spec.kind != MediumKind::Memory {
+            let _ = std::fs::remove_dir_all(config.medium_dir(dir, i));
+        }
+    }
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Makes `dir` with mode 0700. With `shared`, it may be there already, if it is ours.
+fn make_private_dir(dir: &Path, shared: bool) -> Result<(), PoolError> {
+    match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) if shared => config::check_owner(dir),
+        Err(Errno::NOENT) if shared => {
+            std::fs::create_dir_all(dir).map_err(|e| {
+                PoolError::io("can't make", dir, Errno::from_io_error(&e).unwrap_or(Errno::IO))
+            })?;
+            config::check_owner(dir)
+        }
+        Err(e) => Err(PoolError::io("can't make the directory", dir, e)),
+    }
+}
+
+fn keeper_pid(dir: &Path) -> Option<u32> {
+    let file = dir.join("keeper.pid");
+    let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    // The lock goes with the keeper, so a number left behind deceives nobody.
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => std::fs::read_to_string(&file).ok()?.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn end_keeper(dir: &Path) {
+    use rustix::process::{Pid, Signal, kill_process};
+    for (signal, turns) in [(Signal::TERM, 100), (Signal::KILL, 200)] {
+        for turn in 0..turns {
+            let Some(pid) = keeper_pid(dir) else { return };
+            if turn == 0
+                && let Some(pid) = Pid::from_raw(pid as i32)
+            {
+                let _ = kill_process(pid, signal);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}

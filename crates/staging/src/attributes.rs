@@ -1,0 +1,114 @@
+//! Everything about an object but its content: owner, mode, times, `user.*` attributes.
+
+use crate::place::{Meta, Place};
+use rustix::io::{Errno, Result};
+
+/// What came of applying attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The destination has no room for extended attributes, and the source has some.
+    pub without_xattrs: bool,
+}
+
+/// Which step failed, and how.
+pub type Failed = (&'static str, Errno);
+
+/// Makes the attributes of `dst` those of `src`, whose metadata is `meta`. Times come
+/// last, so call it when the content is complete.
+pub fn apply<S: Place, D: Place>(
+    from: &S,
+    src: &[u8],
+    meta: &Meta,
+    to: &D,
+    dst: &[u8],
+) -> std::result::Result<Applied, Failed> {
+    let mut applied = Applied::default();
+    let at = |what| move |e| (what, e);
+    let mut now = to.stat(dst, false).map_err(at("reading its attributes"))?;
+    if !meta.is_symlink() {
+        applied.without_xattrs = xattrs(from, src, to, dst, &now)?;
+    }
+    if (now.uid, now.gid) != (meta.uid, meta.gid) {
+        own(to, dst, meta, &now).map_err(at("setting its owner"))?;
+        now = to.stat(dst, false).map_err(at("reading its attributes"))?;
+    }
+    if !meta.is_symlink() {
+        let mut mode = meta.permissions();
+        // Set-id bits mean something else under another owner.
+        if now.uid != meta.uid {
+            mode &= !0o4000;
+        }
+        if now.gid != meta.gid && !meta.is_dir() {
+            mode &= !0o2000;
+        }
+        // Extended attributes may have needed a mode of their own: compare afresh.
+        if now.permissions() != mode {
+            to.chmod(dst, mode).map_err(at("setting its mode"))?;
+        }
+    }
+    if to.stat(dst, false).map_err(at("reading its attributes"))?.mtime != meta.mtime {
+        to.set_times(dst, meta.atime, meta.mtime).map_err(at("setting its times"))?;
+    }
+    Ok(applied)
+}
+
+/// Gives `dst` its owner and group as far as this user may.
+fn own<D: Place>(to: &D, dst: &[u8], meta: &Meta, now: &Meta) -> Result<()> {
+    let denied = |e: &Errno| matches!(*e, Errno::PERM | Errno::INVAL);
+    match to.chown(dst, Some(meta.uid), Some(meta.gid)) {
+        Err(e) if denied(&e) && now.gid != meta.gid => match to.chown(dst, None, Some(meta.gid)) {
+            Err(e) if denied(&e) => Ok(()),
+            other => other,
+        },
+        Err(e) if denied(&e) => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes the `user.*` attributes of `dst` those of `src`. True if `dst` can't have any.
+fn xattrs<S: Place, D: Place>(
+    from: &S,
+    src: &[u8],
+    to: &D,
+    dst: &[u8],
+    now: &Meta,
+) -> std::result::Result<bool, Failed> {
+    let at = |what| move |e| (what, e);
+    let wanted = from.xattrs(src).map_err(at("listing the source's extended attributes"))?;
+    let present = match to.xattrs(dst) {
+        Ok(names) => names,
+        Err(e) if wanted.is_empty() && e == Errno::ACCESS => return Ok(false),
+        Err(e) => return Err(("listing its extended attributes", e)),
+    };
+    let mut writable = now.permissions() & 0o200 != 0;
+    let mut make_writable = || {
+        if !std::mem::replace(&mut writable, true) {
+            to.chmod(dst, now.permissions() | 0o200)
+        } else {
+            Ok(())
+        }
+    };
+    for name in &wanted {
+        let value = match from.xattr(src, name) {
+            // Removed since it was listed.
+            Err(Errno::NODATA) => continue,
+            other => other.map_err(at("reading the source's extended attributes"))?,
+        };
+        if present.contains(name) && to.xattr(dst, name).is_ok_and(|v| v == value) {
+            continue;
+        }
+        make_writable().map_err(at("setting its mode"))?;
+        match to.set_xattr(dst, name, &value) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
+            other => other.map_err(at("setting its extended attributes"))?,
+        }
+    }
+    for name in present.iter().filter(|n| !wanted.contains(n)) {
+        make_writable().map_err(at("setting its mode"))?;
+        match to.remove_xattr(dst, name) {
+            Err(Errno::NODATA) => {}
+            other => other.map_err(at("removing its extended attributes"))?,
+        }
+    }
+    Ok(false)
+}

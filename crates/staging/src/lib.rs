@@ -1,0 +1,109 @@
+//! Staging: files into a pool and out of it; parallel, repeatable, verified.
+//!
+//! One copier serves both directions, between two [`Place`]s: [`PlainPlace`] (any
+//! directory the kernel knows) and [`PoolPlace`]. It keeps modes, owners (where
+//! permitted), times, symbolic links, hard links inside the tree, holes and `user.*`
+//! attributes. A file that is there already with the same size and time is left alone.
+//!
+//! Promises: a file appears under its final name only when all of it has arrived and has
+//! been read back with the BLAKE3 checksum of what left. Until then it has a name that
+//! begins with `.forebay-part-`; what an interrupted run left under such names is removed
+//! by the next. Whatever could not be staged is in the [`Report`], which is then not
+//! [`Report::complete`]: there is no partial success.
+
+mod attributes;
+mod copy;
+mod parallel;
+mod part;
+mod place;
+mod plain;
+mod pool;
+mod report;
+mod tree;
+
+pub use part::{PREFIX as PART_PREFIX, is_part};
+pub use place::{Meta, Place, PlaceFile, explain};
+pub use plain::PlainPlace;
+pub use pool::PoolPlace;
+pub use report::{Failure, Progress, Report, StageError};
+
+use forebay_posix::Fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How to stage.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that copy; 0 means one per core.
+    pub threads: usize,
+    /// Compare the content of files of the same size, not their times.
+    pub checksum: bool,
+    /// Write the destination to stable storage before success is reported.
+    pub sync: bool,
+}
+
+impl Options {
+    /// What suits stage-in: nothing in a pool outlives the node's power.
+    pub fn stage_in() -> Options {
+        Options { threads: 0, checksum: false, sync: false }
+    }
+
+    /// What suits stage-out.
+    pub fn stage_out() -> Options {
+        Options { threads: 0, checksum: false, sync: true }
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n.min(1024),
+        }
+    }
+}
+
+/// Stages `src`, a file or the content of a directory, to `dst` in the pool.
+///
+/// # Errors
+/// If it can't even begin. What goes wrong later is in the report.
+pub fn stage_in(
+    fs: &Fs,
+    mount: &str,
+    src: &Path,
+    dst: &[u8],
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, StageError> {
+    let pool = PoolPlace::new(fs, mount);
+    tree::stage(&PlainPlace, src.as_os_str().as_bytes(), &pool, dst, options, progress)
+}
+
+/// Stages `src` in the pool, a file or the content of a directory, to `dst`.
+///
+/// # Errors
+/// If it can't even begin. What goes wrong later is in the report.
+pub fn stage_out(
+    fs: &Fs,
+    mount: &str,
+    src: &[u8],
+    dst: &Path,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, StageError> {
+    let pool = PoolPlace::new(fs, mount);
+    tree::stage(&pool, src, &PlainPlace, dst.as_os_str().as_bytes(), options, progress)
+}
+
+/// Stages between any two places.
+///
+/// # Errors
+/// If it can't even begin. What goes wrong later is in the report.
+pub fn stage<S: Place, D: Place>(
+    from: &S,
+    src: &[u8],
+    to: &D,
+    dst: &[u8],
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, StageError> {
+    tree::stage(from, src, to, dst, options, progress)
+}

@@ -1,0 +1,42 @@
+//! Doing one thing to many items on several threads.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Calls `each` once per item, from at most `threads` threads; returns when all are done.
+/// Items are taken in order, one at a time, so that a long one holds up nothing else.
+pub fn for_each<T: Sync>(threads: usize, items: &[T], each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {
+            each(item);
+        }
+    };
+    let threads = threads.min(items.len());
+    if threads <= 1 {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        for i in 1..threads {
+            // Fewer threads than wanted do the same work: a limit on processes is no error.
+            if std::thread::Builder::new().name(format!("stage-{i}")).spawn_scoped(scope, work).is_err()
+            {
+                break;
+            }
+        }
+        work();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_once() {
+        for threads in [1, 3, 100] {
+            let seen: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
+            for_each(threads, &seen, |s| _ = s.fetch_add(1, Relaxed));
+            assert!(seen.iter().all(|s| s.load(Relaxed) == 1));
+        }
+    }
+}

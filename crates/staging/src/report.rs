@@ -1,0 +1,128 @@
+//! What staging tells: progress while it runs, and the report at its end.
+
+use serde::Serialize;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Failures and warnings that a report lists one by one; the rest is only counted.
+const LISTED: usize = 1000;
+
+/// Something that could not be staged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The path, as far as it can be written as text.
+    pub path: String,
+    /// What went wrong, and what to do where that is known.
+    pub what: String,
+}
+
+/// What a staging did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Files and symbolic links found in the source.
+    pub files: u64,
+    /// Directories found in the source.
+    pub directories: u64,
+    /// Bytes of the files found in the source, holes included.
+    pub bytes: u64,
+    /// Files and links that were copied.
+    pub moved_files: u64,
+    /// Bytes that were copied, without holes.
+    pub moved_bytes: u64,
+    /// Files and links that were there already.
+    pub unchanged: u64,
+    /// FIFOs, sockets, devices and leftovers: not staged.
+    pub skipped: u64,
+    /// Time taken.
+    pub seconds: f64,
+    /// How much failed; the list of failures ends at a thousand.
+    pub failed: u64,
+    pub failures: Vec<Failure>,
+    pub warnings: Vec<Failure>,
+    /// Whether it was told to stop.
+    pub interrupted: bool,
+}
+
+impl Report {
+    /// Whether everything has arrived and was verified.
+    pub fn complete(&self) -> bool {
+        self.failed == 0 && !self.interrupted
+    }
+}
+
+/// Why staging could not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageError {
+    pub path: String,
+    pub what: String,
+}
+
+impl fmt::Display for StageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.what)
+    }
+}
+
+impl std::error::Error for StageError {}
+
+/// Counts while staging runs, to be looked at from another thread; and the way to stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub files_found: AtomicU64,
+    pub bytes_found: AtomicU64,
+    pub files_done: AtomicU64,
+    pub bytes_done: AtomicU64,
+    /// Set when the source has been listed completely.
+    pub listed: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Progress {
+    /// Asks staging to end soon, with an incomplete report.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// Whether it was asked to.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+/// A report that several threads write.
+pub(crate) struct Ledger {
+    report: Mutex<Report>,
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        Ledger { report: Mutex::new(Report::default()) }
+    }
+
+    /// Changes the report.
+    pub fn with<T>(&self, change: impl FnOnce(&mut Report) -> T) -> T {
+        change(&mut self.report.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    pub fn fail(&self, path: String, what: String) {
+        self.with(|r| {
+            r.failed += 1;
+            if r.failures.len() < LISTED {
+                r.failures.push(Failure { path, what });
+            }
+        });
+    }
+
+    pub fn warn(&self, path: String, what: String) {
+        self.with(|r| {
+            if r.warnings.len() < LISTED {
+                r.warnings.push(Failure { path, what });
+            }
+        });
+    }
+
+    pub fn finish(self) -> Report {
+        self.report.into_inner().unwrap_or_else(|e| e.into_inner())
+    }
+}
