@@ -284,6 +284,15 @@ impl Store {
         Ok(true)
     }
 
+    /// Marks an open object as having no name (O_TMPFILE).
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn live_set_unlinked(&self, id: ObjectId) -> Result<()> {
+        let _critical = Critical::enter();
+        self.live_mark_unlinked(id, false).map(|_| ())
+    }
+
     /// Calls `f` with the live entry of `id`, if it is open, locked.
     pub(crate) fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let _critical = Critical::enter();

@@ -1,0 +1,108 @@
+//! Resolved directory paths, per process.
+//!
+//! An entry says: seen from directory `base`, this path is that directory, and the
+//! process may search it. It holds as long as the epoch of names and the process's
+//! credentials stay the same. Entries are read and replaced without locks.
+
+use forebay_store::ObjectId;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+const ENTRIES: usize = 1024;
+
+/// A directory, as far as resolving and creating need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirInfo {
+    pub id: ObjectId,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Odd while the slot is written.
+    version: AtomicU32,
+    cred: AtomicU32,
+    key: [AtomicU64; 2],
+    epoch: AtomicU64,
+    id: AtomicU64,
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+}
+
+pub(crate) struct DirCache {
+    slots: Box<[Slot]>,
+}
+
+/// Identity of (base, path) for the cache: 128 bits, so that two don't meet by chance.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheKey(u128);
+
+impl CacheKey {
+    pub fn new(base: ObjectId, path: &[u8]) -> CacheKey {
+        CacheKey(xxh3_128_with_seed(path, base.0))
+    }
+}
+
+impl DirCache {
+    pub fn new() -> DirCache {
+        DirCache { slots: (0..ENTRIES).map(|_| Slot::default()).collect() }
+    }
+
+    fn slot(&self, key: CacheKey) -> &Slot {
+        &self.slots[key.0 as usize % ENTRIES]
+    }
+
+    pub fn get(&self, key: CacheKey, epoch: u64, cred: u32) -> Option<DirInfo> {
+        let s = self.slot(key);
+        let version = s.version.load(Acquire);
+        if !version.is_multiple_of(2)
+            || s.key[0].load(Relaxed) != key.0 as u64
+            || s.key[1].load(Relaxed) != (key.0 >> 64) as u64
+            || s.epoch.load(Relaxed) != epoch
+            || s.cred.load(Relaxed) != cred
+        {
+            return None;
+        }
+        let info = DirInfo {
+            id: ObjectId(s.id.load(Relaxed)),
+            mode: s.mode.load(Relaxed),
+            uid: s.uid.load(Relaxed),
+            gid: s.gid.load(Relaxed),
+        };
+        fence(Acquire);
+        (s.version.load(Relaxed) == version).then_some(info)
+    }
+
+    pub fn put(&self, key: CacheKey, epoch: u64, cred: u32, info: &DirInfo) {
+        let s = self.slot(key);
+        let version = s.version.load(Relaxed);
+        if !version.is_multiple_of(2)
+            || s.version.compare_exchange(version, version + 1, AcqRel, Relaxed).is_err()
+        {
+            return;
+        }
+        s.key[0].store(key.0 as u64, Relaxed);
+        s.key[1].store((key.0 >> 64) as u64, Relaxed);
+        s.epoch.store(epoch, Relaxed);
+        s.cred.store(cred, Relaxed);
+        s.id.store(info.id.0, Relaxed);
+        s.mode.store(info.mode, Relaxed);
+        s.uid.store(info.uid, Relaxed);
+        s.gid.store(info.gid, Relaxed);
+        s.version.store(version + 2, Release);
+    }
+
+    /// Frees slots that a thread was writing when the process forked.
+    pub fn after_fork_in_child(&self) {
+        for s in &self.slots {
+            let version = s.version.load(Relaxed);
+            if !version.is_multiple_of(2) {
+                s.epoch.store(0, Relaxed);
+                s.version.store(version + 1, Release);
+            }
+        }
+    }
+}

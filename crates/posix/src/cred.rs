@@ -1,0 +1,111 @@
+//! Credentials and permission checks.
+
+use crate::cache::DirInfo;
+use forebay_store::Inode;
+use rustix::io::{Errno, Result};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Permission to read.
+pub const READ: u32 = 4;
+/// Permission to write, or to change a directory's entries.
+pub const WRITE: u32 = 2;
+/// Permission to execute, or to search a directory.
+pub const EXEC: u32 = 1;
+
+const MAX_GROUPS: usize = 64;
+
+/// Effective user, group and supplementary groups of this process.
+pub(crate) struct Cred {
+    uid: AtomicU32,
+    gid: AtomicU32,
+    group_count: AtomicU32,
+    groups: [AtomicU32; MAX_GROUPS],
+    /// Changes with them: what was allowed before may not be now.
+    generation: AtomicU32,
+}
+
+impl Cred {
+    pub fn new() -> Cred {
+        let c = Cred {
+            uid: AtomicU32::new(0),
+            gid: AtomicU32::new(0),
+            group_count: AtomicU32::new(0),
+            groups: [const { AtomicU32::new(0) }; MAX_GROUPS],
+            generation: AtomicU32::new(0),
+        };
+        c.refresh();
+        c
+    }
+
+    /// Asks the kernel again (after setuid and the like).
+    pub fn refresh(&self) {
+        self.uid.store(rustix::process::geteuid().as_raw(), Relaxed);
+        self.gid.store(rustix::process::getegid().as_raw(), Relaxed);
+        let mut n = 0;
+        if let Ok(groups) = rustix::process::getgroups() {
+            for (place, g) in self.groups.iter().zip(&groups) {
+                place.store(g.as_raw(), Relaxed);
+                n += 1;
+            }
+        }
+        self.group_count.store(n, Relaxed);
+        self.generation.fetch_add(1, Release);
+    }
+
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    pub fn uid(&self) -> u32 {
+        self.uid.load(Relaxed)
+    }
+
+    pub fn gid(&self) -> u32 {
+        self.gid.load(Relaxed)
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.uid() == 0
+    }
+
+    pub fn in_group(&self, gid: u32) -> bool {
+        let n = self.group_count.load(Relaxed) as usize;
+        self.gid() == gid || self.groups[..n].iter().any(|g| g.load(Relaxed) == gid)
+    }
+
+    /// Whether `want` (a sum of READ, WRITE, EXEC) is allowed.
+    pub fn allows(&self, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
+        if self.is_root() {
+            // Root may do all but execute what nobody may execute.
+            let dir = mode & libc::S_IFMT == libc::S_IFDIR;
+            return want & EXEC == 0 || dir || mode & 0o111 != 0;
+        }
+        let bits = if self.uid() == uid {
+            mode >> 6
+        } else if self.in_group(gid) {
+            mode >> 3
+        } else {
+            mode
+        };
+        bits & want == want
+    }
+
+    /// EACCES unless `want` is allowed on the directory.
+    pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
+        if self.allows(dir.mode, dir.uid, dir.gid, want) { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// EACCES unless `want` is allowed on the object.
+    pub fn check(&self, inode: &Inode, want: u32) -> Result<()> {
+        if self.allows(inode.mode, inode.uid, inode.gid, want) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+
+    /// Whether the process owns what belongs to `uid`.
+    pub fn owns(&self, uid: u32) -> bool {
+        self.is_root() || self.uid() == uid
+    }
+}

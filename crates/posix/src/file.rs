@@ -1,0 +1,363 @@
+//! Open files: reading and writing through an open file description.
+
+use crate::Fs;
+use crate::fs::{DirEntry, Stat};
+use forebay_store::{DirPosition, MAX_SIZE, ObjectId};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Where an offset counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    Start,
+    Current,
+    End,
+    Data,
+    Hole,
+}
+
+impl Fs {
+    /// The live entry of an open regular file.
+    ///
+    /// # Errors
+    /// EISDIR, EBADF (O_PATH of something else).
+    pub fn live_of(&self, open: u32) -> Result<u32> {
+        let o = self.store().open_file(open);
+        match o.live.load(Relaxed).checked_sub(1) {
+            Some(live) => Ok(live),
+            None if o.kind.load(Relaxed) == libc::S_IFDIR => Err(Errno::ISDIR),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    fn check_access(&self, open: u32, write: bool) -> Result<u32> {
+        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        let access = flags & libc::O_ACCMODE;
+        let wrong = if write { libc::O_RDONLY } else { libc::O_WRONLY };
+        if access == wrong || flags & libc::O_PATH != 0 {
+            return Err(Errno::BADF);
+        }
+        self.live_of(open)
+    }
+
+    /// read(2), or pread(2) with an offset.
+    ///
+    /// # Errors
+    /// EBADF, EISDIR, EIO.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub unsafe fn read(&self, open: u32, offset: Option<u64>, to: *mut u8, len: usize) -> Result<usize> {
+        let live = self.check_access(open, false)?;
+        let store = self.store();
+        if let Some(offset) = offset {
+            // SAFETY: passed on.
+            return unsafe { store.read(live, offset, to, len) };
+        }
+        let _lock = store.open_lock(open)?;
+        let o = store.open_file(open);
+        let at = o.offset.load(Relaxed);
+        // SAFETY: passed on.
+        let n = unsafe { store.read(live, at, to, len)? };
+        o.offset.store(at + n as u64, Release);
+        Ok(n)
+    }
+
+    /// write(2), or pwrite(2) with an offset. `append` overrides the open flag
+    /// (pwritev2's RWF_APPEND).
+    ///
+    /// # Errors
+    /// EBADF, ENOSPC, EFBIG, EIO.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub unsafe fn write(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<usize> {
+        let live = self.check_access(open, true)?;
+        let store = self.store();
+        let o = store.open_file(open);
+        let append = o.flags.load(Relaxed) as i32 & libc::O_APPEND != 0;
+        if let Some(offset) = offset {
+            // Linux appends even with an offset if the file was opened so.
+            let offset = (!append).then_some(offset);
+            // SAFETY: passed on.
+            return unsafe { store.write_at(live, offset, from, len).map(|(_, n)| n) };
+        }
+        let _lock = store.open_lock(open)?;
+        let offset = (!append).then(|| o.offset.load(Relaxed));
+        // SAFETY: passed on.
+        let (at, n) = unsafe { store.write_at(live, offset, from, len)? };
+        o.offset.store(at + n as u64, Release);
+        Ok(n)
+    }
+
+    /// lseek(2). For a directory: back to its start, or to a position it has been told.
+    ///
+    /// # Errors
+    /// EINVAL, ENXIO, EBADF.
+    pub fn seek(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
+        let store = self.store();
+        let o = store.open_file(open);
+        if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
+            return Err(Errno::BADF);
+        }
+        if o.kind.load(Relaxed) == libc::S_IFDIR {
+            return self.seek_dir(open, whence, offset);
+        }
+        let live = self.live_of(open)?;
+        let _lock = store.open_lock(open)?;
+        let at = |base: u64| {
+            let to = i128::from(base) + i128::from(offset);
+            u64::try_from(to).ok().filter(|&t| t <= MAX_SIZE).ok_or(Errno::INVAL)
+        };
+        let start = || u64::try_from(offset).map_err(|_| Errno::NXIO);
+        let to = match whence {
+            Whence::Start => at(0)?,
+            Whence::Current => at(o.offset.load(Relaxed))?,
+            Whence::End => at(store.size(live))?,
+            Whence::Data => store.seek_data(live, start()?, false)?,
+            Whence::Hole => store.seek_data(live, start()?, true)?,
+        };
+        o.offset.store(to, Release);
+        Ok(to)
+    }
+
+    /// The offset of a directory counts the entries returned, `.` and `..` included.
+    fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
+        let store = self.store();
+        let o = store.open_file(open);
+        let _lock = store.open_lock(open)?;
+        let to = match whence {
+            Whence::Start => offset,
+            Whence::Current => o.offset.load(Relaxed) as i64 + offset,
+            _ => return Err(Errno::INVAL),
+        };
+        let to = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+        if to == o.offset.load(Relaxed) {
+            return Ok(to);
+        }
+        let mut position = DirPosition::default();
+        let mut left = to.saturating_sub(2);
+        if left > 0 {
+            store.list(ObjectId(o.id.load(Relaxed)), &mut position, |_, _| {
+                let take = left > 0;
+                left = left.saturating_sub(1);
+                take
+            })?;
+        }
+        o.shard.store(position.shard as u32, Relaxed);
+        store.open_set_name(o, &position.name);
+        o.offset.store(to, Release);
+        Ok(to)
+    }
+
+    /// getdents(2): calls `each(entry, offset of the next one)` from the directory's
+    /// current offset on, until it returns false or all have been listed.
+    ///
+    /// # Errors
+    /// ENOTDIR, EBADF, EIO.
+    pub fn read_dir(
+        &self,
+        open: u32,
+        mut each: impl FnMut(&[u8], u64, u32, u64) -> bool,
+    ) -> Result<()> {
+        let store = self.store();
+        let o = store.open_file(open);
+        if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
+            return Err(Errno::BADF);
+        }
+        if o.kind.load(Relaxed) != libc::S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        let _lock = store.open_lock(open)?;
+        let dir = ObjectId(o.id.load(Relaxed));
+        let inode = match store.stat(dir) {
+            // Removed while open: no entries, not even dots.
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let mut offset = o.offset.load(Relaxed);
+        for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)].into_iter().skip(offset as usize) {
+            if !each(name, ino, libc::S_IFDIR, offset + 1) {
+                o.offset.store(offset, Release);
+                return Ok(());
+            }
+            offset += 1;
+        }
+        let mut name = Vec::new();
+        store.open_name(o, &mut name);
+        let mut position = DirPosition { shard: o.shard.load(Relaxed) as usize, name };
+        store.list(dir, &mut position, |name, e| {
+            let more = each(name, e.id.0, e.kind, offset + 1);
+            offset += u64::from(more);
+            more
+        })?;
+        o.shard.store(position.shard as u32, Relaxed);
+        store.open_set_name(o, &position.name);
+        o.offset.store(offset, Release);
+        Ok(())
+    }
+
+    /// fstat(2).
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn stat_open(&self, open: u32) -> Result<Stat> {
+        let id = ObjectId(self.store().open_file(open).id.load(Relaxed));
+        match self.stat_id(id) {
+            // A directory that was removed while open.
+            Err(Errno::NOENT) => Ok(Stat {
+                ino: id.0,
+                mode: libc::S_IFDIR | 0o755,
+                nlink: 0,
+                uid: self.cred().uid(),
+                gid: self.cred().gid(),
+                rdev: 0,
+                size: 4096,
+                blocks: 0,
+                atime: 0,
+                mtime: 0,
+                ctime: 0,
+                btime: 0,
+            }),
+            other => other,
+        }
+    }
+
+    /// ftruncate(2).
+    ///
+    /// # Errors
+    /// EINVAL (not open for writing), EFBIG, EIO.
+    pub fn truncate_open(&self, open: u32, size: u64) -> Result<()> {
+        let live = self.check_access(open, true).map_err(|e| match e {
+            Errno::BADF => Errno::INVAL,
+            e => e,
+        })?;
+        self.store().truncate(live, size)
+    }
+
+    /// fsync(2): durable as far as the pool's media can make it. On memory media the data
+    /// lives as long as the pool; nothing more is promised.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn sync_open(&self, open: u32) -> Result<()> {
+        match self.store().open_file(open).live.load(Relaxed).checked_sub(1) {
+            Some(live) => self.store().sync(live),
+            None => Ok(()),
+        }
+    }
+
+    /// Path of an open file from the pool's root, as far as it can be told.
+    ///
+    /// # Errors
+    /// ENOENT if its directory is gone.
+    pub fn path_of_open(&self, open: u32) -> Result<Vec<u8>> {
+        let o = self.store().open_file(open);
+        if o.kind.load(Relaxed) == libc::S_IFDIR {
+            return self.store().path_of(ObjectId(o.id.load(Relaxed)));
+        }
+        let mut path = self.store().path_of(ObjectId(o.parent.load(Relaxed)))?;
+        let mut name = Vec::new();
+        self.store().open_name(o, &mut name);
+        if path.last() != Some(&b'/') {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+        Ok(path)
+    }
+}
+
+/// An open file of the simple interface. Closed when dropped.
+pub struct File<'a> {
+    fs: &'a Fs,
+    open: Option<u32>,
+}
+
+impl<'a> File<'a> {
+    pub(crate) fn new(fs: &'a Fs, open: u32) -> File<'a> {
+        File { fs, open: Some(open) }
+    }
+
+    fn open(&self) -> u32 {
+        self.open.expect("only close takes it")
+    }
+
+    /// Reads at `offset`; 0 at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        // SAFETY: the slice is writable.
+        unsafe { self.fs.read(self.open(), Some(offset), buffer.as_mut_ptr(), buffer.len()) }
+    }
+
+    /// Writes at `offset`; may write less than asked if space runs out.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        // SAFETY: the slice is readable.
+        unsafe { self.fs.write(self.open(), Some(offset), bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.fs.live_of(self.open()).map_or(0, |l| self.fs.store().size(l))
+    }
+
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.fs.truncate_open(self.open(), size)
+    }
+
+    /// The next offset with data; ENXIO if there is none.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.fs.store().seek_data(self.fs.live_of(self.open())?, offset, false)
+    }
+
+    /// The next offset without data (at the latest, the end of the file).
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.fs.store().seek_data(self.fs.live_of(self.open())?, offset, true)
+    }
+
+    pub fn stat(&self) -> Result<Stat> {
+        self.fs.stat_open(self.open())
+    }
+
+    /// Sets times in nanoseconds since 1970.
+    pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>) -> Result<()> {
+        let id = ObjectId(self.fs.store().open_file(self.open()).id.load(Relaxed));
+        self.fs.change_times(id, atime, mtime, false)
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        self.fs.sync_open(self.open())
+    }
+
+    /// Entries of a directory, `.` and `..` left out.
+    pub fn entries(&self) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.fs.read_dir(self.open(), |name, ino, kind, _| {
+            if name != b"." && name != b".." {
+                entries.push(DirEntry { name: name.to_vec(), ino, kind });
+            }
+            true
+        })?;
+        Ok(entries)
+    }
+
+    /// Closes it and says whether all could be written back.
+    pub fn close(mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) => self.fs.store().open_release(open),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for File<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = self.fs.store().open_release(open);
+        }
+    }
+}

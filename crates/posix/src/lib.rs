@@ -1,0 +1,25 @@
+//! POSIX semantics on a pool: paths, permissions, open files.
+//!
+//! Built on the node store through the client; used by every face, so that all of them
+//! behave alike. [`Fs`] is the view of one process: it has the process's credentials and
+//! resolves paths (bytes, relative to a directory's id or absolute inside the pool).
+//! Resolved directories are cached and checked against the store's epoch of names, so a
+//! path of any depth costs one look-up, and never a stale answer.
+//!
+//! A path can lead out of the pool (`..` above its root, a symbolic link to elsewhere):
+//! [`Fail::Outside`] then says where to, and the face goes on there.
+//!
+//! Times of access are not updated by reading (as on a file system mounted `noatime`).
+
+mod cache;
+mod cred;
+mod file;
+mod fs;
+mod ops;
+mod path;
+
+pub use cred::{EXEC, READ, WRITE};
+pub use file::{File, Whence};
+pub use forebay_store::{Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result};
+pub use fs::{DirEntry, Fs, Stat};
+pub use path::{Fail, Follow, Name, Place};

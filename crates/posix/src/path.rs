@@ -1,0 +1,302 @@
+//! Resolving paths.
+//!
+//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]: a directory entry
+//! (which may or may not exist) or a directory without an entry of its own in the path
+//! (`/`, `.`, `..`). Symbolic links on the way are followed. The place comes with the
+//! epoch of names it is valid for; operations that find it outdated fail with ESTALE and
+//! [`Fs::at`] resolves again.
+
+use crate::Fs;
+use crate::cache::{CacheKey, DirInfo};
+use crate::cred::EXEC;
+use forebay_store::{Entry, NAME_MAX, ObjectId, PATH_MAX};
+use rustix::io::{Errno, Result};
+
+/// Most symbolic links in one path, as in Linux.
+const MAX_LINKS: usize = 40;
+/// Most attempts to resolve a path while others keep renaming what it goes through.
+const MAX_ATTEMPTS: usize = 10_000;
+
+/// Why an operation on a path didn't happen here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// It failed.
+    Errno(Errno),
+    /// The path leads out of the pool, to this absolute path.
+    Outside(Vec<u8>),
+}
+
+impl From<Errno> for Fail {
+    fn from(e: Errno) -> Fail {
+        Fail::Errno(e)
+    }
+}
+
+/// Whether a symbolic link as the last component is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    Yes,
+    No,
+}
+
+/// A file name, on the stack.
+#[derive(Clone)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl Name {
+    /// # Errors
+    /// ENAMETOOLONG.
+    pub fn new(name: &[u8]) -> Result<Name> {
+        let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        let mut bytes = [0; NAME_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        Ok(Name { len, bytes })
+    }
+}
+
+impl std::ops::Deref for Name {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+}
+
+/// Where a path leads.
+pub enum Place {
+    /// The entry `name` of `dir`.
+    Entry {
+        dir: DirInfo,
+        name: Name,
+        /// What is there now.
+        entry: Option<Entry>,
+        /// The path ended in `/`: it must be a directory.
+        slash: bool,
+        epoch: u64,
+    },
+    /// A directory itself: the path was `/` or ended in `.` or `..`.
+    Dir {
+        dir: DirInfo,
+        /// The last component (`.`, `..`, or empty for `/`).
+        last: Name,
+        epoch: u64,
+    },
+}
+
+impl Place {
+    /// The object, if there is one.
+    ///
+    /// # Errors
+    /// ENOENT; ENOTDIR for `file/`.
+    pub fn existing(&self) -> Result<Entry> {
+        match self {
+            Place::Dir { dir, .. } => Ok(Entry { id: dir.id, kind: libc::S_IFDIR }),
+            Place::Entry { entry: None, .. } => Err(Errno::NOENT),
+            Place::Entry { entry: Some(e), slash, .. } => {
+                if *slash && e.kind != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                Ok(*e)
+            }
+        }
+    }
+
+    /// Directory in which the object has its name, and the name.
+    pub fn parent_and_name(&self) -> (ObjectId, &[u8]) {
+        match self {
+            Place::Dir { dir, .. } => (dir.id, b""),
+            Place::Entry { dir, name, .. } => (dir.id, name),
+        }
+    }
+}
+
+impl Fs {
+    /// Resolves `path` and calls `f`, again if names changed in between.
+    ///
+    /// # Errors
+    /// Those of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
+    /// [`Fail::Outside`].
+    pub fn at<T>(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        follow: Follow,
+        mut f: impl FnMut(&Place) -> Result<T>,
+    ) -> std::result::Result<T, Fail> {
+        for _ in 0..MAX_ATTEMPTS {
+            match f(&self.walk(base, path, follow)?) {
+                Err(Errno::STALE) => continue,
+                result => return Ok(result?),
+            }
+        }
+        Err(Fail::Errno(Errno::BUSY))
+    }
+
+    /// Attributes of directory `id`.
+    ///
+    /// # Errors
+    /// ENOENT if it is gone, ENOTDIR.
+    pub(crate) fn dir_info(&self, id: ObjectId) -> Result<DirInfo> {
+        let inode = self.store().stat(id)?;
+        if !inode.is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(DirInfo { id, mode: inode.mode, uid: inode.uid, gid: inode.gid })
+    }
+
+    /// Resolves `path` from directory `base`.
+    ///
+    /// # Errors
+    /// See [`Fs::at`].
+    pub fn walk(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        follow: Follow,
+    ) -> std::result::Result<Place, Fail> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let epoch = self.store().names_epoch();
+        // The common case: everything up to the last name is in the cache.
+        let base = if path[0] == b'/' { ObjectId::ROOT } else { base };
+        let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+        let (head, last) = path.split_at(cut);
+        if !matches!(last, b"" | b"." | b"..") {
+            let cred = self.cred().generation();
+            let key = CacheKey::new(base, head);
+            let dir = match self.cache().get(key, epoch, cred) {
+                Some(dir) => Some(dir),
+                None => match self.walk_slowly(base, head, epoch, Follow::Yes, true)? {
+                    Place::Dir { dir, .. } => {
+                        self.cred().check_dir(&dir, EXEC)?;
+                        self.cache().put(key, epoch, cred, &dir);
+                        Some(dir)
+                    }
+                    Place::Entry { .. } => None,
+                },
+            };
+            if let Some(dir) = dir {
+                let entry = self.store().lookup(dir.id, last)?;
+                if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
+                    let name = Name::new(last)?;
+                    return Ok(Place::Entry { dir, name, entry, slash: false, epoch });
+                }
+            }
+        }
+        self.walk_slowly(base, path, epoch, follow, false)
+    }
+
+    /// Component by component. With `dir`, the end must be a directory and is returned as
+    /// [`Place::Dir`].
+    fn walk_slowly(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        epoch: u64,
+        follow: Follow,
+        want_dir: bool,
+    ) -> std::result::Result<Place, Fail> {
+        let mut todo = path.to_vec();
+        let mut at = 0;
+        let mut links = 0;
+        let start = if path.first() == Some(&b'/') { ObjectId::ROOT } else { base };
+        let mut dir = self.dir_info(start)?;
+        let mut last: &[u8] = b"";
+        loop {
+            while todo.get(at) == Some(&b'/') {
+                at += 1;
+            }
+            if at == todo.len() {
+                return Ok(Place::Dir { dir, last: Name::new(last)?, epoch });
+            }
+            let end = todo[at..].iter().position(|&b| b == b'/').map_or(todo.len(), |n| at + n);
+            let name = Name::new(&todo[at..end])?;
+            self.cred().check_dir(&dir, EXEC)?;
+            match &name[..] {
+                b"." => {
+                    last = b".";
+                    at = end;
+                    continue;
+                }
+                b".." => {
+                    if dir.id == ObjectId::ROOT {
+                        let mut out = self.above_mount();
+                        out.extend_from_slice(&todo[end..]);
+                        return Err(Fail::Outside(out));
+                    }
+                    let parent = ObjectId(self.store().stat(dir.id)?.parent);
+                    dir = self.dir_info(parent)?;
+                    last = b"..";
+                    at = end;
+                    continue;
+                }
+                _ => {}
+            }
+            let entry = self.store().lookup(dir.id, &name)?;
+            let is_last = todo[end..].iter().all(|&b| b == b'/');
+            let slash = end < todo.len();
+            match entry {
+                Some(e) if e.kind == libc::S_IFLNK && (!is_last || slash || follow == Follow::Yes || want_dir) =>
+                {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let (_, target) = match self.store().inode_tail(e.id) {
+                        // Replaced this very moment.
+                        Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
+                        other => other?,
+                    };
+                    let mut next = target;
+                    next.extend_from_slice(&todo[end..]);
+                    if next.len() >= PATH_MAX {
+                        return Err(Errno::NAMETOOLONG.into());
+                    }
+                    if next.first() == Some(&b'/') {
+                        match self.inside(&next) {
+                            Some(inside) => next = inside,
+                            None => return Err(Fail::Outside(next)),
+                        }
+                        dir = self.dir_info(ObjectId::ROOT)?;
+                    }
+                    todo = next;
+                    at = 0;
+                }
+                Some(e) if e.kind == libc::S_IFDIR && (!is_last || want_dir) => {
+                    dir = self.dir_info(e.id)?;
+                    at = end;
+                    last = b"";
+                }
+                _ if is_last && !want_dir => {
+                    return Ok(Place::Entry { dir, name, entry, slash, epoch });
+                }
+                Some(_) => return Err(Errno::NOTDIR.into()),
+                None => return Err(Errno::NOENT.into()),
+            }
+        }
+    }
+
+    /// The directory that holds the mount prefix: where `..` of the root leads.
+    fn above_mount(&self) -> Vec<u8> {
+        let mount = self.mount();
+        let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);
+        if cut == 0 { b"/".to_vec() } else { mount[..cut].to_vec() }
+    }
+
+    /// The part of an absolute path behind the mount prefix, if it is under it, as an
+    /// absolute path inside the pool.
+    pub fn inside(&self, path: &[u8]) -> Option<Vec<u8>> {
+        match path.strip_prefix(self.mount())? {
+            b"" => Some(b"/".to_vec()),
+            rest if rest[0] == b'/' => Some(rest.to_vec()),
+            _ => None,
+        }
+    }
+}
