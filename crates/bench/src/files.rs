@@ -33,7 +33,7 @@ fn remove(w: &Worker, prefix: &str) -> Result<(), String> {
 
 /// The order in which files are visited: all of them, not as they were made.
 fn order(count: usize) -> impl Iterator<Item = usize> {
-    // A prime, thus without a common divisor with any count that is not its multiple.
+    // A prime: without a common divisor with any count that is not its multiple.
     const STEP: usize = 7919;
     let step = if count.is_multiple_of(STEP) { 1 } else { STEP };
     let mut at = 0;
@@ -170,4 +170,18 @@ pub fn append(w: &Worker) -> Result<(), String> {
         return Err(format!("append: the file has {size} bytes"));
     }
     sys::unlink(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order;
+
+    #[test]
+    fn order_visits_each_file_once() {
+        for count in [1, 2, 100, 7919, 8_000, 2 * 7919, 40_000] {
+            let mut seen: Vec<usize> = order(count).collect();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..count), "{count}");
+        }
+    }
 }

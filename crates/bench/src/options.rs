@@ -123,3 +123,38 @@ Workloads:
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    fn read(line: &str) -> Result<Option<super::Options>, String> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse(&words)
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = read("--quick --procs=1,8 --only list,run --reps 5")
+            .unwrap()
+            .unwrap();
+        assert!(options.quick && options.json.is_none());
+        assert_eq!((options.procs.as_slice(), options.reps), (&[1, 8][..], 5));
+        assert!(options.wants("list") && options.wants("run") && !options.wants("create"));
+        assert!(read("--help").unwrap().is_none());
+    }
+
+    #[test]
+    fn wrong_options_are_refused() {
+        for line in [
+            "--procs 0",
+            "--procs 1,",
+            "--only nothing",
+            "--reps",
+            "--quick=1",
+            "more",
+        ] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
+}

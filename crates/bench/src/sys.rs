@@ -57,7 +57,10 @@ impl Name {
 /// What went wrong, with errno.
 #[cold]
 fn failed<T>(call: &str, what: &str) -> Result<T, String> {
-    Err(format!("{call} {what}: {}", std::io::Error::last_os_error()))
+    Err(format!(
+        "{call} {what}: {}",
+        std::io::Error::last_os_error()
+    ))
 }
 
 #[inline]
@@ -121,14 +124,7 @@ pub fn read(fd: c_int, buffer: &mut [u8], wanted: usize) -> Result<(), String> {
 #[inline]
 pub fn pread(fd: c_int, buffer: &mut [u8], offset: usize) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a slice that is ours alone.
-    let done = unsafe {
-        libc::pread(
-            fd,
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            offset as i64,
-        )
-    };
+    let done = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) };
     whole(done, buffer.len(), "pread")
 }
 
@@ -145,11 +141,8 @@ pub fn rewind(fd: c_int) -> Result<(), String> {
 pub fn stat(name: &Name) -> Result<i64, String> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a Name ends with a zero; the result has room for a stat.
-    good(
-        unsafe { libc::stat(name.pointer(), found.as_mut_ptr()) },
-        "stat",
-        name,
-    )?;
+    let done = unsafe { libc::stat(name.pointer(), found.as_mut_ptr()) };
+    good(done, "stat", name)?;
     // SAFETY: stat succeeded, thus it filled the whole of it.
     Ok(unsafe { found.assume_init() }.st_size)
 }

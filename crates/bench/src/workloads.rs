@@ -50,7 +50,7 @@ pub struct Workload {
     pub goal: Option<f64>,
     quick: Amount,
     full: Amount,
-    /// Bytes of one of `count`, where they are to be bounded.
+    /// Bytes of one of `count`, where they are to be bounded; else 0.
     block: usize,
 }
 
@@ -58,9 +58,8 @@ impl Workload {
     /// The amount for one of `procs` processes, together within the bound on bytes.
     pub fn amount(&self, quick: bool, procs: usize) -> Amount {
         let mut amount = if quick { self.quick } else { self.full };
-        if self.block > 0 {
-            let share = (MOST_BYTES / procs / self.block).max(1);
-            amount.count = amount.count.min(share);
+        if let Some(share) = (MOST_BYTES / procs).checked_div(self.block) {
+            amount.count = amount.count.min(share.max(1));
             if self.name == "seq-write-4k" {
                 amount.passes = amount.passes.min((share / amount.count).max(1));
             }
@@ -254,3 +253,25 @@ pub const COSTS: &[(&str, &str)] = &[
         "system calls that have nothing to do with the pool",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_BYTES, WORKLOADS};
+
+    #[test]
+    fn files_of_blocks_stay_within_the_bound() {
+        for w in WORKLOADS {
+            for (quick, procs) in [(true, 1), (true, 64), (false, 1), (false, 4), (false, 64)] {
+                let amount = w.amount(quick, procs);
+                assert!(amount.count > 0 && amount.passes > 0, "{}", w.name);
+                let files = if w.name == "seq-write-4k" {
+                    amount.passes
+                } else {
+                    1
+                };
+                let bytes = procs * files * amount.count * w.block;
+                assert!(bytes <= MOST_BYTES, "{} {procs}: {bytes}", w.name);
+            }
+        }
+    }
+}

@@ -24,14 +24,16 @@ pub fn apply<S: Place, D: Place>(
 ) -> std::result::Result<Applied, Failed> {
     let mut applied = Applied::default();
     let at = |what| move |e| (what, e);
-    let mut now = to.stat(dst, false).map_err(at("reading its attributes"))?;
+    let stat = || to.stat(dst, false).map_err(at("reading its attributes"));
+    let before = stat()?;
     if !meta.is_symlink() {
-        applied.without_xattrs = xattrs(from, src, to, dst, &now)?;
+        applied.without_xattrs = xattrs(from, src, to, dst, &before)?;
     }
-    if (now.uid, now.gid) != (meta.uid, meta.gid) {
-        own(to, dst, meta, &now).map_err(at("setting its owner"))?;
-        now = to.stat(dst, false).map_err(at("reading its attributes"))?;
+    if (before.uid, before.gid) != (meta.uid, meta.gid) {
+        own(to, dst, meta, &before).map_err(at("setting its owner"))?;
     }
+    // Both steps may have changed the mode.
+    let now = stat()?;
     if !meta.is_symlink() {
         let mut mode = meta.permissions();
         // Set-id bits mean something else under another owner.
@@ -41,12 +43,11 @@ pub fn apply<S: Place, D: Place>(
         if now.gid != meta.gid && !meta.is_dir() {
             mode &= !0o2000;
         }
-        // Extended attributes may have needed a mode of their own: compare afresh.
         if now.permissions() != mode {
             to.chmod(dst, mode).map_err(at("setting its mode"))?;
         }
     }
-    if to.stat(dst, false).map_err(at("reading its attributes"))?.mtime != meta.mtime {
+    if now.mtime != meta.mtime {
         to.set_times(dst, meta.atime, meta.mtime).map_err(at("setting its times"))?;
     }
     Ok(applied)

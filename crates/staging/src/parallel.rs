@@ -18,7 +18,10 @@ pub fn for_each<T: Sync>(threads: usize, items: &[T], each: impl Fn(&T) + Sync) 
     std::thread::scope(|scope| {
         for i in 1..threads {
             // Fewer threads than wanted do the same work: a limit on processes is no error.
-            if std::thread::Builder::new().name(format!("stage-{i}")).spawn_scoped(scope, work).is_err()
+            if std::thread::Builder::new()
+                .name(format!("stage-{i}"))
+                .spawn_scoped(scope, work)
+                .is_err()
             {
                 break;
             }

@@ -90,7 +90,9 @@ mod tests {
         assert!(own.len() < 100);
         assert!(is_part(&own));
         assert_ne!(own, name(b"other"));
-        for other in [&b".forebay-part-"[..], b".forebay-part-mine", b"a", b"", b".forebay-part-1-2-3-4"] {
+        for other in
+            [&b".forebay-part-"[..], b".forebay-part-mine", b"a", b"", b".forebay-part-1-2-3-4"]
+        {
             assert!(!is_part(other));
         }
     }

@@ -130,8 +130,7 @@ impl Place for PlainPlace {
     }
 
     fn set_times(&self, path: &[u8], atime: i64, mtime: i64) -> Result<()> {
-        let times =
-            Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
+        let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
         fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 

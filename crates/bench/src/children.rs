@@ -1,0 +1,285 @@
+//! Child processes of the driver: each in a process group of its own, with a time limit
+//! after which the whole group is killed, and with its messages kept for the report.
+
+use crate::sys;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often somebody who waits looks whether the user has interrupted.
+const GLANCE: Duration = Duration::from_millis(100);
+/// From saying when the workers start until they do.
+const LEAD_NANOSECONDS: u64 = 3_000_000;
+const INTERRUPTED: &str = "interrupted";
+
+/// A file without a name, for what children say.
+struct Messages(File);
+
+impl Messages {
+    fn new(directory: &Path) -> Result<Messages, String> {
+        let path = directory.join("messages");
+        let file = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&path)
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let _ = std::fs::remove_file(&path);
+        Ok(Messages(file))
+    }
+
+    fn output(&self) -> Result<Stdio, String> {
+        let copy = self.0.try_clone();
+        copy.map(Stdio::from)
+            .map_err(|e| format!("a descriptor: {e}"))
+    }
+
+    /// What was said, put behind the error.
+    fn explain(mut self, error: String) -> String {
+        let mut said = Vec::new();
+        let read = self
+            .0
+            .rewind()
+            .and_then(|()| (&self.0).take(4096).read_to_end(&mut said));
+        let said = String::from_utf8_lossy(&said)
+            .trim()
+            .replace('\n', "\n    ");
+        match read {
+            Ok(_) if !said.is_empty() => format!("{error}\n    {said}"),
+            _ => error,
+        }
+    }
+}
+
+/// What a team of workers did.
+pub struct Outcome {
+    pub operations: f64,
+    /// Of the slowest worker.
+    pub seconds: f64,
+}
+
+/// Runs one command to its end; returns how long that took.
+/// `heed`: whether an interruption by the user ends it.
+pub fn run_one(
+    mut command: Command,
+    limit: Duration,
+    heed: bool,
+    scratch: &Path,
+) -> Result<Duration, String> {
+    let messages = Messages::new(scratch)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(messages.output()?)
+        .stderr(messages.output()?)
+        .process_group(0);
+    let what = describe(&command);
+    let started = Instant::now();
+    let mut child = command.spawn().map_err(|e| format!("{what}: {e}"))?;
+    let leader = child.id();
+    let (ended, end) = channel::<()>();
+    let guard = std::thread::spawn(move || watch(&end, leader, started + limit, heed));
+    sys::wait_end(leader);
+    let took = started.elapsed();
+    drop(ended);
+    // Only then may the child's number be given up: the guard may still kill by it.
+    let killed = guard.join().unwrap_or(None);
+    let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
+    match killed {
+        Some(why) => Err(messages.explain(format!("{what}: {why}"))),
+        None if status.success() => Ok(took),
+        None => Err(messages.explain(format!("{what}: {status}"))),
+    }
+}
+
+/// Kills the group at the deadline or when the user interrupts, unless it ends before.
+fn watch(end: &Receiver<()>, leader: u32, deadline: Instant, heed: bool) -> Option<String> {
+    loop {
+        match end.recv_timeout(GLANCE) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return None,
+        }
+        let why = if Instant::now() >= deadline {
+            "it took too long and was killed"
+        } else if heed && sys::interrupted() {
+            INTERRUPTED
+        } else {
+            continue;
+        };
+        sys::kill_group(leader);
+        return Some(why.to_string());
+    }
+}
+
+fn describe(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy()];
+    words.extend(command.get_args().map(|a| a.to_string_lossy()));
+    words.join(" ")
+}
+
+/// The workers of one run. Dropping it kills those that are left.
+struct Team {
+    children: Vec<Child>,
+    events: Receiver<(usize, Option<String>)>,
+    deadline: Instant,
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            if !matches!(child.try_wait(), Ok(Some(_))) {
+                sys::kill_group(child.id());
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// Runs the workers: all prepare, then start at one time, then end.
+pub fn run_team(
+    commands: Vec<Command>,
+    limit: Duration,
+    scratch: &Path,
+) -> Result<Outcome, String> {
+    let messages = Messages::new(scratch)?;
+    let (sender, events) = channel();
+    let mut team = Team {
+        children: Vec::new(),
+        events,
+        deadline: Instant::now() + limit,
+    };
+    let outcome = start(&mut team, commands, &sender, &messages).and_then(|()| {
+        drop(sender);
+        conduct(&mut team)
+    });
+    drop(team);
+    outcome.map_err(|e| messages.explain(e))
+}
+
+fn start(
+    team: &mut Team,
+    commands: Vec<Command>,
+    sender: &Sender<(usize, Option<String>)>,
+    messages: &Messages,
+) -> Result<(), String> {
+    for (index, mut command) in commands.into_iter().enumerate() {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(messages.output()?)
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .map_err(|e| format!("{}: {e}", describe(&command)))?;
+        if let Some(out) = child.stdout.take() {
+            let sender = sender.clone();
+            std::thread::spawn(move || pass_on(index, out, &sender));
+        }
+        team.children.push(child);
+    }
+    Ok(())
+}
+
+/// Sends each line that a worker says, and `None` at the end.
+fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String>)>) {
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        if sender.send((index, Some(line))).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send((index, None));
+}
+
+fn conduct(team: &mut Team) -> Result<Outcome, String> {
+    team.hear("prepare", &mut |line| (line == "ready").then_some(()))?;
+    team.tell(&format!("go {}\n", sys::now() + LEAD_NANOSECONDS))?;
+    let (mut operations, mut seconds) = (0.0, 0.0_f64);
+    team.hear("work", &mut |line| {
+        let mut words = line.strip_prefix("done ")?.split(' ');
+        operations += words.next()?.parse::<f64>().ok()?;
+        seconds = seconds.max(words.next()?.parse().ok()?);
+        Some(())
+    })?;
+    team.tell("end\n")?;
+    team.finish()?;
+    if operations <= 0.0 || seconds <= 0.0 {
+        return Err(format!(
+            "{operations} operations in {seconds} s: that cannot be"
+        ));
+    }
+    Ok(Outcome {
+        operations,
+        seconds,
+    })
+}
+
+impl Team {
+    fn next(&self, doing: &str) -> Result<(usize, Option<String>), String> {
+        loop {
+            match self.events.recv_timeout(GLANCE) {
+                Ok(event) => return Ok(event),
+                Err(RecvTimeoutError::Disconnected) => return Err("all workers are gone".into()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if sys::interrupted() {
+                return Err(INTERRUPTED.into());
+            }
+            if Instant::now() >= self.deadline {
+                return Err(format!("too long to {doing}: killed"));
+            }
+        }
+    }
+
+    /// Waits until each worker has said one line that is understood.
+    fn hear(
+        &self,
+        doing: &str,
+        understand: &mut dyn FnMut(&str) -> Option<()>,
+    ) -> Result<(), String> {
+        for _ in 0..self.children.len() {
+            match self.next(doing)? {
+                (_, Some(line)) if understand(&line).is_some() => {}
+                (index, Some(line)) => return Err(format!("worker {index} said {line:?}")),
+                (index, None) => return Err(format!("worker {index} failed to {doing}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), String> {
+        for (index, child) in self.children.iter_mut().enumerate() {
+            let Some(input) = child.stdin.as_mut() else {
+                continue;
+            };
+            input
+                .write_all(line.as_bytes())
+                .map_err(|e| format!("worker {index} is gone: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        for _ in 0..self.children.len() {
+            if let (index, Some(line)) = self.next("clean up")? {
+                return Err(format!("worker {index} said {line:?} at its end"));
+            }
+        }
+        for index in 0..self.children.len() {
+            loop {
+                match self.children[index].try_wait() {
+                    Ok(Some(status)) if status.success() => break,
+                    Ok(Some(status)) => return Err(format!("worker {index}: {status}")),
+                    Ok(None) if Instant::now() < self.deadline => {
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                    Ok(None) => return Err(format!("worker {index} doesn't end")),
+                    Err(e) => return Err(format!("worker {index}: {e}")),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! The pool that is measured, and the directories of one measurement. Whatever happens,
+//! both are gone at the end: dropping the pool takes it down by force.
+
+use crate::children;
+use crate::options::Options;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Where a run takes place.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Side {
+    Plain,
+    Pool,
+}
+
+pub struct Pool {
+    forebay: PathBuf,
+    me: PathBuf,
+    name: String,
+    media: String,
+    /// The pool's own state (`FOREBAY_HOME`).
+    home: PathBuf,
+    /// The plain side's directory in `/dev/shm`.
+    plain: PathBuf,
+    /// Whether there may be something to take down, and whether it did come up.
+    begun: bool,
+    is_up: bool,
+}
+
+const MEMORY: &str = "/dev/shm";
+const PREFIX: &str = "/fb/bench";
+
+impl Pool {
+    /// Makes the directories; the pool isn't there before [`Pool::up`].
+    pub fn new(options: &Options) -> Result<Pool, String> {
+        let id = std::process::id();
+        let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
+        let pool = Pool {
+            forebay: options.forebay.clone(),
+            me,
+            name: format!("bench-{id}"),
+            media: options.media.clone(),
+            home: format!("{MEMORY}/fbbench-home-{id}").into(),
+            plain: format!("{MEMORY}/fbbench-{id}").into(),
+            begun: false,
+            is_up: false,
+        };
+        for directory in [&pool.home, &pool.plain] {
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(directory)
+                .map_err(|e| format!("{}: {e}", directory.display()))?;
+        }
+        Ok(pool)
+    }
+
+    /// A directory of the plain file system for what is not measured.
+    pub fn scratch(&self) -> &Path {
+        &self.home
+    }
+
+    /// The plain side's own directory, which also workers with the pool may use.
+    pub fn plain(&self) -> &Path {
+        &self.plain
+    }
+
+    /// The directory below which the runs of a side take place. Both have the same depth,
+    /// as /dev/shm/fbbench-1 and /fb/bench/1: resolving a path costs by its depth.
+    pub fn directory(&self, side: Side) -> String {
+        match side {
+            Side::Plain => self.plain.display().to_string(),
+            Side::Pool => format!("{PREFIX}/{}", std::process::id()),
+        }
+    }
+
+    /// A command in the environment of this measurement, without another's interception.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("FOREBAY_HOME", &self.home)
+            .env_remove("FOREBAY_POOL")
+            .env_remove("LD_PRELOAD");
+        command
+    }
+
+    pub fn forebay(&self) -> Command {
+        self.command(&self.forebay)
+    }
+
+    /// The command of one worker: the same on both sides, but for `forebay exec`.
+    pub fn worker(&self, side: Side, words: &[String]) -> Command {
+        let mut command = match side {
+            Side::Plain => self.command(&self.me),
+            Side::Pool => {
+                let mut command = self.forebay();
+                command.args(["exec", "--pool", &self.name, "--"]);
+                command.arg(&self.me);
+                command
+            }
+        };
+        command.arg("worker").args(words);
+        command
+    }
+
+    /// Makes the pool, and the directory of the runs in it.
+    pub fn up(&mut self) -> Result<(), String> {
+        let mut command = self.forebay();
+        command.args(["up", "--pool", &self.name, "--media", &self.media]);
+        self.begun = true;
+        children::run_one(command, Duration::from_secs(60), true, &self.home)?;
+        self.is_up = true;
+        for directory in [PREFIX.to_string(), self.directory(Side::Pool)] {
+            let words = ["make", &directory, "0", "1", "1"].map(String::from);
+            let commands = vec![self.worker(Side::Pool, &words)];
+            children::run_team(commands, Duration::from_secs(20), &self.home)?;
+            if Path::new(&directory).exists() {
+                return Err(format!(
+                    "{directory} came to lie on the real file system: nothing is intercepted"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn down(&mut self) -> Result<(), String> {
+        if !std::mem::take(&mut self.begun) {
+            return Ok(());
+        }
+        let mut command = self.forebay();
+        command.args(["down", "--pool", &self.name, "--force"]);
+        children::run_one(command, Duration::from_secs(60), false, &self.home).map(drop)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let is_up = self.is_up;
+        // Of what never came up, the error is known already.
+        if let Err(e) = self.down()
+            && is_up
+        {
+            eprintln!("forebay-bench: {e}");
+        }
+        for directory in [&self.home, &self.plain] {
+            let gone = std::fs::remove_dir_all(directory);
+            if let Err(e) = gone
+                && e.kind() != std::io::ErrorKind::NotFound
+            {
+                eprintln!("forebay-bench: {}: {e}", directory.display());
+            }
+        }
+    }
+}

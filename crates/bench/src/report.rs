@@ -1,0 +1,259 @@
+//! The figures: medians, ratios and spread, as a table and as JSON.
+
+use crate::costs::Cost;
+use crate::options::Options;
+use crate::pool::Side;
+use crate::workloads::{Unit, Workload};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Default)]
+pub struct Results {
+    pub costs: Vec<Cost>,
+    pub rows: Vec<Row>,
+}
+
+impl Results {
+    /// Whether everything could be measured.
+    pub fn complete(&self) -> bool {
+        self.costs.iter().all(|c| c.error.is_none()) && self.rows.iter().all(|r| r.error.is_none())
+    }
+}
+
+/// One workload with one number of processes; rates in the unit that is shown.
+pub struct Row {
+    name: &'static str,
+    procs: usize,
+    unit: Unit,
+    goal: Option<f64>,
+    plain: Vec<f64>,
+    pool: Vec<f64>,
+    error: Option<String>,
+}
+
+impl Row {
+    pub fn new(workload: &Workload, procs: usize) -> Row {
+        Row {
+            name: workload.name,
+            procs,
+            unit: workload.unit,
+            goal: workload.goal,
+            plain: Vec::new(),
+            pool: Vec::new(),
+            error: None,
+        }
+    }
+
+    pub fn failed(mut self, error: String) -> Row {
+        self.error = Some(error);
+        self
+    }
+
+    pub fn rates(&mut self, side: Side) -> &mut Vec<f64> {
+        match side {
+            Side::Plain => &mut self.plain,
+            Side::Pool => &mut self.pool,
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        median(&self.pool) / median(&self.plain)
+    }
+
+    /// Smallest and largest ratio of two runs that followed each other.
+    fn spread(&self) -> (f64, f64) {
+        extremes(self.pool.iter().zip(&self.plain).map(|(p, q)| p / q))
+    }
+
+    fn reached(&self) -> Option<bool> {
+        self.goal.map(|goal| self.ratio() >= goal)
+    }
+}
+
+impl Cost {
+    fn more(&self) -> f64 {
+        median(&self.with) - median(&self.plain)
+    }
+
+    fn spread(&self) -> (f64, f64) {
+        extremes(self.with.iter().zip(&self.plain).map(|(w, p)| w - p))
+    }
+
+    fn reached(&self) -> bool {
+        self.more() <= self.limit
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+fn extremes(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
+        (low.min(v), high.max(v))
+    })
+}
+
+pub fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Plain => "on /dev/shm",
+        Side::Pool => "in the pool",
+    }
+}
+
+fn mark(reached: bool) -> &'static str {
+    if reached { "reached" } else { "MISSED" }
+}
+
+/// Three figures that matter, whatever the size.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+pub fn costs_heading() {
+    println!(
+        "{:<30} {:>7} {:>9} {:>9} {:>9}  {:<15} limit",
+        "cost (medians)", "", "without", "with", "more", "min..max"
+    );
+}
+
+pub fn cost(cost: &Cost) {
+    if let Some(error) = &cost.error {
+        println!("{:<30} FAILED: {error}", cost.name);
+        return;
+    }
+    let (low, high) = cost.spread();
+    println!(
+        "{:<30} {:>7} {:>9} {:>9} {:>9}  {:<15} {} {}",
+        cost.name,
+        cost.unit,
+        figure(median(&cost.plain)),
+        figure(median(&cost.with)),
+        figure(cost.more()),
+        format!("{}..{}", figure(low), figure(high)),
+        cost.limit,
+        mark(cost.reached())
+    );
+}
+
+pub fn workloads_heading() {
+    println!(
+        "\n{:<14} {:>5} {:>5} {:>9} {:>9} {:>6}  {:<11} {:>4}  goal",
+        "workload", "procs", "", "/dev/shm", "pool", "ratio", "min..max", "reps"
+    );
+}
+
+pub fn row(row: &Row) {
+    if let Some(error) = &row.error {
+        println!("{:<14} {:>5} FAILED {error}", row.name, row.procs);
+        return;
+    }
+    let (low, high) = row.spread();
+    let goal = match (row.goal, row.reached()) {
+        (Some(goal), Some(reached)) => format!("{goal:.1} {}", mark(reached)),
+        _ => "-".into(),
+    };
+    println!(
+        "{:<14} {:>5} {:>5} {:>9} {:>9} {:>6.2}  {:<11} {:>4}  {goal}",
+        row.name,
+        row.procs,
+        row.unit.name(),
+        figure(median(&row.plain)),
+        figure(median(&row.pool)),
+        row.ratio(),
+        format!("{low:.2}..{high:.2}"),
+        row.plain.len(),
+    );
+}
+
+pub fn summary(results: &Results, elapsed: Duration) {
+    let rows = results.rows.iter().filter(|r| r.error.is_none());
+    let goals: Vec<bool> = rows.filter_map(Row::reached).collect();
+    let measured = results.costs.iter().filter(|c| c.error.is_none());
+    let limits: Vec<bool> = measured.map(Cost::reached).collect();
+    let failed = results.rows.iter().filter(|r| r.error.is_some()).count()
+        + results.costs.iter().filter(|c| c.error.is_some()).count();
+    println!(
+        "\n{} of {} goals reached, {} of {} limits of cost kept, {failed} failed; {:.0} s",
+        goals.iter().filter(|&&r| r).count(),
+        goals.len(),
+        limits.iter().filter(|&&r| r).count(),
+        limits.len(),
+        elapsed.as_secs_f64()
+    );
+}
+
+/// Everything, each repetition included.
+pub fn json(results: &Results, options: &Options) -> String {
+    let rows: Vec<Value> = results
+        .rows
+        .iter()
+        .map(|r| {
+            let (low, high) = r.spread();
+            json!({
+                "workload": r.name, "procs": r.procs, "unit": r.unit.name(),
+                "plain": r.plain, "pool": r.pool,
+                "plain_median": median(&r.plain), "pool_median": median(&r.pool),
+                "ratio": r.ratio(), "ratio_min": low, "ratio_max": high,
+                "goal": r.goal, "reached": r.reached(), "error": r.error,
+            })
+        })
+        .collect();
+    let costs: Vec<Value> = results
+        .costs
+        .iter()
+        .map(|c| {
+            let (low, high) = c.spread();
+            json!({
+                "cost": c.name, "unit": c.unit, "plain": c.plain, "with": c.with,
+                "plain_median": median(&c.plain), "with_median": median(&c.with),
+                "more": c.more(), "more_min": low, "more_max": high,
+                "limit": c.limit, "reached": c.reached(), "error": c.error,
+            })
+        })
+        .collect();
+    let text = json!({
+        "machine": {
+            "cpus": std::thread::available_parallelism().map_or(0, usize::from),
+            "model": cpu_model(),
+            "kernel": first_line("/proc/sys/kernel/osrelease"),
+        },
+        "quick": options.quick, "reps": options.reps, "media": options.media,
+        "costs": costs, "workloads": rows,
+    });
+    format!("{text:#}\n")
+}
+
+fn first_line(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().next().map(String::from)
+}
+
+fn cpu_model() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{extremes, median};
+
+    #[test]
+    fn medians_and_extremes() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+        assert_eq!(extremes([2.0, 1.0, 3.0].into_iter()), (1.0, 3.0));
+    }
+}

@@ -1,0 +1,254 @@
+//! The commands and their options.
+
+use crate::fail::TABLE;
+use clap::{Args, Parser, Subcommand};
+use forebay_media::MediumSpec;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A fast, temporary shared file system from the memory and SSDs of a job's nodes.
+///
+/// Programs see a pool under a mount prefix (/fb). Start one, stage data in, run programs
+/// on it unchanged, stage the results out, and remove it: `forebay run` does all of that
+/// in one go; up, stage, exec and down do it step by step.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, after_help = TABLE, max_term_width = 100)]
+pub struct Cli {
+    /// Name of the pool [env: FOREBAY_POOL] [default: default; of run: run-PID]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub pool: Option<String>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// The pool's name from option, environment or default.
+    pub fn pool(&self) -> String {
+        let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
+        self.pool.clone().or_else(from_environment).unwrap_or_else(|| "default".into())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a pool on this node
+    #[command(after_help = "\
+Example:
+  forebay up --media memory:4G --media files:/local/ssd:100G
+
+Without --media the pool takes memory: a quarter of what is available. Media are used in
+the order given; when one is full, the next one takes what comes.")]
+    Up(Up),
+    /// Remove a pool and all that is in it
+    #[command(after_help = "Example:\n  forebay down --force --pool campaign")]
+    Down(Down),
+    /// Start a pool, stage in, run a program, stage out, remove the pool
+    #[command(after_help = "\
+Example:
+  forebay run --in ./ref:/ref --out /results:./results -- ./pipeline.sh
+
+The results are verified before the pool is removed. If something could not be staged
+out, the exit code is 120, the pool stays, and the message says how to fetch the rest.
+A program that fails is followed by stage-out all the same; what it had not made by then
+is not missed.")]
+    Run(Run),
+    /// Run a program that sees the pool under the mount prefix
+    #[command(
+        after_help = "Example:\n  forebay exec -- ls -l /fb\n  forebay exec -- ./solver /fb/case"
+    )]
+    Exec(Exec),
+    /// Copy files into a pool or out of it: parallel, verified, repeatable
+    #[command(after_help = "\
+Example:
+  forebay stage in ./case /case
+  forebay stage out /case/results ./results
+
+The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
+    Stage(Stage),
+    /// List files in a pool
+    #[command(after_help = "Example:\n  forebay ls -l /case")]
+    Ls(Ls),
+    /// Print files of a pool
+    #[command(after_help = "Example:\n  forebay cat /case/log")]
+    Cat(Cat),
+    /// Show how full the media of a pool are
+    #[command(after_help = "Example:\n  forebay df --json")]
+    Df(Show),
+    /// Show a pool: its media, the processes that use it, its keeper
+    #[command(after_help = "Example:\n  forebay status --pool campaign")]
+    Status(Show),
+    /// List your pools on this node and their state
+    #[command(after_help = "Example:\n  forebay pools")]
+    Pools(Show),
+    /// The background process of a pool; started by up and run
+    #[command(
+        hide = true,
+        after_help = "Example:\n  forebay keeper --dir /dev/shm/forebay-1000/default"
+    )]
+    Keeper {
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Media {
+    /// memory:SIZE or files:DIRECTORY:SIZE; repeatable, fastest first
+    #[arg(long = "media", value_name = "MEDIUM")]
+    pub media: Vec<MediumSpec>,
+    /// Prefix under which programs see the pool
+    #[arg(long, default_value = "/fb", value_name = "PREFIX")]
+    pub mount: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub media: Media,
+    /// Go on with a pool whose keeper has died
+    #[arg(long, conflicts_with = "media")]
+    pub reopen: bool,
+    /// With --reopen, after a reboot: the directory of its `files` medium
+    #[arg(long, value_name = "DIR", requires = "reopen")]
+    pub from: Option<PathBuf>,
+    /// Print what was started as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Down {
+    /// End processes that use the pool; it's no error if there is no pool
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub media: Media,
+    /// Stage the file or the directory's content SRC to /DST before; repeatable
+    #[arg(long = "in", value_name = "SRC:/DST")]
+    pub stage_in: Vec<OsString>,
+    /// Stage /SRC to DST afterwards; repeatable
+    #[arg(long = "out", value_name = "/SRC:DST")]
+    pub stage_out: Vec<OsString>,
+    /// Leave the pool when all is done
+    #[arg(long)]
+    pub keep: bool,
+    /// No summary
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Threads that stage; default: one per core
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub threads: usize,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Stage {
+    #[command(subcommand)]
+    pub direction: Direction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Direction {
+    /// From the file system to the pool
+    #[command(after_help = "Example:\n  forebay stage in ./case /case")]
+    In(Pair),
+    /// From the pool to the file system
+    #[command(after_help = "Example:\n  forebay stage out /case/results ./results")]
+    Out(Pair),
+}
+
+#[derive(Debug, Args)]
+pub struct Pair {
+    /// A file, or a directory whose content is staged
+    pub src: OsString,
+    /// Where to
+    pub dst: OsString,
+    /// Threads that copy; default: one per core
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub threads: usize,
+    /// Compare contents, not times, to see what differs
+    #[arg(long)]
+    pub checksum: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Modes, owners, sizes and times
+    #[arg(short)]
+    pub long: bool,
+    /// Names that begin with a dot, too
+    #[arg(short)]
+    pub all: bool,
+    /// Directories below, too
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What to list; default: /
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// Files to print, one after the other
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Every command, with its path.
+    fn all(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        let path = format!("{path} {}", command.get_name());
+        command.get_subcommands().for_each(|c| all(c, &path, found));
+        found.push((path, command.clone()));
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        Cli::command().debug_assert();
+        let mut found = Vec::new();
+        Cli::command().get_subcommands().for_each(|c| all(c, "forebay", &mut found));
+        assert!(found.len() > 10);
+        for (path, command) in found {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(text.contains("Example:"), "{path} has no example");
+        }
+    }
+
+    #[test]
+    fn programs_keep_their_options() {
+        let cli = Cli::try_parse_from(["forebay", "run", "-q", "--", "cmd", "--in", "x"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!() };
+        assert_eq!(run.command, ["cmd", "--in", "x"]);
+        assert!(Cli::try_parse_from(["forebay", "up", "--media", "tape:1G"]).is_err());
+        assert!(Cli::try_parse_from(["forebay", "up", "--from", "/x"]).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! `forebay exec`, and how a program comes to see a pool: the preloaded library, and the
+//! variables that tell it which pool.
+
+use crate::fail::{Fail, code};
+use crate::output::say;
+use crate::paths;
+use crate::up::absolute_dir;
+use forebay_client::{Pool, PoolState};
+use forebay_posix::Fs;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+const LIBRARY: &str = "libforebay_preload.so";
+
+/// Whether an entry of LD_PRELOAD is our library.
+pub fn is_our_library(entry: &[u8]) -> bool {
+    entry.rsplit(|&b| b == b'/').next() == Some(LIBRARY.as_bytes())
+}
+
+/// Where the library lies.
+pub fn library() -> Result<PathBuf, Fail> {
+    let found = if let Some(given) = std::env::var_os("FOREBAY_PRELOAD").filter(|p| !p.is_empty()) {
+        let given = PathBuf::from(given);
+        if !given.is_file() {
+            return Err(Fail::failed(format!(
+                "FOREBAY_PRELOAD names {}, which is no file; unset it or correct it",
+                given.display()
+            )));
+        }
+        std::path::absolute(&given).unwrap_or(given)
+    } else {
+        let executable = std::env::current_exe()
+            .map_err(|e| Fail::failed(format!("can't tell where this program lies: {e}")))?;
+        let dir = executable.parent().unwrap_or(Path::new("/"));
+        let up = dir.parent().unwrap_or(Path::new("/"));
+        let places = [dir.to_owned(), up.join("lib/forebay"), up.join("lib")];
+        places.iter().map(|p| p.join(LIBRARY)).find(|p| p.is_file()).ok_or_else(|| {
+            Fail::failed(format!(
+                "{LIBRARY} is neither in {} nor in {} nor in {}; install it there, or set FOREBAY_PRELOAD to its path",
+                places[0].display(), places[1].display(), places[2].display()
+            ))
+        })?
+    };
+    if found.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
+        return Err(Fail::failed(format!(
+            "{} can't be preloaded: LD_PRELOAD allows no space and no colon; set FOREBAY_PRELOAD to another path",
+            found.display()
+        )));
+    }
+    Ok(found)
+}
+
+/// The command, ready to start: program, arguments, environment.
+pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> {
+    let library = library()?;
+    let config = pool.config();
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| Fail::usage("there is no program to run"))?;
+    let mut prepared = if is_in_pool(pool, program)? {
+        // The kernel knows no such file; a shell inside the pool does.
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program);
+        shell
+    } else {
+        Command::new(program)
+    };
+    let mut preload = library.into_os_string().into_vec();
+    if let Some(others) = std::env::var_os("LD_PRELOAD") {
+        let others = others.into_vec();
+        let others = others.split(|&b| b == b':' || b == b' ');
+        for other in others.filter(|p| !p.is_empty() && !is_our_library(p)) {
+            preload.push(b':');
+            preload.extend_from_slice(other);
+        }
+    }
+    prepared
+        .args(arguments)
+        .env("LD_PRELOAD", OsString::from_vec(preload))
+        .env("FOREBAY_DIR", absolute_dir(pool))
+        .env("FOREBAY_MOUNT", &config.mount)
+        .env("FOREBAY_POOL", &config.name)
+        .env_remove("FOREBAY_CLI_BARE");
+    Ok(prepared)
+}
+
+/// Whether the program lies in the pool: by its path, or first found there on PATH.
+fn is_in_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
+    let mount = &pool.config().mount;
+    if program.is_empty() {
+        return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
+    }
+    if program.as_bytes().contains(&b'/') {
+        return Ok(paths::is_under(Path::new(program), mount));
+    }
+    let Some(path) = std::env::var_os("PATH") else { return Ok(false) };
+    for dir in std::env::split_paths(&path) {
+        let candidate = dir.join(program);
+        if dir.starts_with(mount) {
+            let inside = paths::in_pool(candidate.as_os_str(), mount);
+            let stat = Fs::new(pool.clone()).stat(&inside, true);
+            if stat.is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFREG && s.mode & 0o111 != 0) {
+                return Ok(true);
+            }
+        } else if rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok()
+            && candidate.is_file()
+        {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+/// Why a program could not be started, with the exit code of shells.
+pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
+    let program = program.to_string_lossy();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        let hint = "check its name and PATH; arguments come after --";
+        return Fail::new(code::NOT_FOUND, format!("{program}: there is no such program; {hint}"));
+    }
+    let hint = match error.raw_os_error() {
+        Some(libc::EACCES) => "; make it executable: chmod +x",
+        Some(libc::ENOEXEC) => "; does it begin with a #! line?",
+        _ => "",
+    };
+    Fail::new(code::NOT_EXECUTABLE, format!("{program}: can't be executed: {error}{hint}"))
+}
+
+/// Opens a pool for use.
+pub fn open(name: &str) -> Result<Arc<Pool>, Fail> {
+    let pool = Pool::open(name)?;
+    if Pool::state(name) == PoolState::Stale {
+        say(format!(
+            "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
+        ));
+    }
+    Ok(Arc::new(pool))
+}
+
+pub fn exec(name: &str, command: &[OsString]) -> Result<u8, Fail> {
+    let pool = open(name)?;
+    let mut prepared = prepare(&pool, command)?;
+    // What this process has of the pool must not pass for the program's.
+    let _ = pool.store().detach();
+    let error = prepared.exec();
+    Err(cannot_start(&command[0], &error))
+}

@@ -1,0 +1,72 @@
+//! Errors as the user sees them, and the exit codes.
+
+use forebay_client::PoolError;
+use std::fmt::Display;
+
+/// Exit codes. The table for users is [`TABLE`] and docs/reference/cli.md.
+pub mod code {
+    pub const OK: u8 = 0;
+    pub const FAILED: u8 = 1;
+    pub const USAGE: u8 = 2;
+    pub const NO_POOL: u8 = 3;
+    pub const STAGE_OUT: u8 = 120;
+    pub const STAGE_IN: u8 = 121;
+    pub const NOT_EXECUTABLE: u8 = 126;
+    pub const NOT_FOUND: u8 = 127;
+}
+
+/// The exit codes for `forebay help`.
+pub const TABLE: &str = "\
+Exit codes:
+    0  done
+    1  failed; the message says what to do
+    2  wrong usage
+    3  there is no such pool, or it can't be used
+  120  staging is incomplete (of `run`: stage-out; the pool stays)
+  121  stage-in of `run` failed; nothing was run
+  126  the program can't be executed
+  127  the program was not found
+  128+N  `run`: the program was killed by signal N
+  else  `run`, `exec`: the program's own exit code";
+
+/// Why a command ends, in one line, and the exit code.
+#[derive(Debug)]
+pub struct Fail {
+    pub code: u8,
+    pub message: String,
+}
+
+impl Fail {
+    pub fn new(code: u8, message: impl Display) -> Fail {
+        Fail { code, message: message.to_string() }
+    }
+
+    pub fn usage(message: impl Display) -> Fail {
+        Fail::new(code::USAGE, message)
+    }
+
+    pub fn failed(message: impl Display) -> Fail {
+        Fail::new(code::FAILED, message)
+    }
+
+    /// Prints it, if it has anything to say.
+    pub fn tell(&self) {
+        if !self.message.is_empty() {
+            crate::output::say(&self.message);
+        }
+    }
+}
+
+impl From<PoolError> for Fail {
+    fn from(e: PoolError) -> Fail {
+        let code = match e {
+            PoolError::Invalid(_) => code::USAGE,
+            PoolError::Exists(_) | PoolError::ExistsStale(_) | PoolError::Io { .. } => code::FAILED,
+            PoolError::Absent(_)
+            | PoolError::Foreign(_)
+            | PoolError::Damaged { .. }
+            | PoolError::Lost(_) => code::NO_POOL,
+        };
+        Fail::new(code, e)
+    }
+}

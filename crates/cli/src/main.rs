@@ -1,0 +1,92 @@
+//! `forebay`, the command line: pools on this node, staging, and programs in them.
+//!
+//! Thin: every command is a few calls to the crates below, plus words. What a person
+//! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
+//! what to do`, and an exit code that scripts can use (see [`fail::code`]).
+
+mod args;
+mod capacity;
+mod down;
+mod exec;
+mod fail;
+mod keeper;
+mod list;
+mod mount;
+mod output;
+mod paths;
+mod run;
+mod signals;
+mod stage;
+mod status;
+mod up;
+
+use args::{Cli, Command};
+use clap::Parser;
+use fail::{Fail, code};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    without_preload();
+    // A reader of our output that goes away is no error, unless there is work to finish.
+    let cli = Cli::parse();
+    if !matches!(cli.command, Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }) {
+        // SAFETY: no thread runs yet; SIG_DFL is a valid disposition.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+    match execute(cli) {
+        Ok(status) => ExitCode::from(status),
+        Err(fail) => {
+            fail.tell();
+            ExitCode::from(fail.code)
+        }
+    }
+}
+
+fn execute(cli: Cli) -> Result<u8, Fail> {
+    let given = cli.pool.clone();
+    let pool = cli.pool();
+    match cli.command {
+        Command::Up(a) => up::up(&pool, &a),
+        Command::Down(a) => down::down(&pool, a.force),
+        Command::Run(a) => run::run(given.as_deref(), &a),
+        Command::Exec(a) => exec::exec(&pool, &a.command),
+        Command::Stage(a) => stage::stage(&pool, &a),
+        Command::Ls(a) => list::ls(&pool, &a),
+        Command::Cat(a) => list::cat(&pool, &a.paths),
+        Command::Df(a) => status::df(&pool, a.json),
+        Command::Status(a) => status::status(&pool, a.json),
+        Command::Pools(a) => status::pools(a.json),
+        Command::Keeper { dir } => keeper::main(&dir),
+    }
+}
+
+/// Started by a program inside a pool, this one would open the pool twice: through the
+/// preloaded library and by itself. It only wants the latter, so it starts again.
+fn without_preload() {
+    const MARK: &str = "FOREBAY_CLI_BARE";
+    let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
+    let others: Vec<&[u8]> = list
+        .as_bytes()
+        .split(|&b| b == b':' || b == b' ')
+        .filter(|p| !p.is_empty() && !exec::is_our_library(p))
+        .collect();
+    if others.join(&b':').len() == list.len() || std::env::var_os(MARK).is_some() {
+        return;
+    }
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.args(std::env::args_os().skip(1)).env(MARK, "1");
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
+    }
+    if others.is_empty() {
+        command.env_remove("LD_PRELOAD");
+    } else {
+        use std::os::unix::ffi::OsStringExt;
+        command.env("LD_PRELOAD", OsString::from_vec(others.join(&b':')));
+    }
+    let error = command.exec();
+    Fail::new(code::FAILED, format!("can't start without the preloaded library: {error}")).tell();
+}

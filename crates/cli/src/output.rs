@@ -1,0 +1,68 @@
+//! Printing: data to stdout, words to stderr.
+
+use crate::fail::Fail;
+use std::io::Write;
+
+/// One line for the user, `forebay: …`. A stderr that can't be written is no reason to stop.
+pub fn say(message: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "forebay: {message}");
+}
+
+/// Data, as it is.
+pub fn write(bytes: &[u8]) -> Result<(), Fail> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Fail::failed("")),
+        Err(e) => Err(Fail::failed(format!("can't write to the standard output: {e}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A value as JSON, for programs.
+pub fn json(value: &impl serde::Serialize) -> Result<(), Fail> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Fail::failed(format!("can't write JSON: {e}")))?;
+    write((text + "\n").as_bytes())
+}
+
+/// `1.2 s`, `15 ms`: durations for people.
+pub fn seconds(s: f64) -> String {
+    match s {
+        s if s < 0.9995 => format!("{:.0} ms", s * 1000.0),
+        s if s < 99.95 => format!("{s:.1} s"),
+        s if s < 3600.0 => format!("{} min {} s", s as u64 / 60, s as u64 % 60),
+        s if s < 172_800.0 => format!("{} h {} min", s as u64 / 3600, s as u64 / 60 % 60),
+        s => format!("{} days {} h", s as u64 / 86_400, s as u64 / 3600 % 24),
+    }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A path or argument as a POSIX shell reads it back.
+pub fn quoted(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&b);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(seconds(0.0154), "15 ms");
+        assert_eq!(seconds(1.26), "1.3 s");
+        assert_eq!(seconds(0.9999), "1.0 s");
+        assert_eq!(seconds(125.0), "2 min 5 s");
+        assert_eq!(seconds(7300.0), "2 h 1 min");
+        assert_eq!(count(1, "file"), "1 file");
+        assert_eq!(quoted("/a/b"), "/a/b");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}

@@ -1,0 +1,84 @@
+//! Paths as the user writes them: in the pool, or SRC:DST pairs.
+
+use crate::fail::Fail;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A path inside the pool from what the user wrote: `/x`, `/fb/x` and `x` are the same.
+pub fn in_pool(written: &OsStr, mount: &str) -> Vec<u8> {
+    let bytes = written.as_bytes();
+    let rest = match bytes.strip_prefix(mount.as_bytes()) {
+        Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
+        _ => bytes,
+    };
+    if rest.starts_with(b"/") { rest.to_vec() } else { [b"/", rest].concat() }
+}
+
+/// Whether a path of the real file system would lie under the mount prefix.
+pub fn is_under(path: &Path, mount: &str) -> bool {
+    std::path::absolute(path).is_ok_and(|p| p.starts_with(mount))
+}
+
+/// `SRC:/DST` of `--in`, split at the last `:/`.
+pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
+    let bytes = text.as_bytes();
+    let at = bytes.windows(2).rposition(|w| w == b":/").filter(|&at| at > 0);
+    let Some(at) = at else {
+        return Err(Fail::usage(format!(
+            "--in '{}' is not SRC:/DST; write for example --in ./case:/case",
+            text.to_string_lossy()
+        )));
+    };
+    Ok((
+        PathBuf::from(OsStr::from_bytes(&bytes[..at])),
+        OsString::from_vec(bytes[at + 1..].to_vec()),
+    ))
+}
+
+/// `/SRC:DST` of `--out`, split at the first `:`.
+pub fn out_pair(text: &OsStr) -> Result<(OsString, PathBuf), Fail> {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|&b| b == b':').filter(|&at| at > 0 && at + 1 < bytes.len());
+    let Some(at) = at.filter(|_| bytes[0] == b'/') else {
+        return Err(Fail::usage(format!(
+            "--out '{}' is not /SRC:DST; write for example --out /results:./results",
+            text.to_string_lossy()
+        )));
+    };
+    let (src, dst) = (bytes[..at].to_vec(), &bytes[at + 1..]);
+    Ok((OsString::from_vec(src), PathBuf::from(OsStr::from_bytes(dst))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(text: &str) -> &OsStr {
+        OsStr::new(text)
+    }
+
+    #[test]
+    fn pool_paths() {
+        for written in ["/a/b", "/fb/a/b", "a/b"] {
+            assert_eq!(in_pool(os(written), "/fb"), b"/a/b");
+        }
+        assert_eq!(in_pool(os("/fb"), "/fb"), b"/");
+        assert_eq!(in_pool(os("/fbx"), "/fb"), b"/fbx");
+        assert!(is_under(Path::new("/fb/x"), "/fb"));
+        assert!(!is_under(Path::new("/fbx"), "/fb"));
+    }
+
+    #[test]
+    fn pairs() {
+        assert_eq!(in_pair(os("a:b:/c")).unwrap(), ("a:b".into(), "/c".into()));
+        assert_eq!(in_pair(os("/x:/y:/z")).unwrap(), ("/x:/y".into(), "/z".into()));
+        assert_eq!(out_pair(os("/a:b:/c")).unwrap(), ("/a".into(), "b:/c".into()));
+        for bad in ["", "a", ":/c", "a:b"] {
+            assert_eq!(in_pair(os(bad)).unwrap_err().code, 2, "{bad}");
+        }
+        for bad in ["", "/a", "/a:", "a:b", ":b"] {
+            assert_eq!(out_pair(os(bad)).unwrap_err().code, 2, "{bad}");
+        }
+    }
+}

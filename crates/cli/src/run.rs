@@ -1,0 +1,252 @@
+//! `forebay run`: a pool for one program.
+//!
+//! The order of things decides what a failure costs. Nothing is made before the arguments
+//! have been checked; the pool is removed only when every result has been staged out and
+//! verified, or was never made.
+
+use crate::args::Run;
+use crate::fail::{Fail, code};
+use crate::output::{quoted, say, seconds};
+use crate::signals::Relay;
+use crate::stage::{Way, summary, tell_troubles, transfer};
+use crate::{down, exec, paths, up};
+use forebay_client::Pool;
+use forebay_media::format_size;
+use forebay_posix::Fs;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long processes that the program has left behind may go on.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What of a run is to be told at its end.
+struct Account {
+    quiet: bool,
+    lines: Vec<String>,
+}
+
+impl Account {
+    fn note(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    fn tell(&self) {
+        if !self.quiet {
+            self.lines.iter().for_each(say);
+        }
+    }
+}
+
+pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
+    let relay = Relay::install();
+    let ins: Vec<(PathBuf, OsString)> =
+        a.stage_in.iter().map(|t| paths::in_pair(t)).collect::<Result<_, _>>()?;
+    let outs: Vec<(OsString, PathBuf)> =
+        a.stage_out.iter().map(|t| paths::out_pair(t)).collect::<Result<_, _>>()?;
+    exec::library()?;
+    let name = name.map_or_else(|| format!("run-{}", std::process::id()), str::to_owned);
+    let mut account = Account { quiet: a.quiet, lines: Vec::new() };
+
+    let began = Instant::now();
+    let (pool, why) = up::create(&name, &a.media)?;
+    let pool = Arc::new(pool);
+    let why = why.map(|w| format!(", {w}")).unwrap_or_default();
+    account.note(format!(
+        "pool '{name}' with {}{why}: {}",
+        up::describe(&pool.config().media),
+        seconds(began.elapsed().as_secs_f64())
+    ));
+
+    if let Err(fail) = bring(&pool, &ins, a.threads, &relay, &mut account) {
+        account.tell();
+        remove(pool, &name);
+        return Err(fail);
+    }
+
+    let began = Instant::now();
+    let status = match execute(&pool, &a.command, &relay) {
+        Ok(status) => status,
+        Err(fail) => {
+            account.tell();
+            remove(pool, &name);
+            return Err(fail);
+        }
+    };
+    account.note(format!(
+        "ran {}: {}, {}",
+        a.command[0].to_string_lossy(),
+        seconds(began.elapsed().as_secs_f64()),
+        describe(status)
+    ));
+    let left = down::users(&pool);
+    if !left.is_empty() && !a.keep && !down::wait_for_users(&pool, LINGER) {
+        say(format!("warning: ended what the program had left running: {}", down::named(&left)));
+        down::end_users(&pool);
+    }
+
+    let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
+    account.note(where_it_lay(&pool));
+    account.tell();
+    let exit = exit_code(status);
+    if !missing.is_empty() {
+        for words in &missing {
+            say(format!(
+                "the rest is still in the pool; fetch it with: forebay stage {words} --pool {}",
+                quoted(&name)
+            ));
+        }
+        return Err(Fail::new(
+            code::STAGE_OUT,
+            format!(
+                "stage-out is incomplete, so the pool '{name}' stays (the program: {}); when you have everything, remove it with: forebay down --pool {}",
+                describe(status),
+                quoted(&name)
+            ),
+        ));
+    }
+    if a.keep {
+        say(format!(
+            "the pool '{name}' stays; remove it with: forebay down --pool {}",
+            quoted(&name)
+        ));
+    } else {
+        remove(pool, &name);
+    }
+    Ok(exit)
+}
+
+/// Stages in. On failure nothing is run.
+fn bring(
+    pool: &Arc<Pool>,
+    pairs: &[(PathBuf, OsString)],
+    threads: usize,
+    relay: &Relay,
+    account: &mut Account,
+) -> Result<(), Fail> {
+    for (src, dst) in pairs {
+        let way = Way::In(src, dst);
+        let failed = |what: String| {
+            let end = "nothing was run, and the pool is removed";
+            Fail::new(code::STAGE_IN, format!("stage-in failed: {what}; {end}"))
+        };
+        let report = transfer(pool, &way, threads, false, &|| relay.stopped())
+            .map_err(|e| failed(e.to_string()))?;
+        tell_troubles(&report);
+        account.note(format!("staged {}: {}", way.words(), summary(&report)));
+        if !report.complete() {
+            let first = report.failures.first();
+            return Err(failed(
+                first.map_or("interrupted".into(), |f| format!("{}: {}", f.path, f.what)),
+            ));
+        }
+    }
+    if relay.stopped() {
+        return Err(Fail::new(
+            code::STAGE_IN,
+            "interrupted; nothing was run, and the pool is removed",
+        ));
+    }
+    Ok(())
+}
+
+/// Runs the program to its end, passing signals on to it.
+fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<ExitStatus, Fail> {
+    let mut prepared = exec::prepare(pool, command)?;
+    let mut child = prepared.spawn().map_err(|e| exec::cannot_start(&command[0], &e))?;
+    relay.pass_to(Some(child.id()));
+    // A signal may have come between the last look and now.
+    if relay.stopped() {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::TERM,
+        );
+    }
+    // Looks without reaping, so that no signal can go to a process that took over the id.
+    loop {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let id = WaitId::Pid(rustix::process::Pid::from_child(&child));
+        match waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Err(rustix::io::Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    relay.pass_to(None);
+    child.wait().map_err(|e| Fail::failed(format!("can't tell how the program ended: {e}")))
+}
+
+/// Stages out. The ways that are not complete, as arguments of `forebay stage`.
+fn fetch(
+    pool: &Arc<Pool>,
+    pairs: &[(OsString, PathBuf)],
+    threads: usize,
+    status: ExitStatus,
+    relay: &Relay,
+    account: &mut Account,
+) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (src, dst) in pairs {
+        let inside = paths::in_pool(src, &pool.config().mount);
+        let there = Fs::new(pool.clone()).stat(&inside, true);
+        if !status.success() && there == Err(rustix::io::Errno::NOENT) {
+            let src = src.to_string_lossy();
+            account
+                .note(format!("nothing staged out of {src}: the program failed without making it"));
+            continue;
+        }
+        let way = Way::Out(src, dst);
+        match transfer(pool, &way, threads, false, &|| relay.stopped()) {
+            Ok(report) => {
+                tell_troubles(&report);
+                account.note(format!("staged {}: {}", way.words(), summary(&report)));
+                if !report.complete() {
+                    missing.push(way.words());
+                }
+            }
+            Err(e) => {
+                say(e);
+                missing.push(way.words());
+            }
+        }
+    }
+    missing
+}
+
+/// How much each medium held.
+fn where_it_lay(pool: &Pool) -> String {
+    let media: Vec<String> = pool
+        .usage()
+        .iter()
+        .map(|u| format!("{} of {} in {}", format_size(u.used), format_size(u.capacity), u.spec))
+        .collect();
+    let records = pool.store().record_bytes().map_or("?".into(), format_size);
+    format!("the data lay: {}; records and small files {records}", media.join(", "))
+}
+
+fn remove(pool: Arc<Pool>, name: &str) {
+    down::end_users(&pool);
+    drop(pool);
+    if let Err(e) = Pool::destroy(name) {
+        say(format!("warning: the pool could not be removed: {e}"));
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// As shells have it.
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128u8.saturating_add(signal as u8),
+        (None, None) => code::FAILED,
+    }
+}

@@ -1,0 +1,73 @@
+//! Signals of `forebay run`: passed on to the program, or the end of staging.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+
+/// What ends a program politely.
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Where signals go.
+#[derive(Debug, Default)]
+pub struct Relay {
+    /// The program's process id while it runs.
+    child: AtomicI32,
+    /// A signal has come that no program took.
+    stopped: AtomicBool,
+}
+
+impl Relay {
+    /// Takes charge of the signals that this process does not ignore. Call it before any
+    /// thread is started.
+    pub fn install() -> Arc<Relay> {
+        let relay = Arc::new(Relay::default());
+        // SAFETY: plain calls with valid pointers to initialised memory.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in SIGNALS {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut action);
+                if action.sa_sigaction != libc::SIG_IGN {
+                    libc::sigaddset(&mut set, signal);
+                }
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            set
+        };
+        let own = relay.clone();
+        let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            loop {
+                // SAFETY: both outlive the call.
+                let (signal, code) = unsafe {
+                    let mut info: libc::siginfo_t = std::mem::zeroed();
+                    (libc::sigwaitinfo(&set, &mut info), info.si_code)
+                };
+                if signal > 0 {
+                    own.take(signal, code);
+                }
+            }
+        });
+        relay
+    }
+
+    fn take(&self, signal: i32, code: i32) {
+        let child = self.child.load(SeqCst);
+        if child <= 0 {
+            self.stopped.store(true, SeqCst);
+        } else if code != libc::SI_KERNEL {
+            // From the terminal it has reached the program already.
+            // SAFETY: the child isn't waited for before `child` is reset.
+            unsafe { libc::kill(child, signal) };
+        }
+    }
+
+    /// From now on signals go to this process, or to nobody.
+    pub fn pass_to(&self, child: Option<u32>) {
+        self.child.store(child.map_or(0, |c| c as i32), SeqCst);
+    }
+
+    /// Whether a signal asked us to stop.
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(SeqCst)
+    }
+}

@@ -1,0 +1,184 @@
+//! `forebay stage`, and staging as `forebay run` uses it: with progress and a summary.
+
+use crate::args::{Direction, Pair, Stage};
+use crate::fail::{Fail, code};
+use crate::output::{count, json, quoted, say, seconds};
+use crate::{exec, paths};
+use forebay_client::Pool;
+use forebay_media::format_size;
+use forebay_posix::Fs;
+use forebay_staging::{Options, Progress, Report, StageError, stage_in, stage_out};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::ffi::OsStr;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Failures that are told one by one.
+const TOLD: usize = 10;
+
+/// From where to where.
+pub enum Way<'a> {
+    In(&'a Path, &'a OsStr),
+    Out(&'a OsStr, &'a Path),
+}
+
+impl Way<'_> {
+    /// `in ./case /case`: as the command line has it.
+    pub fn words(&self) -> String {
+        match self {
+            Way::In(src, dst) => {
+                format!("in {} {}", quoted(&src.to_string_lossy()), quoted(&dst.to_string_lossy()))
+            }
+            Way::Out(src, dst) => {
+                format!("out {} {}", quoted(&src.to_string_lossy()), quoted(&dst.to_string_lossy()))
+            }
+        }
+    }
+}
+
+/// Stages, showing progress; `stop` is asked now and then whether to give up.
+pub fn transfer(
+    pool: &Arc<Pool>,
+    way: &Way<'_>,
+    threads: usize,
+    checksum: bool,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Report, StageError> {
+    let mount = &pool.config().mount;
+    let outside = match way {
+        Way::In(src, _) => src,
+        Way::Out(_, dst) => dst,
+    };
+    if paths::is_under(outside, mount) {
+        return Err(StageError {
+            path: outside.display().to_string(),
+            what: format!(
+                "lies under the mount prefix {mount}, where only programs in the pool see anything; name a path of the file system"
+            ),
+        });
+    }
+    let fs = Fs::new(pool.clone());
+    let progress = Progress::default();
+    let done = std::sync::Mutex::new(false);
+    let changed = std::sync::Condvar::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bar = None;
+            let began = Instant::now();
+            let mut over = done.lock().unwrap_or_else(|e| e.into_inner());
+            while !*over {
+                let waited = changed.wait_timeout(over, Duration::from_millis(100));
+                over = waited.unwrap_or_else(|e| e.into_inner()).0;
+                if stop() {
+                    progress.stop();
+                }
+                show(&mut bar, began, &progress);
+            }
+            if let Some(bar) = bar {
+                bar.finish_and_clear();
+            }
+        });
+        let result = match way {
+            Way::In(src, dst) => {
+                let options = Options { threads, checksum, ..Options::stage_in() };
+                stage_in(&fs, mount, src, &paths::in_pool(dst, mount), &options, &progress)
+            }
+            Way::Out(src, dst) => {
+                let options = Options { threads, checksum, ..Options::stage_out() };
+                stage_out(&fs, mount, &paths::in_pool(src, mount), dst, &options, &progress)
+            }
+        };
+        *done.lock().unwrap_or_else(|e| e.into_inner()) = true;
+        changed.notify_all();
+        result
+    })
+}
+
+/// Draws the progress, on a terminal and after a second.
+fn show(bar: &mut Option<ProgressBar>, began: Instant, progress: &Progress) {
+    if began.elapsed() < Duration::from_secs(1) || !std::io::stderr().is_terminal() {
+        return;
+    }
+    let bar = bar.get_or_insert_with(|| {
+        let style = ProgressStyle::with_template(
+            "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {msg} {eta}",
+        );
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        bar
+    });
+    bar.set_length(progress.bytes_found.load(Relaxed));
+    bar.set_position(progress.bytes_done.load(Relaxed));
+    let (files, of) = (progress.files_done.load(Relaxed), progress.files_found.load(Relaxed));
+    bar.set_message(format!("{files}/{of} files"));
+}
+
+/// `3 files, 1.2 GiB moved in 0.5 s (2.4 GiB/s), 7 unchanged`.
+pub fn summary(r: &Report) -> String {
+    let mut text = format!(
+        "{} with {} moved in {}",
+        count(r.moved_files, "file"),
+        format_size(r.moved_bytes),
+        seconds(r.seconds)
+    );
+    if r.moved_bytes > 1 << 20 && r.seconds > 0.0 {
+        let rate = (r.moved_bytes as f64 / r.seconds) as u64;
+        text += &format!(" ({}/s)", format_size(rate));
+    }
+    for (n, what) in [(r.unchanged, "unchanged"), (r.skipped, "skipped"), (r.failed, "failed")] {
+        if n > 0 {
+            text += &format!(", {n} {what}");
+        }
+    }
+    if r.interrupted {
+        text += ", interrupted";
+    }
+    text
+}
+
+/// Tells what went wrong and what was left out, some of it one by one.
+pub fn tell_troubles(r: &Report) {
+    for (list, kind, total) in
+        [(&r.warnings, "warning: ", r.warnings.len() as u64), (&r.failures, "", r.failed)]
+    {
+        for f in list.iter().take(TOLD) {
+            say(format!("{kind}{}: {}", f.path, f.what));
+        }
+        if total > TOLD as u64 {
+            say(format!("{kind}and {} more; see all with --json", total - TOLD as u64));
+        }
+    }
+}
+
+pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
+    let pool = exec::open(name)?;
+    let (pair, way): (&Pair, Way<'_>) = match &a.direction {
+        Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
+        Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),
+    };
+    let report = transfer(&pool, &way, pair.threads, pair.checksum, &|| false)
+        .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
+    if pair.json {
+        json(&report)?;
+    }
+    tell_troubles(&report);
+    if !pair.json {
+        say(format!("staged {}: {}", way.words(), summary(&report)));
+    }
+    if report.complete() {
+        return Ok(code::OK);
+    }
+    Err(Fail::new(
+        code::STAGE_OUT,
+        format!(
+            "staging is incomplete; stage the rest with: forebay stage {} --pool {}",
+            way.words(),
+            quoted(name)
+        ),
+    ))
+}

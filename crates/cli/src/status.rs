@@ -1,0 +1,181 @@
+//! `forebay df`, `status` and `pools`: what there is.
+
+use crate::down::{named, users};
+use crate::fail::{Fail, code};
+use crate::output::{json, seconds, write};
+use crate::up::absolute_dir;
+use forebay_client::{MediumUsage, Pool, PoolState};
+use forebay_media::format_size;
+use serde_json::{Value, json as value};
+use std::fmt::Write;
+
+/// A medium for programs.
+fn medium(u: &MediumUsage) -> Value {
+    value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
+             "reserved": u.reserved, "available": u.capacity.saturating_sub(u.used) })
+}
+
+/// Used of capacity, rounded up as df does.
+fn percent(used: u64, capacity: u64) -> String {
+    match capacity {
+        0 => "-".into(),
+        _ => format!("{}%", (u128::from(used) * 100).div_ceil(u128::from(capacity))),
+    }
+}
+
+/// Rows with aligned columns: those in `left` to the left, numbers to the right.
+fn table(rows: &[Vec<String>], left: &[usize]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (c, cell) in row.iter().enumerate() {
+            let w = widths[c];
+            let _ = if left.contains(&c) {
+                write!(line, "{cell:<w$}  ")
+            } else {
+                write!(line, "{cell:>w$}  ")
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
+    let pool = Pool::open(name)?;
+    let usage = pool.usage();
+    let mount = &pool.config().mount;
+    if as_json {
+        let media: Vec<Value> = usage.iter().map(medium).collect();
+        let records = pool.store().record_bytes().ok();
+        json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
+        return Ok(code::OK);
+    }
+    let mut rows =
+        vec![["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"].map(String::from).to_vec()];
+    for u in &usage {
+        rows.push(vec![
+            u.spec.to_string(),
+            format_size(u.capacity),
+            format_size(u.used),
+            format_size(u.capacity.saturating_sub(u.used)),
+            percent(u.used, u.capacity),
+            mount.clone(),
+        ]);
+    }
+    write(table(&rows, &[0, 5]).as_bytes())?;
+    Ok(code::OK)
+}
+
+fn state_words(state: &PoolState) -> String {
+    match state {
+        PoolState::Running => "running".into(),
+        PoolState::Stale => "stale".into(),
+        PoolState::Absent => "absent".into(),
+        PoolState::Damaged(_) => "damaged".into(),
+    }
+}
+
+pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
+    let pool = Pool::open(name)?;
+    let c = pool.config();
+    let state = Pool::state(name);
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs() as i64);
+    let uptime = now.saturating_sub(c.created).max(0);
+    let pids = users(&pool);
+    let records = pool.store().record_bytes().ok();
+    let usage = pool.usage();
+    if as_json {
+        json(&value!({
+            "name": c.name, "state": state_words(&state), "mount": c.mount,
+            "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
+            "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
+            "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+        }))?;
+        return Ok(code::OK);
+    }
+    let keeper = match pool.keeper_pid() {
+        Some(pid) => format!("process {pid}"),
+        None => format!("dead; start it again with: forebay up --reopen --pool {name}"),
+    };
+    let mut text = format!(
+        "pool       {}, {}\nup for     {}\nmounted on {}\ndirectory  {}\n",
+        c.name,
+        state_words(&state),
+        seconds(uptime as f64),
+        c.mount,
+        absolute_dir(&pool).display()
+    );
+    for (i, u) in usage.iter().enumerate() {
+        let label = if i == 0 { "media     " } else { "          " };
+        let _ = writeln!(
+            text,
+            "{label} {}: {} used ({}), {} reserved",
+            u.spec,
+            format_size(u.used),
+            percent(u.used, u.capacity),
+            format_size(u.reserved)
+        );
+    }
+    let _ = writeln!(text, "records    {}", records.map_or("?".into(), format_size));
+    let used_by = if pids.is_empty() { "nobody".into() } else { named(&pids) };
+    let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    write(text.as_bytes())?;
+    Ok(code::OK)
+}
+
+pub fn pools(as_json: bool) -> Result<u8, Fail> {
+    let listed = Pool::list();
+    if as_json {
+        let list: Vec<Value> = listed
+            .iter()
+            .map(|l| {
+                let why = match &l.state {
+                    PoolState::Damaged(why) => Some(why),
+                    _ => None,
+                };
+                value!({ "name": l.name, "dir": l.dir, "state": state_words(&l.state), "why": why })
+            })
+            .collect();
+        json(&list)?;
+        return Ok(code::OK);
+    }
+    let mut rows = vec![["Name", "State", "Media", "Mounted on"].map(String::from).to_vec()];
+    for l in &listed {
+        let (media, mount) = match (&l.state, Pool::open(&l.name)) {
+            (PoolState::Damaged(why), _) => (why.clone(), String::new()),
+            (_, Ok(pool)) => {
+                let c = pool.config();
+                let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();
+                (media.join(", "), c.mount.clone())
+            }
+            (_, Err(e)) => (e.to_string(), String::new()),
+        };
+        rows.push(vec![l.name.clone(), state_words(&l.state), media, mount]);
+    }
+    if listed.is_empty() {
+        crate::output::say("you have no pools on this node; start one with: forebay up");
+    } else {
+        write(table(&rows, &[0, 1, 2, 3]).as_bytes())?;
+    }
+    Ok(code::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align() {
+        let rows = [["a", "10"], ["bcd", "5"]].map(|r| r.map(String::from).to_vec());
+        assert_eq!(table(&rows, &[0]), "a    10\nbcd   5\n");
+        assert_eq!(percent(1, 1000), "1%");
+        assert_eq!(percent(0, 0), "-");
+    }
+}

@@ -1,0 +1,261 @@
+//! System calls on attributes: modes, owners, times, sizes by path, extended attributes.
+
+use crate::fds;
+use crate::paths::{PathCall, errno, on_path, value};
+use crate::stat::is_empty;
+use forebay_intercept::PASS;
+use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, READ, WRITE};
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::*;
+
+const NS: i64 = 1_000_000_000;
+
+/// The object behind a descriptor.
+fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
+    let (fs, open) = fds::pool_file(fd as i32)?;
+    Some((fs, ObjectId(fs.store().open_file(open).id.load(Relaxed))))
+}
+
+fn follow(no_follow: bool) -> Follow {
+    if no_follow { Follow::No } else { Follow::Yes }
+}
+
+/// access, faccessat, faccessat2.
+pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let mode = a[path + 1] as u32;
+    let flags = if p.nr == libc::SYS_faccessat2 { a[3] as i32 } else { 0 };
+    let want = (if mode & libc::R_OK as u32 != 0 { READ } else { 0 })
+        | (if mode & libc::W_OK as u32 != 0 { WRITE } else { 0 })
+        | (if mode & libc::X_OK as u32 != 0 { EXEC } else { 0 });
+    // SAFETY: the program's own arguments; here and in all functions below.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+            return value(fs.access(&crate::paths::place_of_open(fs, open), want).map(|()| 0));
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| fs.access(place, want).map(|()| 0))
+    }
+}
+
+/// chmod, fchmodat, fchmodat2.
+pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let mode = a[path + 1] as u32;
+    let flags = if p.nr == 452 { a[3] as i32 } else { 0 };
+    // SAFETY: see access.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            return fchmod(&[a[0], a[2], 0, 0, 0, 0]);
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| fs.change_mode(place.existing()?.id, mode).map(|()| 0))
+    }
+}
+
+/// fchmod.
+pub fn fchmod(a: &[i64; 6]) -> i64 {
+    let Some((fs, id)) = object(a[0]) else { return PASS };
+    value(fs.change_mode(id, a[1] as u32).map(|()| 0))
+}
+
+fn owner(n: i64) -> Option<u32> {
+    let n = n as u32;
+    (n != u32::MAX).then_some(n)
+}
+
+/// chown, lchown, fchownat.
+pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let (uid, gid) = (owner(a[path + 1]), owner(a[path + 2]));
+    let flags = if p.nr == libc::SYS_fchownat { a[4] as i32 } else { 0 };
+    // SAFETY: see access.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            return fchown(&[a[0], a[2], a[3], 0, 0, 0]);
+        }
+        let f = follow(p.nr == libc::SYS_lchown || flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.change_owner(place.existing()?.id, uid, gid).map(|()| 0)
+        })
+    }
+}
+
+/// fchown.
+pub fn fchown(a: &[i64; 6]) -> i64 {
+    let Some((fs, id)) = object(a[0]) else { return PASS };
+    value(fs.change_owner(id, owner(a[1]), owner(a[2])).map(|()| 0))
+}
+
+/// What utimensat and its older forms ask for.
+struct Times {
+    atime: Option<i64>,
+    mtime: Option<i64>,
+    /// Both are "now".
+    now: bool,
+}
+
+/// # Safety
+/// `ptr` is null or two struct timespec.
+unsafe fn timespecs(fs: &Fs, ptr: i64) -> Result<Times, Errno> {
+    let now = fs.now();
+    if ptr == 0 {
+        return Ok(Times { atime: Some(now), mtime: Some(now), now: true });
+    }
+    // SAFETY: the caller's promise.
+    let t = unsafe { *(ptr as *const [libc::timespec; 2]) };
+    let one = |t: &libc::timespec| match t.tv_nsec {
+        libc::UTIME_NOW => Ok(Some(now)),
+        libc::UTIME_OMIT => Ok(None),
+        0..NS => Ok(Some(t.tv_sec.saturating_mul(NS).saturating_add(t.tv_nsec))),
+        _ => Err(Errno::INVAL),
+    };
+    let both_now = t.iter().all(|t| t.tv_nsec == libc::UTIME_NOW);
+    Ok(Times { atime: one(&t[0])?, mtime: one(&t[1])?, now: both_now })
+}
+
+/// # Safety
+/// `ptr` is null or two struct timeval (`micro`), or a struct utimbuf.
+unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
+    if ptr == 0 {
+        // SAFETY: null is fine.
+        return unsafe { timespecs(fs, 0) };
+    }
+    if !micro {
+        // SAFETY: the caller's promise: actime, modtime.
+        let [a, m] = unsafe { *(ptr as *const [i64; 2]) };
+        let ns = |s: i64| Some(s.saturating_mul(NS));
+        return Ok(Times { atime: ns(a), mtime: ns(m), now: false });
+    }
+    // SAFETY: the caller's promise.
+    let t = unsafe { *(ptr as *const [libc::timeval; 2]) };
+    let one = |t: &libc::timeval| match t.tv_usec {
+        0..1_000_000 => Ok(Some(t.tv_sec.saturating_mul(NS) + t.tv_usec * 1000)),
+        _ => Err(Errno::INVAL),
+    };
+    Ok(Times { atime: one(&t[0])?, mtime: one(&t[1])?, now: false })
+}
+
+fn set_times(fs: &Fs, id: ObjectId, t: &Times) -> Result<i64, Errno> {
+    fs.change_times(id, t.atime, t.mtime, t.now).map(|()| 0)
+}
+
+/// utimensat; a null path means the descriptor.
+pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let flags = a[3] as i32;
+    // SAFETY: see access.
+    unsafe {
+        if a[1] == 0 || flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
+            let Some((fs, id)) = object(a[0]) else { return PASS };
+            return value(timespecs(fs, a[2]).and_then(|t| set_times(fs, id, &t)));
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, Some(0), 1, f, |fs, place| {
+            set_times(fs, place.existing()?.id, &timespecs(fs, a[2])?)
+        })
+    }
+}
+
+/// utime, utimes, futimesat.
+pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    // SAFETY: see access.
+    unsafe {
+        on_path(p, dirfd, path, Follow::Yes, |fs, place| {
+            let t = older_times(fs, a[path + 1], p.nr != libc::SYS_utime)?;
+            set_times(fs, place.existing()?.id, &t)
+        })
+    }
+}
+
+/// truncate.
+pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    // SAFETY: see access.
+    unsafe {
+        on_path(p, None, 0, Follow::Yes, |fs, place| {
+            let size = u64::try_from(a[1]).map_err(|_| Errno::INVAL)?;
+            if place.existing()?.kind == libc::S_IFDIR {
+                return Err(Errno::ISDIR);
+            }
+            let open = fs.open_place(place, libc::O_WRONLY, 0)?;
+            let result = fs.truncate_open(open, size);
+            fs.store().open_release(open).and(result).map(|()| 0)
+        })
+    }
+}
+
+// ---- extended attributes ----
+
+/// # Safety
+/// `ptr` is a C string.
+unsafe fn name<'a>(ptr: i64) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(ptr as *const libc::c_char) }.to_bytes()
+}
+
+/// Hands `bytes` to the program; with size 0 it only wants to know how many there are.
+///
+/// # Safety
+/// `buffer` has room for `size` bytes.
+unsafe fn give(bytes: &[u8], buffer: i64, size: i64) -> Result<i64, Errno> {
+    if size == 0 {
+        return Ok(bytes.len() as i64);
+    }
+    if (size as usize) < bytes.len() {
+        return Err(Errno::RANGE);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, bytes.len()) };
+    Ok(bytes.len() as i64)
+}
+
+fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
+    let mut all = Vec::new();
+    for name in fs.store().attributes(id)? {
+        all.extend_from_slice(&name);
+        all.push(0);
+    }
+    Ok(all)
+}
+
+/// What the twelve calls do to an object, the descriptor or path in `a[0]` apart.
+unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Errno> {
+    // SAFETY: see access.
+    unsafe {
+        match nr {
+            libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr => {
+                give(&fs.get_attribute(id, name(a[1]))?, a[2], a[3])
+            }
+            libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
+                let value: &[u8] = match a[3] as usize {
+                    0 => &[],
+                    n => std::slice::from_raw_parts(a[2] as *const u8, n),
+                };
+                fs.set_attribute(id, name(a[1]), value, a[4] as i32).map(|()| 0)
+            }
+            libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
+                give(&names(fs, id)?, a[1], a[2])
+            }
+            _ => fs.remove_attribute(id, name(a[1])).map(|()| 0),
+        }
+    }
+}
+
+/// The calls that take a path.
+pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
+    let a = p.args;
+    // SAFETY: see access.
+    unsafe {
+        on_path(p, None, 0, follow(no_follow), |fs, place| xattr(p.nr, a, fs, place.existing()?.id))
+    }
+}
+
+/// The calls that take a descriptor.
+pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
+    let Some((fs, id)) = object(a[0]) else { return PASS };
+    // SAFETY: see access.
+    unsafe { xattr(nr, a, fs, id) }.unwrap_or_else(errno)
+}

@@ -1,0 +1,240 @@
+//! Descriptors: real kernel numbers that stand for open files of the pool.
+//!
+//! The number is reserved in the kernel by duplicating one `O_PATH` descriptor, the
+//! placeholder. What it stands for is in the process's area of the control region. A
+//! filter byte per number tells the interception which calls concern us at all; while a
+//! vfork child runs in our memory, bytes are only ever set, never cleared.
+
+use crate::{locks, process, runtime};
+use forebay_intercept::raw;
+use forebay_posix::Fs;
+use forebay_store::{Errno, MAX_FDS, Store};
+use rustix::fd::IntoRawFd;
+use rustix::fs::{Mode, OFlags};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
+
+/// Not zero: calls on this number come to us.
+pub static FILTER: [AtomicU8; MAX_FDS] = [const { AtomicU8::new(0) }; MAX_FDS];
+static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
+
+/// Has calls on `fd` come to us.
+pub fn watch(fd: i32) {
+    if let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n)) {
+        f.store(1, Relaxed);
+    }
+}
+
+fn unwatch(fd: i32) {
+    if !process::in_vfork_child()
+        && let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n))
+    {
+        f.store(0, Relaxed);
+    }
+}
+
+/// Whether calls on `fd` concern us.
+pub fn watched(fd: i32) -> bool {
+    usize::try_from(fd).ok().and_then(|n| FILTER.get(n)).is_some_and(|f| f.load(Relaxed) != 0)
+}
+
+/// The open file behind `fd`, if it is one of the pool.
+pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
+    if !watched(fd) {
+        return None;
+    }
+    let fs = runtime::open_fs()?;
+    Some((fs, fs.store().fd_get(fd)?))
+}
+
+/// Whether any number stands for a file of the pool, or anything is mapped.
+pub fn any_open(store: &Store) -> bool {
+    let Ok(area) = store.area() else { return false };
+    area.fds[..store.fds_end()].iter().any(|f| f.load(Relaxed) != 0)
+        || area.maps.iter().any(|m| m.open.load(Relaxed) != 0)
+}
+
+/// Guards the library's own descriptors against a program that closes everything.
+pub fn protect_internal() {
+    // Their numbers are high; those beyond the filter can't be closed by accident of
+    // numbering, and close_range leaves them out.
+    for fd in 0..MAX_FDS as i32 {
+        if fd > 255 && forebay_media::is_internal(fd) {
+            watch(fd);
+        }
+    }
+}
+
+fn placeholder(fs: &Fs) -> Result<i32, Errno> {
+    let fd = PLACEHOLDER.load(Acquire);
+    if fd >= 0 {
+        return Ok(fd);
+    }
+    let path = fs.pool().dir().join("pool.json");
+    let opened = forebay_media::lift(rustix::fs::open(
+        &path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?);
+    let new = opened.into_raw_fd();
+    watch(new);
+    match PLACEHOLDER.compare_exchange(-1, new, AcqRel, Acquire) {
+        Ok(_) => Ok(new),
+        // Two threads at once: one descriptor more does no harm.
+        Err(other) => Ok(other),
+    }
+}
+
+/// A new descriptor for `open`, whose reference it takes over.
+///
+/// # Errors
+/// EMFILE.
+pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
+    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let result = placeholder(fs).and_then(|p| {
+        // SAFETY: duplicates a descriptor of ours.
+        let fd = unsafe { raw(libc::SYS_fcntl, [i64::from(p), i64::from(cmd), 0, 0, 0, 0]) };
+        check(fd).map(|fd| fd as i32)
+    });
+    match result.and_then(|fd| attach(fs, fd, open).map(|()| fd)) {
+        Ok(fd) => Ok(fd),
+        Err(e) => {
+            let _ = fs.store().open_release(open);
+            Err(e)
+        }
+    }
+}
+
+/// Makes `fd`, reserved in the kernel, stand for `open`.
+fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
+    match fs.store().fd_set(fd, Some(open)) {
+        Ok(before) => {
+            watch(fd);
+            if let Some(before) = before {
+                let _ = fs.store().open_release(before);
+            }
+            Ok(())
+        }
+        Err(e) => {
+            close_kernel(fd);
+            Err(e)
+        }
+    }
+}
+
+/// A kernel result as a `Result`.
+pub fn check(result: i64) -> Result<i64, Errno> {
+    if (-4095..0).contains(&result) {
+        Err(Errno::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result)
+    }
+}
+
+fn close_kernel(fd: i32) -> i64 {
+    // SAFETY: closing a number that the program asked to close, or one of ours.
+    unsafe { raw(libc::SYS_close, [i64::from(fd), 0, 0, 0, 0, 0]) }
+}
+
+/// close(2) of a watched descriptor.
+pub fn close(fd: i32) -> Result<i64, Errno> {
+    if forebay_media::is_internal(fd) {
+        if forebay_store::lmdb::is_opening() {
+            forebay_media::forget(fd);
+            unwatch(fd);
+            return check(close_kernel(fd));
+        }
+        return Err(Errno::BADF);
+    }
+    // Out of the table before the number is free for others.
+    let open = forget(fd);
+    let result = check(close_kernel(fd));
+    if let Some((fs, open)) = open {
+        locks::on_close(fs, open);
+        fs.store().open_release(open)?;
+    }
+    result
+}
+
+/// Takes `fd` out of the table.
+fn forget(fd: i32) -> Option<(&'static Fs, u32)> {
+    let fs = runtime::open_fs()?;
+    let open = fs.store().fd_set(fd, None).ok()??;
+    unwatch(fd);
+    Some((fs, open))
+}
+
+/// close_range(2).
+pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
+    let range = |a: u32, b: u32| {
+        // SAFETY: what the program asked for, our own descriptors left out.
+        unsafe {
+            raw(libc::SYS_close_range, [i64::from(a), i64::from(b), i64::from(flags), 0, 0, 0])
+        }
+    };
+    if first > last || flags & libc::CLOSE_RANGE_CLOEXEC != 0 {
+        return range(first, last);
+    }
+    if let Some(fs) = runtime::open_fs() {
+        let end = fs.store().fds_end() as u32;
+        for fd in first..last.saturating_add(1).min(end) {
+            if let Some((fs, open)) = forget(fd as i32) {
+                locks::on_close(fs, open);
+                let _ = fs.store().open_release(open);
+            }
+        }
+    }
+    let mut at = first;
+    let mut internal = forebay_media::internal();
+    internal.sort_unstable();
+    for fd in internal {
+        let fd = fd as u32;
+        if fd < at || fd > last {
+            continue;
+        }
+        if fd > at {
+            let result = range(at, fd - 1);
+            if result < 0 {
+                return result;
+            }
+        }
+        at = fd + 1;
+    }
+    if at <= last { range(at, last) } else { 0 }
+}
+
+/// dup, dup2, dup3 and fcntl's F_DUPFD, after the kernel has made `new` a copy of `old`.
+pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
+    if old == new {
+        return Ok(i64::from(new));
+    }
+    // What `new` was before is closed; what it is now is what `old` is.
+    let before = forget(new);
+    if let Some((fs, open)) = pool_file(old) {
+        fs.store().open_retain(open);
+        if let Err(e) = attach(fs, new, open) {
+            let _ = fs.store().open_release(open);
+            return Err(e);
+        }
+    }
+    if let Some((fs, open)) = before {
+        locks::on_close(fs, open);
+        let _ = fs.store().open_release(open);
+    }
+    Ok(i64::from(new))
+}
+
+/// dup2(2) and dup3(2).
+pub fn dup_onto(nr: i64, old: i32, new: i32, flags: i64) -> i64 {
+    if forebay_media::is_internal(new) || forebay_media::is_internal(old) {
+        return -i64::from(libc::EBADF);
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(nr, [i64::from(old), i64::from(new), flags, 0, 0, 0]) };
+    if result < 0 {
+        return result;
+    }
+    match duplicated(old, new) {
+        Ok(fd) => fd,
+        Err(e) => -i64::from(e.raw_os_error()),
+    }
+}

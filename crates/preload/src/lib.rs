@@ -1,0 +1,43 @@
+//! The preload face: an unmodified, dynamically linked program sees a pool under a path
+//! prefix.
+//!
+//! Loaded with `LD_PRELOAD`, it patches libc's system calls (crate `forebay-intercept`)
+//! so that those on paths under the prefix, and on descriptors opened there, are answered
+//! from the pool; all others go to the kernel. What it promises:
+//! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one
+//!   `O_PATH` descriptor, on which the kernel refuses to read or write. Which open file
+//!   it stands for is kept in shared memory, by number ([`fds`]), so that fork, exec and
+//!   vfork carry it over ([`process`], [`exec`]);
+//! - nothing of the pool is opened before the program first needs it;
+//! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the
+//!   program's terminal but one line if the pool can't be reached.
+//!
+//! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) tell it where to
+//! look; `forebay exec` sets them. Without them it does nothing.
+
+#![cfg(target_os = "linux")]
+
+mod alloc;
+mod attributes;
+mod dispatch;
+mod exec;
+mod fds;
+mod io;
+mod locks;
+mod map;
+mod names;
+mod paths;
+mod poll;
+mod process;
+mod runtime;
+mod stat;
+
+/// Runs when the library is loaded, before the program's `main`.
+extern "C" fn start() {
+    runtime::start();
+}
+
+// SAFETY: the loader calls the functions in this section; `start` takes no arguments.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

@@ -1,0 +1,418 @@
+//! System calls on names: open, mkdir, rename, link and their like.
+
+use crate::fds;
+use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
+use forebay_intercept::{PASS, raw};
+use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place, RenameMode};
+use std::ffi::CString;
+use std::sync::atomic::Ordering::*;
+
+/// open, creat, openat: arguments as openat's.
+pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let (flags, mode) = match p.nr {
+        libc::SYS_creat => (libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, a[1]),
+        libc::SYS_open => (a[1] as i32, a[2]),
+        _ => (a[2] as i32, a[3]),
+    };
+    // SAFETY: the program's own arguments; here and in all functions below.
+    unsafe { open_with(p, dirfd, path, flags, mode as u32) }
+}
+
+unsafe fn open_with(
+    p: PathCall<'_>,
+    dirfd: Option<usize>,
+    path: usize,
+    flags: i32,
+    mode: u32,
+) -> i64 {
+    if forebay_store::lmdb::is_opening() {
+        // LMDB's own files: out of the program's sight.
+        // SAFETY: LMDB's call.
+        let fd = unsafe { raw(p.nr, *p.args) };
+        return lift(fd);
+    }
+    let exclusive = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
+    let follow =
+        if flags & libc::O_NOFOLLOW != 0 || exclusive { Follow::No } else { Follow::Yes };
+    // SAFETY: see open.
+    unsafe {
+        on_path(p, dirfd, path, follow, |fs, place| {
+            let mode = if flags & (libc::O_CREAT | libc::O_TMPFILE) != 0 {
+                mode & 0o7777 & !paths::umask(fs)
+            } else {
+                0
+            };
+            let open = fs.open_place(place, flags, mode)?;
+            fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
+        })
+    }
+}
+
+/// openat2: with no restriction on how the path is resolved.
+pub unsafe fn openat2(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's path and struct open_how (flags, mode, resolve).
+    unsafe {
+        if matches!(locate(a[0] as i32, a[1]), Ok(Where::Kernel)) {
+            return PASS;
+        }
+        let how = a[2] as *const u64;
+        if a[3] < 24 || how.is_null() {
+            return errno(Errno::INVAL);
+        }
+        if *how.add(2) != 0 {
+            return errno(Errno::NOSYS);
+        }
+        let as_openat = [a[0], a[1], *how as i64, *how.add(1) as i64, 0, 0];
+        open(PathCall { nr: libc::SYS_openat, args: &as_openat }, Some(0), 1)
+    }
+}
+
+fn lift(fd: i64) -> i64 {
+    use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
+    if fd < 0 {
+        return fd;
+    }
+    // SAFETY: just opened, nobody else's.
+    let lifted = forebay_media::lift(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    let fd = lifted.into_raw_fd();
+    fds::watch(fd);
+    i64::from(fd)
+}
+
+/// mkdir, mkdirat.
+pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let mode = a[path + 1] as u32;
+    // SAFETY: see open.
+    unsafe {
+        on_path(p, dirfd, path, Follow::No, |fs, place| {
+            fs.make_dir(place, mode & 0o7777 & !paths::umask(fs)).map(|()| 0)
+        })
+    }
+}
+
+/// mknod, mknodat.
+pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let (mode, dev) = (a[path + 1] as u32, a[path + 2] as u64);
+    // SAFETY: see open.
+    unsafe {
+        on_path(p, dirfd, path, Follow::No, |fs, place| {
+            fs.make_node(place, mode & !paths::umask(fs), dev).map(|()| 0)
+        })
+    }
+}
+
+/// unlink, rmdir, unlinkat.
+pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let dir = p.nr == libc::SYS_rmdir
+        || p.nr == libc::SYS_unlinkat && a[2] as i32 & libc::AT_REMOVEDIR != 0;
+    // SAFETY: see open.
+    unsafe {
+        on_path(p, dirfd, path, Follow::No, |fs, place| {
+            if dir { fs.remove_dir(place) } else { fs.remove_file(place) }.map(|()| 0)
+        })
+    }
+}
+
+/// symlink, symlinkat.
+pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    // SAFETY: see open.
+    unsafe {
+        on_path(p, dirfd, path, Follow::No, |fs, place| {
+            let target = std::ffi::CStr::from_ptr(a[0] as *const libc::c_char);
+            fs.make_symlink(target.to_bytes(), place).map(|()| 0)
+        })
+    }
+}
+
+/// readlink, readlinkat.
+pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let (buffer, size) = (a[path + 1], a[path + 2]);
+    // SAFETY: see open.
+    unsafe {
+        if dirfd.is_some() && crate::stat::is_empty(a[path]) {
+            // A symbolic link opened with O_PATH.
+            return match fds::pool_file(a[0] as i32) {
+                Some((fs, open)) => {
+                    let place = paths::place_of_open(fs, open);
+                    value(fs.read_symlink(&place).map(|t| copy_cut(&t, buffer, size as usize)))
+                }
+                None => PASS,
+            };
+        }
+        let base = dirfd.map_or(libc::AT_FDCWD, |i| a[i] as i32);
+        match locate(base, a[path]) {
+            Ok(Where::Descriptor(fs, open)) => {
+                return value(fs.path_of_open(open).map(|p| {
+                    let full = visible(fs, &p);
+                    copy_cut(&full, buffer, size as usize)
+                }));
+            }
+            Ok(Where::Kernel) => return readlink_cwd(a[path], buffer, size),
+            _ => {}
+        }
+        if size <= 0 {
+            return errno(Errno::INVAL);
+        }
+        on_path(p, dirfd, path, Follow::No, |fs, place| {
+            Ok(copy_cut(&fs.read_symlink(place)?, buffer, size as usize))
+        })
+    }
+}
+
+/// `/proc/self/cwd` with the working directory in the pool.
+unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
+    // SAFETY: the program's path; null was sorted out by locate, but may come here.
+    let is_cwd = path > 4096
+        && unsafe { std::ffi::CStr::from_ptr(path as *const libc::c_char) } == c"/proc/self/cwd";
+    if is_cwd
+        && let Some(fs) = crate::runtime::open_fs()
+        && let Some(cwd) = paths::cwd(fs)
+    {
+        // SAFETY: the program's buffer.
+        return value(fs.store().path_of(cwd).map(|p| unsafe {
+            copy_cut(&visible(fs, &p), buffer, size as usize)
+        }));
+    }
+    PASS
+}
+
+/// A path of the pool as the program sees it.
+pub fn visible(fs: &Fs, path: &[u8]) -> Vec<u8> {
+    let mut full = fs.mount().to_vec();
+    if path != b"/" {
+        full.extend_from_slice(path);
+    }
+    full
+}
+
+/// One end of a rename or link.
+enum End {
+    Kernel,
+    Inside(&'static Fs, Box<Place>),
+    Outside(Vec<u8>),
+    /// /proc/self/fd/N of ours.
+    Open(&'static Fs, u32),
+}
+
+unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
+    // SAFETY: the program's path.
+    Ok(match unsafe { locate(dirfd, path)? } {
+        Where::Kernel => End::Kernel,
+        Where::Descriptor(fs, open) => End::Open(fs, open),
+        Where::Pool(fs, base, p) => match fs.walk(base, &p, follow) {
+            Ok(place) => End::Inside(fs, Box::new(place)),
+            Err(Fail::Errno(e)) => return Err(e),
+            Err(Fail::Outside(to)) => End::Outside(to),
+        },
+    })
+}
+
+/// Makes the call in the kernel with the ends that lead out of the pool replaced.
+unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [End; 2]) -> i64 {
+    let mut args = *p.args;
+    let mut texts = Vec::new();
+    for ((dirfd, path), end) in at.into_iter().zip(ends) {
+        let End::Outside(to) = end else { continue };
+        let Ok(text) = CString::new(to) else { return errno(Errno::NOENT) };
+        args[path] = text.as_ptr() as i64;
+        if let Some(i) = dirfd {
+            args[i] = i64::from(libc::AT_FDCWD);
+        }
+        texts.push(text);
+    }
+    // SAFETY: the program's own call; the texts live until here.
+    unsafe { raw(p.nr, args) }
+}
+
+/// rename, renameat, renameat2.
+pub unsafe fn rename(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let (from, to) = match p.nr {
+        libc::SYS_rename => ((None, 0), (None, 1)),
+        _ => ((Some(0), 1), (Some(2), 3)),
+    };
+    let flags = if p.nr == libc::SYS_renameat2 { a[4] as u32 } else { 0 };
+    let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
+    for _ in 0..10_000 {
+        // SAFETY: see open.
+        let ends = unsafe {
+            let source = end(fd(from.0), a[from.1], Follow::No);
+            let target = end(fd(to.0), a[to.1], Follow::No);
+            match (source, target) {
+                (Err(e), _) | (_, Err(e)) => return errno(e),
+                (Ok(s), Ok(t)) => [s, t],
+            }
+        };
+        match ends {
+            [End::Inside(fs, source), End::Inside(_, target)] => {
+                let mode = match flags {
+                    0 => RenameMode::Replace,
+                    libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                    _ => return errno(Errno::INVAL),
+                };
+                match fs.rename_places(&source, &target, mode) {
+                    Err(Errno::STALE) => {}
+                    other => return value(other.map(|()| 0)),
+                }
+            }
+            [End::Kernel, End::Kernel] => return PASS,
+            [End::Inside(_, p), _] => {
+                return errno(p.existing().err().unwrap_or(Errno::XDEV));
+            }
+            [_, End::Inside(..)] | [End::Open(..), _] | [_, End::Open(..)] => {
+                return errno(Errno::XDEV);
+            }
+            // SAFETY: see open.
+            ends => return unsafe { two_outside(p, [from, to], ends) },
+        }
+    }
+    errno(Errno::BUSY)
+}
+
+/// link, linkat.
+pub unsafe fn link(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let at = p.nr == libc::SYS_linkat;
+    let (from, to) = if at { ((Some(0), 1), (Some(2), 3)) } else { ((None, 0), (None, 1)) };
+    let flags = if at { a[4] as i32 } else { 0 };
+    let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
+    let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { Follow::Yes } else { Follow::No };
+    for _ in 0..10_000 {
+        // SAFETY: see open.
+        let ends = unsafe {
+            let source = if flags & libc::AT_EMPTY_PATH != 0 && crate::stat::is_empty(a[1]) {
+                match fds::pool_file(a[0] as i32) {
+                    Some((fs, open)) => Ok(End::Open(fs, open)),
+                    None => Ok(End::Kernel),
+                }
+            } else {
+                end(fd(from.0), a[from.1], follow)
+            };
+            match (source, end(fd(to.0), a[to.1], Follow::No)) {
+                (Err(e), _) | (_, Err(e)) => return errno(e),
+                (Ok(s), Ok(t)) => [s, t],
+            }
+        };
+        let result = match ends {
+            [End::Inside(fs, source), End::Inside(_, target)] => {
+                source.existing().and_then(|e| fs.make_link(e.id, &target))
+            }
+            [End::Open(fs, open), End::Inside(_, target)] => {
+                let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
+                fs.make_link(id, &target)
+            }
+            [End::Kernel, End::Kernel] => return PASS,
+            [End::Inside(..) | End::Open(..), _] | [_, End::Inside(..) | End::Open(..)] => {
+                Err(Errno::XDEV)
+            }
+            // SAFETY: see open.
+            ends => return unsafe { two_outside(p, [from, to], ends) },
+        };
+        if result != Err(Errno::STALE) {
+            return value(result.map(|()| 0));
+        }
+    }
+    errno(Errno::BUSY)
+}
+
+/// chdir.
+pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
+    let a = call.args;
+    // SAFETY: see open.
+    let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
+    let result = match located {
+        Err(e) => return errno(e),
+        Ok(Where::Kernel | Where::Descriptor(..)) => {
+            // SAFETY: the program's own call.
+            let result = unsafe { raw(libc::SYS_chdir, *a) };
+            if result == 0 {
+                leave();
+            }
+            return result;
+        }
+        Ok(Where::Pool(fs, base, p)) => {
+            fs.at(base, &p, Follow::Yes, |place| {
+                let e = place.existing()?;
+                if e.kind != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                fs.access(place, forebay_posix::EXEC)?;
+                enter(fs, e.id)
+            })
+        }
+    };
+    match result {
+        Ok(()) => 0,
+        Err(Fail::Errno(e)) => errno(e),
+        Err(Fail::Outside(to)) => {
+            // SAFETY: the program's own call, with the path it really means.
+            let result = unsafe { again_outside(call, None, 0, to) };
+            if result == 0 {
+                leave();
+            }
+            result
+        }
+    }
+}
+
+/// fchdir.
+pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
+    match fds::pool_file(a[0] as i32) {
+        Some((fs, open)) => {
+            let o = fs.store().open_file(open);
+            if o.kind.load(Relaxed) != libc::S_IFDIR {
+                return errno(Errno::NOTDIR);
+            }
+            value(enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0))
+        }
+        None => {
+            // SAFETY: the program's own call.
+            let result = unsafe { raw(libc::SYS_fchdir, *a) };
+            if result == 0 {
+                leave();
+            }
+            result
+        }
+    }
+}
+
+fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
+    fs.store().area()?.cwd.store(dir.0, Release);
+    paths::note_cwd(true);
+    Ok(())
+}
+
+fn leave() {
+    if let Some(fs) = crate::runtime::open_fs()
+        && paths::cwd(fs).is_some()
+        && let Ok(area) = fs.store().area()
+    {
+        area.cwd.store(0, Release);
+        paths::note_cwd(false);
+    }
+}
+
+/// getcwd.
+pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
+    let Some(fs) = crate::runtime::open_fs() else { return PASS };
+    let Some(cwd) = paths::cwd(fs) else { return PASS };
+    match fs.store().path_of(cwd) {
+        Err(e) => errno(e),
+        Ok(path) => {
+            let mut full = visible(fs, &path);
+            full.push(0);
+            if full.len() as i64 > a[1] {
+                return errno(Errno::RANGE);
+            }
+            // SAFETY: the program's buffer has room, as just seen.
+            unsafe { copy_cut(&full, a[0], full.len()) }
+        }
+    }
+}

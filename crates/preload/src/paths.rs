@@ -1,0 +1,354 @@
+//! Which paths lead into the pool.
+//!
+//! A path concerns us if it is absolute and under the mount prefix, or relative to a
+//! directory of the pool (the working directory, or a descriptor), or names one of our
+//! descriptors (`/proc/self/fd/N`, `/dev/stdin`). Everything else goes to the kernel
+//! untouched; that decision takes a few comparisons.
+
+use crate::{fds, runtime};
+use forebay_intercept::{PASS, raw};
+use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
+use forebay_store::Store;
+use std::borrow::Cow;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// Where a path leads.
+pub enum Where {
+    Kernel,
+    /// Into the pool: to this path, seen from this directory.
+    Pool(&'static Fs, ObjectId, Cow<'static, [u8]>),
+    /// To the open file behind a descriptor of ours.
+    Descriptor(&'static Fs, u32),
+}
+
+static CWD_INSIDE: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether the working directory may lie in the pool (in this process or in a vfork
+/// child of it: the area of the process says it exactly).
+pub fn note_cwd(inside: bool) {
+    if inside {
+        CWD_INSIDE.store(true, Release);
+    } else if !crate::process::in_vfork_child() {
+        CWD_INSIDE.store(false, Release);
+    }
+}
+
+/// The working directory, if it lies in the pool.
+pub fn cwd(fs: &Fs) -> Option<ObjectId> {
+    if !CWD_INSIDE.load(Acquire) {
+        return None;
+    }
+    match fs.store().area().ok()?.cwd.load(Acquire) {
+        0 => None,
+        id => Some(ObjectId(id)),
+    }
+}
+
+/// The umask, if it was asked for before.
+pub fn known_umask(store: &Store) -> Option<u32> {
+    store.area().ok()?.umask.load(Acquire).checked_sub(1)
+}
+
+/// The umask.
+pub fn umask(fs: &Fs) -> u32 {
+    if let Some(mask) = known_umask(fs.store()) {
+        return mask;
+    }
+    let mask = read_umask().unwrap_or(0o022);
+    if let Ok(area) = fs.store().area() {
+        area.umask.store(mask + 1, Release);
+    }
+    mask
+}
+
+/// From /proc: asking by umask(2) would change it for a moment, for all threads.
+fn read_umask() -> Option<u32> {
+    let status = std::fs::read("/proc/self/status").ok()?;
+    let line = status.split(|&b| b == b'\n').find(|l| l.starts_with(b"Umask:"))?;
+    u32::from_str_radix(std::str::from_utf8(&line[6..]).ok()?.trim(), 8).ok()
+}
+
+/// umask(2).
+pub fn set_umask(mask: i64) -> i64 {
+    // SAFETY: the program's own call.
+    let old = unsafe { raw(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]) };
+    if let Some(fs) = runtime::open_fs()
+        && fs.store().is_attached()
+        && let Ok(area) = fs.store().area()
+    {
+        area.umask.store((mask as u32 & 0o777) + 1, Release);
+    }
+    old
+}
+
+/// The bytes of a path that the program passed.
+///
+/// # Safety
+/// `ptr` is null or a C string that stays for the call.
+unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
+    if (0..4096).contains(&ptr) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { CStr::from_ptr(ptr as *const libc::c_char) }.to_bytes())
+}
+
+fn contains(path: &[u8], mark: &[u8]) -> bool {
+    path.len() >= mark.len() && path.windows(mark.len()).any(|w| w == mark)
+}
+
+/// Whether any component is empty, `.` or `..`.
+fn has_dots(path: &[u8]) -> bool {
+    contains(path, b"//") || contains(path, b"/.")
+}
+
+/// Joins and resolves `.`, `..` and doubled slashes by the text alone.
+fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut out: Vec<u8> = Vec::with_capacity(base.len() + path.len() + 1);
+    let base = if path.first() == Some(&b'/') { &b""[..] } else { base };
+    for part in base.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                let cut = out.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                out.truncate(cut);
+            }
+            _ => {
+                out.push(b'/');
+                out.extend_from_slice(part);
+            }
+        }
+    }
+    if out.is_empty() || (path.last() == Some(&b'/') && !out.is_empty()) {
+        out.push(b'/');
+    }
+    out
+}
+
+/// The part behind the mount prefix, if the path is under it.
+fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    match path.strip_prefix(mount)? {
+        b"" => Some(b"/"),
+        rest if rest[0] == b'/' => Some(rest),
+        _ => None,
+    }
+}
+
+/// Where `path`, relative to descriptor `dirfd`, leads.
+///
+/// # Errors
+/// ENOTDIR, EBADF; ENOTCONN if the pool can't be reached.
+///
+/// # Safety
+/// `ptr` is null or a C string.
+pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
+    let Some(settings) = runtime::settings() else { return Ok(Where::Kernel) };
+    // SAFETY: passed on.
+    let Some(path) = (unsafe { bytes(ptr) }) else { return Ok(Where::Kernel) };
+    match path.first() {
+        Some(b'/') => {
+            if let Some(rest) = under(settings.mount, path) {
+                return Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Borrowed(rest)));
+            }
+            if has_dots(path) && contains(path, settings.mark) {
+                let full = normalise(b"", path);
+                if let Some(rest) = under(settings.mount, &full) {
+                    let rest = keep_end(rest, path);
+                    return Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Owned(rest)));
+                }
+            }
+            if (path.starts_with(b"/proc/") || path.starts_with(b"/dev/"))
+                && let Some(fd) = named_descriptor(path)
+                && let Some((fs, open)) = fds::pool_file(fd)
+            {
+                return Ok(Where::Descriptor(fs, open));
+            }
+            Ok(Where::Kernel)
+        }
+        None => Ok(Where::Kernel),
+        _ if dirfd == libc::AT_FDCWD => {
+            if CWD_INSIDE.load(Acquire)
+                && let Some(fs) = runtime::open_fs()
+                && let Some(cwd) = cwd(fs)
+            {
+                return Ok(Where::Pool(fs, cwd, Cow::Borrowed(path)));
+            }
+            relative_to_kernel(settings, path, None)
+        }
+        _ => {
+            if let Some((fs, open)) = fds::pool_file(dirfd) {
+                let o = fs.store().open_file(open);
+                if o.kind.load(Relaxed) != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                let id = ObjectId(o.id.load(Relaxed));
+                return Ok(Where::Pool(fs, id, Cow::Borrowed(path)));
+            }
+            relative_to_kernel(settings, path, Some(dirfd))
+        }
+    }
+}
+
+/// A trailing `/`, `/.` or `/..` says that a directory is meant: keep the slash.
+fn keep_end(rest: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut rest = rest.to_vec();
+    if (path.ends_with(b"/.") || path.ends_with(b"/..")) && !rest.ends_with(b"/") {
+        rest.push(b'/');
+    }
+    rest
+}
+
+/// A path relative to a directory of the kernel's that still may lead under the prefix.
+fn relative_to_kernel(
+    settings: &runtime::Settings,
+    path: &[u8],
+    dirfd: Option<i32>,
+) -> Result<Where, Errno> {
+    if !contains(path, settings.mark) {
+        return Ok(Where::Kernel);
+    }
+    let mut link = [0u8; 40];
+    let name: &[u8] = match dirfd {
+        None => b"/proc/self/cwd\0",
+        Some(fd) => {
+            use std::io::Write;
+            let mut at = &mut link[..];
+            let _ = write!(at, "/proc/self/fd/{fd}\0");
+            &link
+        }
+    };
+    let mut base = [0u8; PATH_MAX];
+    // SAFETY: a C string and a buffer with its length.
+    let n = unsafe {
+        raw(
+            libc::SYS_readlink,
+            [name.as_ptr() as i64, base.as_mut_ptr() as i64, base.len() as i64, 0, 0, 0],
+        )
+    };
+    if n <= 0 {
+        return Ok(Where::Kernel);
+    }
+    let full = normalise(&base[..n as usize], path);
+    match under(settings.mount, &full) {
+        Some(rest) => {
+            let rest = keep_end(rest, path);
+            Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Owned(rest)))
+        }
+        None => Ok(Where::Kernel),
+    }
+}
+
+/// N of `/proc/self/fd/N`, `/dev/fd/N` and the like.
+fn named_descriptor(path: &[u8]) -> Option<i32> {
+    let number = match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => path.strip_prefix(b"/dev/fd/").or_else(|| {
+            let rest = path.strip_prefix(b"/proc/")?;
+            let cut = rest.iter().position(|&b| b == b'/')?;
+            let (who, rest) = rest.split_at(cut);
+            let me = crate::process::own_pid();
+            if who != b"self" && who != b"thread-self" && who != me.to_string().as_bytes() {
+                return None;
+            }
+            rest.strip_prefix(b"/fd/")
+        })?,
+    };
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// A place that stands for an open file.
+pub fn place_of_open(fs: &Fs, open: u32) -> Place {
+    let o = fs.store().open_file(open);
+    let entry = Entry { id: ObjectId(o.id.load(Relaxed)), kind: o.kind.load(Relaxed) };
+    let mut name = Vec::new();
+    if entry.kind != libc::S_IFDIR {
+        fs.store().open_name(o, &mut name);
+    }
+    let parent = ObjectId(o.parent.load(Relaxed));
+    fs.place_of(parent, Name::new(&name).unwrap_or_else(|_| Name::empty()), entry)
+}
+
+/// A system call that takes a path: its number and arguments.
+#[derive(Clone, Copy)]
+pub struct PathCall<'a> {
+    pub nr: i64,
+    pub args: &'a [i64; 6],
+}
+
+/// Runs `f` on the place that a path argument leads to; [`PASS`] if it isn't in the pool.
+/// `dirfd`: index of the directory descriptor, if there is
+/// one; `path`: index of the path.
+///
+/// # Safety
+/// The arguments are those of a system call of the program.
+pub unsafe fn on_path(
+    call: PathCall<'_>,
+    dirfd: Option<usize>,
+    path: usize,
+    follow: Follow,
+    mut f: impl FnMut(&Fs, &Place) -> Result<i64, Errno>,
+) -> i64 {
+    let base = dirfd.map_or(libc::AT_FDCWD, |i| call.args[i] as i32);
+    // SAFETY: the program's path.
+    match unsafe { locate(base, call.args[path]) } {
+        Ok(Where::Kernel) => PASS,
+        Ok(Where::Pool(fs, base, p)) => match fs.at(base, &p, follow, |place| f(fs, place)) {
+            Ok(value) => value,
+            Err(Fail::Errno(e)) => errno(e),
+            // SAFETY: the program's own call, with the path it really means.
+            Err(Fail::Outside(to)) => unsafe { again_outside(call, dirfd, path, to) },
+        },
+        Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
+            match f(fs, &place_of_open(fs, open)) {
+                Ok(value) => value,
+                Err(e) => errno(e),
+            }
+        }
+        Ok(Where::Descriptor(..)) => PASS,
+        Err(e) => errno(e),
+    }
+}
+
+/// Makes the call with another, absolute path.
+///
+/// # Safety
+/// As for the call itself.
+pub unsafe fn again_outside(
+    call: PathCall<'_>,
+    dirfd: Option<usize>,
+    path: usize,
+    to: Vec<u8>,
+) -> i64 {
+    let Ok(to) = CString::new(to) else { return errno(Errno::NOENT) };
+    let mut args = *call.args;
+    args[path] = to.as_ptr() as i64;
+    if let Some(i) = dirfd {
+        args[i] = i64::from(libc::AT_FDCWD);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { raw(call.nr, args) }
+}
+
+/// An error as a system call returns it.
+pub fn errno(e: Errno) -> i64 {
+    -i64::from(e.raw_os_error())
+}
+
+/// A result as a system call returns it.
+pub fn value(result: Result<i64, Errno>) -> i64 {
+    result.unwrap_or_else(errno)
+}
+
+/// Copies a path or link target to the program, cut to its buffer.
+///
+/// # Safety
+/// `buffer` has room for `size` bytes.
+pub unsafe fn copy_cut(bytes: &[u8], buffer: i64, size: usize) -> i64 {
+    let n = bytes.len().min(size);
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, n) };
+    n as i64
+}

@@ -1,0 +1,262 @@
+//! fork, vfork, exec and exit: carrying descriptors, working directory and umask over.
+//!
+//! A child gets a process slot of its own, filled before it runs with what the parent has
+//! open. A forked child adopts it. A vfork child (posix_spawn too) runs in the parent's
+//! memory: its thread *borrows* the slot until the child has called exec or ended, so
+//! that what it closes or redirects stays its own business. After exec the new program
+//! finds the slot by its number in the environment.
+
+use crate::{fds, paths, runtime};
+use forebay_intercept::{Call, raw};
+use forebay_store::process as slots;
+use forebay_store::{Errno, Store};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// A lock inside one process that a forked child can reset.
+pub struct ProcessLock(AtomicU32);
+
+/// Held until dropped.
+pub struct ProcessGuard<'a>(&'a ProcessLock, forebay_store::process::Critical);
+
+impl ProcessLock {
+    pub const fn new() -> ProcessLock {
+        ProcessLock(AtomicU32::new(0))
+    }
+
+    /// Waits for the lock. Held only for short moments, with signals kept out.
+    pub fn hold(&self) -> ProcessGuard<'_> {
+        let critical = slots::Critical::enter();
+        while self.0.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+        ProcessGuard(self, critical)
+    }
+
+    pub fn reset(&self) {
+        self.0.store(0, Release);
+    }
+}
+
+impl Drop for ProcessGuard<'_> {
+    fn drop(&mut self) {
+        let _ = &self.1;
+        self.0.reset();
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+thread_local! {
+    /// Slot prepared for the child that this thread is making.
+    static PREPARED: Cell<u32> = const { Cell::new(NONE) };
+    /// Memory that a vfork child allocated for exec: freed by the parent.
+    static LEFT_BY_CHILD: Cell<*mut Vec<Vec<u8>>> = const { Cell::new(std::ptr::null_mut()) };
+    static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This process's id.
+pub fn own_pid() -> u32 {
+    slots::pid()
+}
+
+/// Whether this thread runs the child of a vfork, in the parent's memory.
+pub fn in_vfork_child() -> bool {
+    IN_VFORK_CHILD.with(Cell::get)
+}
+
+/// Leaves memory for the parent to free, if this is a vfork child.
+pub fn leave_to_parent(memory: Vec<Vec<u8>>) {
+    if in_vfork_child() {
+        LEFT_BY_CHILD.with(|l| {
+            let list = l.get();
+            let list = if list.is_null() { Box::into_raw(Box::default()) } else { list };
+            l.set(list);
+            // SAFETY: made by into_raw here, only used by this thread.
+            unsafe { (*list).extend(memory) };
+        });
+    }
+}
+
+fn clone_flags(call: &Call) -> u64 {
+    match call.nr {
+        libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
+        libc::SYS_clone => call.args[0] as u64,
+        // SAFETY: clone3's first argument points to its arguments, flags first.
+        libc::SYS_clone3 => unsafe { *(call.args[0] as *const u64) },
+        _ => 0,
+    }
+}
+
+fn shares_memory(flags: u64) -> bool {
+    flags & libc::CLONE_VM as u64 != 0
+}
+
+/// Before fork and the like.
+pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
+    let Some(fs) = runtime::open_fs() else { return };
+    let store = fs.store();
+    if in_vfork_child() || !store.is_attached() {
+        return;
+    }
+    let flags = clone_flags(call);
+    // A child that shares memory but doesn't suspend its parent is a thread in all but
+    // name, and one that shares the descriptor table needs no copy of it.
+    if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
+        return;
+    }
+    if fds::any_open(store) || paths::cwd(fs).is_some() || paths::known_umask(store).is_some() {
+        let slot = prepare(store).unwrap_or(NONE);
+        PREPARED.with(|p| p.set(slot));
+    }
+}
+
+/// Makes a slot with copies of this process's descriptors.
+fn prepare(store: &Store) -> Result<u32, Errno> {
+    let slot = slots::reserve(store.control())?;
+    let area = store.map_area(slot)?;
+    let from = store.area()?;
+    // SAFETY: just mapped, made of atomics; unmapped below.
+    let to = unsafe { &*area };
+    let end = store.fds_end();
+    store.control().process(slot as usize).fds_end.store(end as u32, Release);
+    for (from, to) in from.fds[..end].iter().zip(&to.fds) {
+        let open = from.load(Acquire);
+        if open != 0 {
+            store.open_retain(open - 1);
+        }
+        if to.load(Relaxed) != open {
+            to.store(open, Release);
+        }
+    }
+    for (from, to) in from.maps.iter().zip(&to.maps) {
+        let open = from.open.load(Acquire);
+        if open != 0 {
+            store.open_retain(open - 1);
+            to.address.store(from.address.load(Relaxed), Relaxed);
+            to.len.store(from.len.load(Relaxed), Relaxed);
+            to.open.store(open, Release);
+        }
+    }
+    to.cwd.store(from.cwd.load(Acquire), Release);
+    to.umask.store(from.umask.load(Acquire), Release);
+    // SAFETY: nothing refers to it any more.
+    unsafe { store.unmap_area(area) };
+    Ok(slot)
+}
+
+/// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
+pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
+    let flags = clone_flags(call);
+    let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
+    if shares_memory(flags) && !vfork {
+        return;
+    }
+    match (ret == 0, vfork) {
+        (true, true) => begin_vfork_child(),
+        (true, false) => begin_forked_child(),
+        (false, _) => end_in_parent(ret, vfork),
+    }
+}
+
+fn begin_vfork_child() {
+    IN_VFORK_CHILD.with(|c| c.set(true));
+    let slot = PREPARED.with(|p| p.replace(NONE));
+    let Some(fs) = runtime::open_fs() else { return };
+    let store = fs.store();
+    if slot == NONE {
+        store.borrow_later();
+        return;
+    }
+    slots::claim(store.control(), slot);
+    match store.map_area(slot) {
+        Ok(area) => store.lend(slot, area),
+        Err(_) => store.borrow_later(),
+    }
+}
+
+fn begin_forked_child() {
+    let slot = PREPARED.with(|p| p.replace(NONE));
+    IN_VFORK_CHILD.with(|c| c.set(false));
+    crate::locks::after_fork_in_child();
+    runtime::after_fork_in_child();
+    let Some(fs) = runtime::open_fs() else { return };
+    let store = fs.store();
+    if slot != NONE {
+        slots::claim(store.control(), slot);
+        // Without its area the child sees no descriptors of the pool, and says EBADF.
+        let _ = store.adopt(slot);
+    }
+}
+
+fn end_in_parent(ret: i64, vfork: bool) {
+    if vfork && in_vfork_child() {
+        IN_VFORK_CHILD.with(|c| c.set(false));
+        if let Some(fs) = runtime::open_fs() {
+            fs.store().end_lending();
+        }
+        let left = LEFT_BY_CHILD.with(|l| l.replace(std::ptr::null_mut()));
+        if !left.is_null() {
+            // SAFETY: made by into_raw in leave_to_parent; the child is gone.
+            drop(unsafe { Box::from_raw(left) });
+        }
+    }
+    let slot = PREPARED.with(|p| p.replace(NONE));
+    if slot == NONE || ret > 0 {
+        return;
+    }
+    if let Some(fs) = runtime::open_fs() {
+        let _ = fs.store().release_slot(slot);
+    }
+}
+
+/// Takes over what the program before exec had open.
+pub fn resume_after_exec(slot: u32) {
+    let Ok(fs) = runtime::fs() else { return };
+    let store = fs.store();
+    if slot as usize >= forebay_store::control::MAX_PROCESSES
+        || !slots::is_mine(store.control(), slot)
+        || store.adopt(slot).is_err()
+    {
+        return;
+    }
+    let Ok(area) = store.area() else { return };
+    for map in &area.maps {
+        // Mappings don't survive exec.
+        if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
+            let _ = store.open_release(open);
+        }
+    }
+    for fd in 0..store.fds_end() as i32 {
+        if store.fd_get(fd).is_none() {
+            continue;
+        }
+        // SAFETY: asks the kernel for a flag.
+        let flags = unsafe {
+            raw(libc::SYS_fcntl, [i64::from(fd), i64::from(libc::F_GETFD), 0, 0, 0, 0])
+        };
+        if flags < 0 {
+            // Close-on-exec has closed it.
+            if let Ok(Some(open)) = store.fd_set(fd, None) {
+                let _ = store.open_release(open);
+            }
+        } else {
+            fds::watch(fd);
+        }
+    }
+    paths::note_cwd(area.cwd.load(Acquire) != 0);
+}
+
+/// Before the process ends: writes open files back at once instead of leaving it to the
+/// keeper.
+pub fn before_exit() {
+    let Some(fs) = runtime::open_fs() else { return };
+    let store = fs.store();
+    if in_vfork_child() {
+        if let Some(slot) = store.lent() {
+            let _ = store.release_slot(slot);
+        }
+        return;
+    }
+    let _ = store.detach();
+}
