@@ -3,7 +3,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for function in ["malloc", "calloc", "realloc", "free"] {
+    for function in ["malloc", "calloc", "realloc", "free", "strdup"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
     }
 }

@@ -63,13 +63,16 @@ pub fn down(name: &str, force: bool) -> Result<u8, Fail> {
             return Ok(code::OK);
         }
         (PoolState::Absent, false) => return Err(PoolError::Absent(name.to_owned()).into()),
-        (PoolState::Damaged(_), true) => {}
-        (state, _) => {
+        // Whom it belongs to is looked at once more before anything is removed.
+        (_, true) => {
+            if let Ok(pool) = Pool::open(name) {
+                end_users(&pool);
+            }
+        }
+        (state, false) => {
             let pool = Pool::open(name)?;
             let pids = users(&pool);
-            if force {
-                end_users(&pool);
-            } else if !pids.is_empty() {
+            if !pids.is_empty() {
                 return Err(Fail::failed(format!(
                     "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",
                     named(&pids)

@@ -3,7 +3,6 @@
 use crate::fail::Fail;
 use crate::output::say;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +29,6 @@ pub fn start(dir: &Path) -> Result<(), Fail> {
         .arg(dir)
         .current_dir("/")
         .env_remove("LD_PRELOAD")
-        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(output)
@@ -67,7 +65,7 @@ fn is_ready(out: &std::process::ChildStdout) -> bool {
 
 /// `forebay keeper`: runs until the pool is removed.
 pub fn main(dir: &Path) -> Result<u8, Fail> {
-    // Of a session of its own; it fails if it leads one already, which is as good.
+    // Of a session of its own, so that no terminal ends it. Fails where it leads one already.
     let _ = rustix::process::setsid();
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
     unsafe { libc::close_range(3, u32::MAX, 0) };

@@ -1,14 +1,76 @@
 //! The library's own allocator: the program's malloc is never called.
 //!
 //! Rust code gets it as the global allocator; the C code linked in (LMDB) because the
-//! linker redirects its malloc, calloc, realloc and free here (`--wrap`, see build.rs).
+//! linker redirects its malloc, calloc, realloc, free and strdup here (`--wrap`, see build.rs).
 
-use dlmalloc::GlobalDlmalloc;
+use dlmalloc::Dlmalloc;
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// dlmalloc behind a lock that can be held over a fork.
+struct Allocator {
+    locked: AtomicBool,
+    heap: UnsafeCell<Dlmalloc>,
+}
+
+// SAFETY: the heap is only used with the lock held.
+unsafe impl Sync for Allocator {}
 
 #[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+static ALLOCATOR: Allocator =
+    Allocator { locked: AtomicBool::new(false), heap: UnsafeCell::new(Dlmalloc::new()) };
+
+impl Allocator {
+    fn lock(&self) {
+        while self.locked.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+        self.lock();
+        // SAFETY: the lock is held.
+        let result = f(unsafe { &mut *self.heap.get() });
+        self.locked.store(false, Release);
+        result
+    }
+}
+
+// SAFETY: dlmalloc does what GlobalAlloc asks, under a lock.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
+        // SAFETY: passed on, here and below.
+        self.with(|h| unsafe { h.malloc(l.size(), l.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
+    }
+
+    unsafe fn realloc(&self, p: *mut u8, l: Layout, size: usize) -> *mut u8 {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), size) })
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
+    }
+}
+
+/// Holds the heap still while the process forks: the child must not inherit it half
+/// changed by another thread. Nothing may allocate until [`after_fork`].
+pub fn before_fork() {
+    ALLOCATOR.lock();
+}
+
+/// Ends [`before_fork`], in parent and child.
+pub fn after_fork() {
+    ALLOCATOR.locked.store(false, Release);
+}
 
 /// Bytes before each block that C gets, which hold its size. Keeps 16-byte alignment.
 const HEAD: usize = 16;
@@ -87,5 +149,20 @@ unsafe extern "C" fn __wrap_free(old: *mut c_void) {
         if let Some(l) = layout(block.cast::<usize>().read()) {
             ALLOCATOR.dealloc(block, l);
         }
+    }
+}
+
+/// # Safety
+/// As strdup(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_strdup(text: *const std::ffi::c_char) -> *mut std::ffi::c_char {
+    // SAFETY: the caller passes a C string; the copy has room for it.
+    unsafe {
+        let len = std::ffi::CStr::from_ptr(text).to_bytes_with_nul().len();
+        let copy = __wrap_malloc(len).cast::<std::ffi::c_char>();
+        if !copy.is_null() {
+            std::ptr::copy_nonoverlapping(text, copy, len);
+        }
+        copy
     }
 }

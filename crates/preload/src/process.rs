@@ -94,12 +94,19 @@ fn shares_memory(flags: u64) -> bool {
 
 /// Before fork and the like.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
+    let flags = clone_flags(call);
+    prepare_child(flags);
+    if !shares_memory(flags) {
+        crate::alloc::before_fork();
+    }
+}
+
+fn prepare_child(flags: u64) {
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if in_vfork_child() || !store.is_attached() {
         return;
     }
-    let flags = clone_flags(call);
     // A child that shares memory but doesn't suspend its parent is a thread in all but
     // name, and one that shares the descriptor table needs no copy of it.
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
@@ -149,7 +156,9 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     let flags = clone_flags(call);
     let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
-    if shares_memory(flags) && !vfork {
+    if !shares_memory(flags) {
+        crate::alloc::after_fork();
+    } else if !vfork {
         return;
     }
     match (ret == 0, vfork) {

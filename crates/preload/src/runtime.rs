@@ -62,8 +62,6 @@ pub fn start() {
     let preload = variable(PRELOAD).unwrap_or(c"");
     let settings = Box::new(Settings { dir, mount, mark, preload });
     SETTINGS.store(Box::leak(settings), Release);
-    // SAFETY: called once, before any fork of this program.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
     // SAFETY: a constructor, before the program's own threads; the hooks are static.
     if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, Some(dir)) } {
         complain(&format!("the pool under {} is out of reach: {e}", text(mount)));

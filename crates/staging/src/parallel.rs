@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Calls `each` once per item, from at most `threads` threads; returns when all are done.
 /// Items are taken in order, one at a time, so that a long one holds up nothing else.
-pub fn for_each<T: Sync>(threads: usize, items: &[T], each: impl Fn(&T) + Sync) {
+pub fn for_each<'t, T: Sync>(threads: usize, items: &'t [T], each: impl Fn(&'t T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {

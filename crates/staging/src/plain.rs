@@ -11,6 +11,7 @@ pub struct PlainPlace;
 
 const NS: i64 = 1_000_000_000;
 
+#[allow(clippy::unnecessary_cast, reason = "the widths differ between architectures")]
 fn meta(s: &fs::Stat) -> Meta {
     let time = |sec: i64, ns: i64| sec.saturating_mul(NS).saturating_add(ns);
     Meta {

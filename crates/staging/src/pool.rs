@@ -20,12 +20,12 @@ impl<'f> PoolPlace<'f> {
 fn meta(s: &Stat) -> Meta {
     Meta {
         dev: 0,
-        ino: s.ino as u64,
-        mode: s.mode as u32,
-        nlink: s.nlink as u64,
+        ino: s.ino,
+        mode: s.mode,
+        nlink: u64::from(s.nlink),
         uid: s.uid,
         gid: s.gid,
-        size: s.size as u64,
+        size: s.size,
         atime: s.atime,
         mtime: s.mtime,
         ctime: s.ctime,

@@ -21,9 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Files from this size on are copied by several threads.
 const LARGE: u64 = 2 * RANGE;
-/// Files from this size on are synced one by one, before they are read back; smaller ones
-/// all at once at the end.
+/// Files from this size on are synced one by one, before they are read back.
 const SYNC_EACH: u64 = 1 << 20;
+/// So many smaller ones are synced together, before they get their names.
+const SYNC_BATCH: usize = 4096;
 
 /// One object of the source, by its path below the source's root.
 struct Entry {
@@ -34,6 +35,8 @@ struct Entry {
 /// What came of one file.
 enum Outcome {
     Moved(u64),
+    /// Complete under this name; it gets its own when it is on stable storage.
+    Waiting(Vec<u8>, u64),
     Unchanged,
     Failed(String),
     Stopped,
@@ -204,7 +207,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
         if self.options.sync
             && self.ledger.with(|r| r.moved_files + r.directories > 0)
-            && let Err(e) = self.to.sync_all(split(&self.dst).0)
+            && let Err(e) =
+                self.to.sync_all(if levels.is_empty() { split(&self.dst).0 } else { &self.dst })
         {
             self.fail_target(b"", "writing to stable storage", e);
         }
@@ -319,9 +323,12 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
         self.ledger.with(|r| r.files += (small.len() + large.len() + links.len()) as u64);
 
-        for_each(self.threads, &small, |e| self.move_one(e, 1));
+        for batch in small.chunks(if self.options.sync { SYNC_BATCH } else { usize::MAX }) {
+            self.move_batch(batch);
+        }
         for e in &large {
-            self.move_one(e, self.threads);
+            let outcome = self.move_one(e, self.threads);
+            self.note(e, outcome);
         }
         for_each(self.threads, &links, |(entry, leader)| {
             let list = if leader % 2 == 1 { &large } else { &small };
@@ -334,15 +341,39 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         });
     }
 
-    fn move_one(&self, entry: &Entry, threads: usize) {
-        let outcome = if self.progress.stopped() {
+    fn move_batch(&self, batch: &[Entry]) {
+        let waiting = Mutex::new(Vec::new());
+        for_each(self.threads, batch, |e| match self.move_one(e, 1) {
+            Outcome::Waiting(part, bytes) => lock(&waiting).push((e, part, bytes)),
+            outcome => self.note(e, outcome),
+        });
+        let waiting = waiting.into_inner().unwrap_or_else(|e| e.into_inner());
+        let Some((_, part, _)) = waiting.first() else { return };
+        let synced = self.to.sync_all(split(part).0);
+        for_each(self.threads, &waiting, |(e, part, bytes)| {
+            let outcome = match synced {
+                Ok(()) => match self.put_in_place(part, &self.target(&e.below)) {
+                    Ok(()) => Outcome::Moved(*bytes),
+                    Err(what) => Outcome::Failed(what),
+                },
+                Err(error) => {
+                    let _ = self.to.unlink(part);
+                    let why = self.to.explain(error);
+                    Outcome::Failed(format!("can't be written to stable storage: {why}"))
+                }
+            };
+            self.note(e, outcome);
+        });
+    }
+
+    fn move_one(&self, entry: &Entry, threads: usize) -> Outcome {
+        if self.progress.stopped() {
             Outcome::Stopped
         } else if entry.meta.is_symlink() {
             self.symlink(entry)
         } else {
             self.file(entry, threads)
-        };
-        self.note(entry, outcome);
+        }
     }
 
     fn note(&self, entry: &Entry, outcome: Outcome) {
@@ -352,6 +383,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
                 r.moved_files += 1;
                 r.moved_bytes += bytes;
             }),
+            Outcome::Waiting(..) => unreachable!("only in a batch"),
             Outcome::Unchanged => self.ledger.with(|r| r.unchanged += 1),
             Outcome::Failed(what) => {
                 self.ledger.fail(self.to.show(&self.target(&entry.below)), what);
@@ -447,6 +479,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     }
 
     fn file(&self, entry: &Entry, threads: usize) -> Outcome {
+        let waits = self.options.sync && entry.meta.size < SYNC_EACH;
         match self.is_there(entry) {
             Ok(false) => {}
             Ok(true) => {
@@ -463,10 +496,11 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             let placed = self
                 .set_attributes(entry, &part, &meta)
                 .inspect_err(|_| _ = self.to.unlink(&part))
-                .and_then(|()| self.put_in_place(&part, &dst));
+                .and_then(|()| if waits { Ok(()) } else { self.put_in_place(&part, &dst) });
             placed.map(|()| bytes).map_err(Outcome::Failed)
         });
         match moved {
+            Ok(bytes) if waits => Outcome::Waiting(part, bytes),
             Ok(bytes) => Outcome::Moved(bytes),
             Err(outcome) => outcome,
         }
@@ -538,7 +572,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             .map_err(|e| trouble(Trouble::Read(e)))?;
         let to = retry_after_removing(self.to, part, || self.to.create(part))
             .map_err(|e| trouble(Trouble::Write(e)))?;
-        let copied = self.copy_content(&from, &to, threads).map_err(trouble);
+        let copied = self.copy_content(&from, &to, entry.meta.size, threads).map_err(trouble);
         let closed = to.close().map_err(|e| trouble(Trouble::Write(e)));
         copied.and_then(|copied| closed.map(|()| copied)).inspect_err(|_| _ = self.to.unlink(part))
     }
@@ -547,6 +581,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         &self,
         from: &S::File<'_>,
         to: &D::File<'_>,
+        size_seen: u64,
         threads: usize,
     ) -> Result<(u64, Meta), Trouble> {
         let before = at_rest(from).map_err(Trouble::Read)?;
@@ -570,7 +605,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
             return Err(Trouble::Changed);
         }
-        if self.options.sync && before.size >= SYNC_EACH {
+        if self.options.sync && size_seen >= SYNC_EACH {
             to.sync().map_err(Trouble::Write)?;
             to.forget_cached();
         }
