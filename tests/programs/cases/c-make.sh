@@ -151,7 +151,7 @@ mkdir ../run; cd ../run; TMPDIR=. ../proj/demo a b; sort -V log > log.sorted; un
 cd ../proj; sed -i 's/return 0/return 0 +/' lib/nothing.c 2> /dev/null || echo none; sed -i 's/return n;/return n/' lib/dirs.c
 fails make 2>&1 | grep -c "error: expected" || true
 sed -i 's/return n$/return n; /; s/return n }/return n; }/' lib/dirs.c; make -j2 > /dev/null 2>&1 && echo mended || { cat lib/dirs.c; false; }
-gcc -D_GNU_SOURCE -shared -fPIC -Iinclude -o libshared.so lib/*.c && gcc -D_GNU_SOURCE -Iinclude -o dyn src/*.c -L. -lshared -Wl,-rpath,"$PWD"; mkdir ../run2; (cd ../run2; LD_LIBRARY_PATH=. ../proj/dyn | sed -n 1,3p)
+gcc -D_GNU_SOURCE -shared -fPIC -Iinclude -o libshared.so lib/*.c && nm -D --defined-only libshared.so | wc -l
 strip -o stripped demo && [ "$(stat -c %s stripped)" -lt "$(stat -c %s demo)" ] && echo stripped; objcopy demo copied && cmp -s demo copied; gcc -E -Iinclude src/main.c | grep -c run_; gcc -S -Iinclude -o - src/main.c | grep -c main:
 make clean; ls . src lib
-rm -f dyn stripped copied; rm -rf ../run2
+rm -f stripped copied

@@ -69,7 +69,7 @@ find tree -type f -print0 | sort -z | xargs -0 sha256sum
 find . -path './tree/b*' -iname 'NUM*'
 
 section du
-find tree -type f ! -name '*.dat' -exec du --apparent-size -b {} + | sort
+find tree -type f ! -name '*.dat' -exec du -l --apparent-size -b {} + | sort
 du -a --apparent-size -b tree/beta/deep/deeper/*.dat | awk '{n += $1} END {print n, NR}'
 du --apparent-size -b -c tree/alpha/one.txt tree/alpha/zeros.bin
 du -sL --apparent-size -b tree/alpha/to-numbers
