@@ -25,7 +25,10 @@ impl Cli {
     /// The pool's name from option, environment or default.
     pub fn pool(&self) -> String {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
-        self.pool.clone().or_else(from_environment).unwrap_or_else(|| "default".into())
+        self.pool
+            .clone()
+            .or_else(from_environment)
+            .unwrap_or_else(|| "default".into())
     }
 }
 
@@ -235,10 +238,15 @@ mod tests {
     fn every_command_has_an_example() {
         Cli::command().debug_assert();
         let mut found = Vec::new();
-        Cli::command().get_subcommands().for_each(|c| all(c, "forebay", &mut found));
+        Cli::command()
+            .get_subcommands()
+            .for_each(|c| all(c, "forebay", &mut found));
         assert!(found.len() > 10);
         for (path, command) in found {
-            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let text = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             assert!(text.contains("Example:"), "{path} has no example");
         }
     }
@@ -246,7 +254,9 @@ mod tests {
     #[test]
     fn programs_keep_their_options() {
         let cli = Cli::try_parse_from(["forebay", "run", "-q", "--", "cmd", "--in", "x"]).unwrap();
-        let Command::Run(run) = cli.command else { panic!() };
+        let Command::Run(run) = cli.command else {
+            panic!()
+        };
         assert_eq!(run.command, ["cmd", "--in", "x"]);
         assert!(Cli::try_parse_from(["forebay", "up", "--media", "tape:1G"]).is_err());
         assert!(Cli::try_parse_from(["forebay", "up", "--from", "/x"]).is_err());

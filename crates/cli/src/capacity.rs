@@ -12,8 +12,15 @@ const LEAST: u64 = 64 * MIB;
 /// The value of a field of /proc/meminfo, in bytes.
 fn meminfo(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|k| k << 10)
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix(field)?.strip_prefix(':'))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|k| k << 10)
 }
 
 /// What the control groups (version 2) above this process leave it, if they limit memory:
@@ -22,7 +29,11 @@ fn cgroup_available() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|l| l.strip_prefix("0::/"))?;
     let read = |dir: &Path, name: &str| -> Option<u64> {
-        std::fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok()
+        std::fs::read_to_string(dir.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     };
     let root = Path::new("/sys/fs/cgroup");
     root.join(own)
@@ -48,8 +59,11 @@ fn share(available: u64, shared: u64) -> u64 {
 
 /// The media of a pool for which none were given, and why, in words.
 pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
-    let available =
-        meminfo("MemAvailable").into_iter().chain(cgroup_available()).min().ok_or_else(|| {
+    let available = meminfo("MemAvailable")
+        .into_iter()
+        .chain(cgroup_available())
+        .min()
+        .ok_or_else(|| {
             Fail::failed("can't tell how much memory is available; say --media memory:SIZE")
         })?;
     let shared = free_at(&home()).unwrap_or(available);
@@ -61,21 +75,40 @@ pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
             format_size(shared)
         )));
     }
-    let why = format!("a quarter of the {} of memory available", format_size(available));
+    let why = format!(
+        "a quarter of the {} of memory available",
+        format_size(available)
+    );
     let why = if capacity < available / 4 / MIB * MIB {
-        format!("half of the {} free in {}", format_size(shared), home().display())
+        format!(
+            "half of the {} free in {}",
+            format_size(shared),
+            home().display()
+        )
     } else {
         why
     };
-    Ok((vec![MediumSpec { kind: MediumKind::Memory, capacity }], why))
+    Ok((
+        vec![MediumSpec {
+            kind: MediumKind::Memory,
+            capacity,
+        }],
+        why,
+    ))
 }
 
 /// What to warn of: media larger than what there is.
 pub fn warnings(media: &[MediumSpec]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let memory: u64 =
-        media.iter().filter(|m| m.kind == MediumKind::Memory).map(|m| m.capacity).sum();
-    let available = meminfo("MemAvailable").into_iter().chain(cgroup_available()).min();
+    let memory: u64 = media
+        .iter()
+        .filter(|m| m.kind == MediumKind::Memory)
+        .map(|m| m.capacity)
+        .sum();
+    let available = meminfo("MemAvailable")
+        .into_iter()
+        .chain(cgroup_available())
+        .min();
     if let Some(available) = available
         && memory > available
     {

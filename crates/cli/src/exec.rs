@@ -45,7 +45,12 @@ pub fn library() -> Result<PathBuf, Fail> {
             ))
         })?
     };
-    if found.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
+    if found
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|b| b" :".contains(b))
+    {
         return Err(Fail::failed(format!(
             "{} can't be preloaded: LD_PRELOAD allows no space and no colon; set FOREBAY_PRELOAD to another path",
             found.display()
@@ -58,8 +63,9 @@ pub fn library() -> Result<PathBuf, Fail> {
 pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> {
     let library = library()?;
     let config = pool.config();
-    let (program, arguments) =
-        command.split_first().ok_or_else(|| Fail::usage("there is no program to run"))?;
+    let (program, arguments) = command
+        .split_first()
+        .ok_or_else(|| Fail::usage("there is no program to run"))?;
     let mut prepared = if is_in_pool(pool, program)? {
         // The kernel knows no such file; a shell inside the pool does.
         let mut shell = Command::new("/bin/sh");
@@ -96,7 +102,9 @@ fn is_in_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     if program.as_bytes().contains(&b'/') {
         return Ok(paths::is_under(Path::new(program), mount));
     }
-    let Some(path) = std::env::var_os("PATH") else { return Ok(false) };
+    let Some(path) = std::env::var_os("PATH") else {
+        return Ok(false);
+    };
     for dir in std::env::split_paths(&path) {
         let candidate = dir.join(program);
         if dir.starts_with(mount) {
@@ -119,14 +127,20 @@ pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
     let program = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
         let hint = "check its name and PATH; arguments come after --";
-        return Fail::new(code::NOT_FOUND, format!("{program}: there is no such program; {hint}"));
+        return Fail::new(
+            code::NOT_FOUND,
+            format!("{program}: there is no such program; {hint}"),
+        );
     }
     let hint = match error.raw_os_error() {
         Some(libc::EACCES) => "; make it executable: chmod +x",
         Some(libc::ENOEXEC) => "; does it begin with a #! line?",
         _ => "",
     };
-    Fail::new(code::NOT_EXECUTABLE, format!("{program}: can't be executed: {error}{hint}"))
+    Fail::new(
+        code::NOT_EXECUTABLE,
+        format!("{program}: can't be executed: {error}{hint}"),
+    )
 }
 
 /// Opens a pool for use.

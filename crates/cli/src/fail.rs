@@ -38,7 +38,10 @@ pub struct Fail {
 
 impl Fail {
     pub fn new(code: u8, message: impl Display) -> Fail {
-        Fail { code, message: message.to_string() }
+        Fail {
+            code,
+            message: message.to_string(),
+        }
     }
 
     pub fn usage(message: impl Display) -> Fail {

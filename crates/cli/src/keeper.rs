@@ -39,7 +39,11 @@ pub fn start(dir: &Path) -> Result<(), Fail> {
         let _ = child.kill();
         let _ = child.wait();
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let why = text.lines().last().unwrap_or("it did not become ready in time").to_owned();
+        let why = text
+            .lines()
+            .last()
+            .unwrap_or("it did not become ready in time")
+            .to_owned();
         return Err(failed(format!("{why} (see {})", log.display())));
     }
     // As long as this process runs, it is the keeper's parent.
@@ -67,6 +71,13 @@ fn is_ready(out: &std::process::ChildStdout) -> bool {
 pub fn main(dir: &Path) -> Result<u8, Fail> {
     // Of a session of its own, so that no terminal ends it. Fails where it leads one already.
     let _ = rustix::process::setsid();
+    // `forebay run` starts it with signals blocked; it must end when it is told to.
+    // SAFETY: an empty set and this thread's mask.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
     unsafe { libc::close_range(3, u32::MAX, 0) };
     let ready = || {

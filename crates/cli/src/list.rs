@@ -47,7 +47,11 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
         json: Vec::new(),
     };
     let root = [OsString::from("/")];
-    let wanted = if a.paths.is_empty() { &root[..] } else { &a.paths[..] };
+    let wanted = if a.paths.is_empty() {
+        &root[..]
+    } else {
+        &a.paths[..]
+    };
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     for written in wanted {
         let path = in_pool(written, &mount);
@@ -56,7 +60,11 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
             Ok(s) if is_dir(&s) => directories.push((written.as_bytes().to_vec(), path)),
             Ok(stat) => {
                 let target = lister.target(&path, &stat);
-                files.push(Row { name: written.as_bytes().to_vec(), stat, target });
+                files.push(Row {
+                    name: written.as_bytes().to_vec(),
+                    stat,
+                    target,
+                });
             }
             Err(e) => lister.complain(written.as_bytes(), e),
         }
@@ -72,7 +80,11 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     if a.json {
         json(&lister.json)?;
     }
-    Ok(if lister.failed { code::FAILED } else { code::OK })
+    Ok(if lister.failed {
+        code::FAILED
+    } else {
+        code::OK
+    })
 }
 
 fn is_dir(s: &Stat) -> bool {
@@ -96,7 +108,11 @@ impl Lister<'_> {
 
     fn target(&self, path: &[u8], stat: &Stat) -> Option<Vec<u8>> {
         let is_link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
-        if is_link { self.fs.readlink(path).ok() } else { None }
+        if is_link {
+            self.fs.readlink(path).ok()
+        } else {
+            None
+        }
     }
 
     /// Lists a directory, and those below it if asked to.
@@ -133,7 +149,11 @@ impl Lister<'_> {
                     _ => join(&path, &name),
                 };
                 match self.fs.stat(&full, false) {
-                    Ok(stat) => rows.push(Row { target: self.target(&full, &stat), name, stat }),
+                    Ok(stat) => rows.push(Row {
+                        target: self.target(&full, &stat),
+                        name,
+                        stat,
+                    }),
                     // Gone since it was listed.
                     Err(Errno::NOENT) => {}
                     Err(e) => self.complain(&full, e),
@@ -162,7 +182,10 @@ impl Lister<'_> {
             return name.to_vec();
         }
         let text = String::from_utf8_lossy(name);
-        text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>().into()
+        text.chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect::<String>()
+            .into()
     }
 
     fn rows(&mut self, rows: Vec<Row>, directory: Option<&[u8]>) -> Result<(), Fail> {
@@ -222,8 +245,16 @@ impl Lister<'_> {
 
     /// Links, owner, group, and size or device number.
     fn cells(&mut self, s: &Stat) -> [String; 4] {
-        let user = self.users.entry(s.uid).or_insert_with(|| user_name(s.uid)).clone();
-        let group = self.groups.entry(s.gid).or_insert_with(|| group_name(s.gid)).clone();
+        let user = self
+            .users
+            .entry(s.uid)
+            .or_insert_with(|| user_name(s.uid))
+            .clone();
+        let group = self
+            .groups
+            .entry(s.gid)
+            .or_insert_with(|| group_name(s.gid))
+            .clone();
         let size = match s.mode & libc::S_IFMT {
             libc::S_IFCHR | libc::S_IFBLK => {
                 format!("{}, {}", libc::major(s.rdev), libc::minor(s.rdev))
@@ -258,9 +289,11 @@ fn mode_text(mode: u32) -> String {
         _ => '-',
     };
     let mut text = String::from(kind);
-    for (shift, special, set, bare) in
-        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
-    {
+    for (shift, special, set, bare) in [
+        (6, 0o4000, 's', 'S'),
+        (3, 0o2000, 's', 'S'),
+        (0, 0o1000, 't', 'T'),
+    ] {
         let bits = mode >> shift & 7;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });
@@ -286,7 +319,12 @@ fn time_text(seconds: i64, now: i64) -> String {
         if libc::localtime_r(&seconds, &mut parts).is_null() {
             return seconds.to_string();
         }
-        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &parts)
+        libc::strftime(
+            text.as_mut_ptr().cast(),
+            text.len(),
+            format.as_ptr(),
+            &parts,
+        )
     };
     String::from_utf8_lossy(&text[..n]).into_owned()
 }
@@ -328,7 +366,10 @@ pub fn cat(name: &str, paths: &[OsString]) -> Result<u8, Fail> {
     for written in paths {
         if let Err(e) = print(&fs, &in_pool(written, &mount), &mut buffer)? {
             let what = forebay_staging::explain(e);
-            say(format!("{}: {what} in this pool", written.to_string_lossy()));
+            say(format!(
+                "{}: {what} in this pool",
+                written.to_string_lossy()
+            ));
             status = code::FAILED;
         }
     }

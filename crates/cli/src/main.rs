@@ -32,7 +32,10 @@ fn main() -> ExitCode {
     without_preload();
     // A reader of our output that goes away is no error, unless there is work to finish.
     let cli = Cli::parse();
-    if !matches!(cli.command, Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }) {
+    if !matches!(
+        cli.command,
+        Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }
+    ) {
         // SAFETY: no thread runs yet; SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
@@ -67,7 +70,9 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
 /// preloaded library and by itself. It only wants the latter, so it starts again.
 fn without_preload() {
     const MARK: &str = "FOREBAY_CLI_BARE";
-    let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
+    let Some(list) = std::env::var_os("LD_PRELOAD") else {
+        return;
+    };
     let others: Vec<&[u8]> = list
         .as_bytes()
         .split(|&b| b == b':' || b == b' ')
@@ -88,5 +93,9 @@ fn without_preload() {
         command.env("LD_PRELOAD", OsString::from_vec(others.join(&b':')));
     }
     let error = command.exec();
-    Fail::new(code::FAILED, format!("can't start without the preloaded library: {error}")).tell();
+    Fail::new(
+        code::FAILED,
+        format!("can't start without the preloaded library: {error}"),
+    )
+    .tell();
 }

@@ -5,8 +5,9 @@ use forebay_media::{MediumKind, MediumSpec};
 use std::path::{Path, PathBuf};
 
 /// Directories that programs need.
-const NEEDED: [&str; 9] =
-    ["/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp"];
+const NEEDED: [&str; 9] = [
+    "/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp",
+];
 /// Directories that the kernel fills; nothing may be put into them either.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
@@ -25,7 +26,11 @@ pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String
     }
     let path = Path::new(prefix);
     let mut needed: Vec<PathBuf> = NEEDED.iter().map(PathBuf::from).collect();
-    needed.extend(std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute()));
+    needed.extend(
+        std::env::var_os("HOME")
+            .map(PathBuf::from)
+            .filter(|h| h.is_absolute()),
+    );
     needed.extend(std::path::absolute(forebay_client::home()));
     for m in media {
         if let MediumKind::Files(dir) = &m.kind {
@@ -35,7 +40,10 @@ pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String
     let inside_kernel =
         KERNEL.iter().any(|k| path.starts_with(k)) && !path.starts_with("/dev/shm/");
     let hidden = needed.iter().find(|n| n.starts_with(path));
-    if let Some(hidden) = hidden.cloned().or_else(|| inside_kernel.then(|| path.to_owned())) {
+    if let Some(hidden) = hidden
+        .cloned()
+        .or_else(|| inside_kernel.then(|| path.to_owned()))
+    {
         return bad(&format!(
             "this would hide {}, which programs need; choose another prefix, such as /fb",
             hidden.display()
@@ -44,7 +52,11 @@ pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String
     let warning = path.symlink_metadata().is_ok().then(|| {
         format!(
             "the mount prefix {prefix} hides {} that exists; programs in the pool won't see it",
-            if path.is_dir() { "a directory" } else { "a file" }
+            if path.is_dir() {
+                "a directory"
+            } else {
+                "a file"
+            }
         )
     });
     Ok((prefix.to_owned(), warning))
@@ -64,7 +76,10 @@ mod tests {
         let media = ["files:/local/ssd:1G".parse().unwrap()];
         assert!(check("/local", &media).is_err());
         assert!(check("/local/ssd/fb", &media).is_ok());
-        assert_eq!(check("/no-such-prefix/", &[]).unwrap(), ("/no-such-prefix".into(), None));
+        assert_eq!(
+            check("/no-such-prefix/", &[]).unwrap(),
+            ("/no-such-prefix".into(), None)
+        );
         assert!(check("/var", &[]).unwrap().1.is_some());
     }
 }

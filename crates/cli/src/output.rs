@@ -13,7 +13,9 @@ pub fn write(bytes: &[u8]) -> Result<(), Fail> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Fail::failed("")),
-        Err(e) => Err(Fail::failed(format!("can't write to the standard output: {e}"))),
+        Err(e) => Err(Fail::failed(format!(
+            "can't write to the standard output: {e}"
+        ))),
         Ok(()) => Ok(()),
     }
 }

@@ -12,7 +12,11 @@ pub fn in_pool(written: &OsStr, mount: &str) -> Vec<u8> {
         Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
         _ => bytes,
     };
-    if rest.starts_with(b"/") { rest.to_vec() } else { [b"/", rest].concat() }
+    if rest.starts_with(b"/") {
+        rest.to_vec()
+    } else {
+        [b"/", rest].concat()
+    }
 }
 
 /// Whether a path of the real file system would lie under the mount prefix.
@@ -23,7 +27,10 @@ pub fn is_under(path: &Path, mount: &str) -> bool {
 /// `SRC:/DST` of `--in`, split at the last `:/`.
 pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
     let bytes = text.as_bytes();
-    let at = bytes.windows(2).rposition(|w| w == b":/").filter(|&at| at > 0);
+    let at = bytes
+        .windows(2)
+        .rposition(|w| w == b":/")
+        .filter(|&at| at > 0);
     let Some(at) = at else {
         return Err(Fail::usage(format!(
             "--in '{}' is not SRC:/DST; write for example --in ./case:/case",
@@ -39,7 +46,10 @@ pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
 /// `/SRC:DST` of `--out`, split at the first `:`.
 pub fn out_pair(text: &OsStr) -> Result<(OsString, PathBuf), Fail> {
     let bytes = text.as_bytes();
-    let at = bytes.iter().position(|&b| b == b':').filter(|&at| at > 0 && at + 1 < bytes.len());
+    let at = bytes
+        .iter()
+        .position(|&b| b == b':')
+        .filter(|&at| at > 0 && at + 1 < bytes.len());
     let Some(at) = at.filter(|_| bytes[0] == b'/') else {
         return Err(Fail::usage(format!(
             "--out '{}' is not /SRC:DST; write for example --out /results:./results",
@@ -47,7 +57,10 @@ pub fn out_pair(text: &OsStr) -> Result<(OsString, PathBuf), Fail> {
         )));
     };
     let (src, dst) = (bytes[..at].to_vec(), &bytes[at + 1..]);
-    Ok((OsString::from_vec(src), PathBuf::from(OsStr::from_bytes(dst))))
+    Ok((
+        OsString::from_vec(src),
+        PathBuf::from(OsStr::from_bytes(dst)),
+    ))
 }
 
 #[cfg(test)]
@@ -72,8 +85,14 @@ mod tests {
     #[test]
     fn pairs() {
         assert_eq!(in_pair(os("a:b:/c")).unwrap(), ("a:b".into(), "/c".into()));
-        assert_eq!(in_pair(os("/x:/y:/z")).unwrap(), ("/x:/y".into(), "/z".into()));
-        assert_eq!(out_pair(os("/a:b:/c")).unwrap(), ("/a".into(), "b:/c".into()));
+        assert_eq!(
+            in_pair(os("/x:/y:/z")).unwrap(),
+            ("/x:/y".into(), "/z".into())
+        );
+        assert_eq!(
+            out_pair(os("/a:b:/c")).unwrap(),
+            ("/a".into(), "b:/c".into())
+        );
         for bad in ["", "a", ":/c", "a:b"] {
             assert_eq!(in_pair(os(bad)).unwrap_err().code, 2, "{bad}");
         }

@@ -43,13 +43,22 @@ impl Account {
 
 pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     let relay = Relay::install();
-    let ins: Vec<(PathBuf, OsString)> =
-        a.stage_in.iter().map(|t| paths::in_pair(t)).collect::<Result<_, _>>()?;
-    let outs: Vec<(OsString, PathBuf)> =
-        a.stage_out.iter().map(|t| paths::out_pair(t)).collect::<Result<_, _>>()?;
+    let ins: Vec<(PathBuf, OsString)> = a
+        .stage_in
+        .iter()
+        .map(|t| paths::in_pair(t))
+        .collect::<Result<_, _>>()?;
+    let outs: Vec<(OsString, PathBuf)> = a
+        .stage_out
+        .iter()
+        .map(|t| paths::out_pair(t))
+        .collect::<Result<_, _>>()?;
     exec::library()?;
     let name = name.map_or_else(|| format!("run-{}", std::process::id()), str::to_owned);
-    let mut account = Account { quiet: a.quiet, lines: Vec::new() };
+    let mut account = Account {
+        quiet: a.quiet,
+        lines: Vec::new(),
+    };
 
     let began = Instant::now();
     let (pool, why) = up::create(&name, &a.media)?;
@@ -84,7 +93,10 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     ));
     let left = down::users(&pool);
     if !left.is_empty() && !a.keep && !down::wait_for_users(&pool, LINGER) {
-        say(format!("warning: ended what the program had left running: {}", down::named(&left)));
+        say(format!(
+            "warning: ended what the program had left running: {}",
+            down::named(&left)
+        ));
         down::end_users(&pool);
     }
 
@@ -139,9 +151,9 @@ fn bring(
         account.note(format!("staged {}: {}", way.words(), summary(&report)));
         if !report.complete() {
             let first = report.failures.first();
-            return Err(failed(
-                first.map_or("interrupted".into(), |f| format!("{}: {}", f.path, f.what)),
-            ));
+            return Err(failed(first.map_or("interrupted".into(), |f| {
+                format!("{}: {}", f.path, f.what)
+            })));
         }
     }
     if relay.stopped() {
@@ -156,7 +168,9 @@ fn bring(
 /// Runs the program to its end, passing signals on to it.
 fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<ExitStatus, Fail> {
     let mut prepared = exec::prepare(pool, command)?;
-    let mut child = prepared.spawn().map_err(|e| exec::cannot_start(&command[0], &e))?;
+    let mut child = prepared
+        .spawn()
+        .map_err(|e| exec::cannot_start(&command[0], &e))?;
     relay.pass_to(Some(child.id()));
     // A signal may have come between the last look and now.
     if relay.stopped() {
@@ -175,7 +189,9 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         }
     }
     relay.pass_to(None);
-    child.wait().map_err(|e| Fail::failed(format!("can't tell how the program ended: {e}")))
+    child
+        .wait()
+        .map_err(|e| Fail::failed(format!("can't tell how the program ended: {e}")))
 }
 
 /// Stages out. The ways that are not complete, as arguments of `forebay stage`.
@@ -193,8 +209,9 @@ fn fetch(
         let there = Fs::new(pool.clone()).stat(&inside, true);
         if !status.success() && there == Err(rustix::io::Errno::NOENT) {
             let src = src.to_string_lossy();
-            account
-                .note(format!("nothing staged out of {src}: the program failed without making it"));
+            account.note(format!(
+                "nothing staged out of {src}: the program failed without making it"
+            ));
             continue;
         }
         let way = Way::Out(src, dst);
@@ -220,10 +237,20 @@ fn where_it_lay(pool: &Pool) -> String {
     let media: Vec<String> = pool
         .usage()
         .iter()
-        .map(|u| format!("{} of {} in {}", format_size(u.used), format_size(u.capacity), u.spec))
+        .map(|u| {
+            format!(
+                "{} of {} in {}",
+                format_size(u.used),
+                format_size(u.capacity),
+                u.spec
+            )
+        })
         .collect();
     let records = pool.store().record_bytes().map_or("?".into(), format_size);
-    format!("the data lay: {}; records and small files {records}", media.join(", "))
+    format!(
+        "the data lay: {}; records and small files {records}",
+        media.join(", ")
+    )
 }
 
 fn remove(pool: Arc<Pool>, name: &str) {

@@ -35,18 +35,20 @@ impl Relay {
             set
         };
         let own = relay.clone();
-        let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
-            loop {
-                // SAFETY: both outlive the call.
-                let (signal, code) = unsafe {
-                    let mut info: libc::siginfo_t = std::mem::zeroed();
-                    (libc::sigwaitinfo(&set, &mut info), info.si_code)
-                };
-                if signal > 0 {
-                    own.take(signal, code);
+        let _ = std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                loop {
+                    // SAFETY: both outlive the call.
+                    let (signal, code) = unsafe {
+                        let mut info: libc::siginfo_t = std::mem::zeroed();
+                        (libc::sigwaitinfo(&set, &mut info), info.si_code)
+                    };
+                    if signal > 0 {
+                        own.take(signal, code);
+                    }
                 }
-            }
-        });
+            });
         relay
     }
 

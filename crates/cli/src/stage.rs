@@ -30,10 +30,18 @@ impl Way<'_> {
     pub fn words(&self) -> String {
         match self {
             Way::In(src, dst) => {
-                format!("in {} {}", quoted(&src.to_string_lossy()), quoted(&dst.to_string_lossy()))
+                format!(
+                    "in {} {}",
+                    quoted(&src.to_string_lossy()),
+                    quoted(&dst.to_string_lossy())
+                )
             }
             Way::Out(src, dst) => {
-                format!("out {} {}", quoted(&src.to_string_lossy()), quoted(&dst.to_string_lossy()))
+                format!(
+                    "out {} {}",
+                    quoted(&src.to_string_lossy()),
+                    quoted(&dst.to_string_lossy())
+                )
             }
         }
     }
@@ -83,12 +91,34 @@ pub fn transfer(
         });
         let result = match way {
             Way::In(src, dst) => {
-                let options = Options { threads, checksum, ..Options::stage_in() };
-                stage_in(&fs, mount, src, &paths::in_pool(dst, mount), &options, &progress)
+                let options = Options {
+                    threads,
+                    checksum,
+                    ..Options::stage_in()
+                };
+                stage_in(
+                    &fs,
+                    mount,
+                    src,
+                    &paths::in_pool(dst, mount),
+                    &options,
+                    &progress,
+                )
             }
             Way::Out(src, dst) => {
-                let options = Options { threads, checksum, ..Options::stage_out() };
-                stage_out(&fs, mount, &paths::in_pool(src, mount), dst, &options, &progress)
+                let options = Options {
+                    threads,
+                    checksum,
+                    ..Options::stage_out()
+                };
+                stage_out(
+                    &fs,
+                    mount,
+                    &paths::in_pool(src, mount),
+                    dst,
+                    &options,
+                    &progress,
+                )
             }
         };
         *done.lock().unwrap_or_else(|e| e.into_inner()) = true;
@@ -114,7 +144,10 @@ fn show(bar: &mut Option<ProgressBar>, began: Instant, progress: &Progress) {
     });
     bar.set_length(progress.bytes_found.load(Relaxed));
     bar.set_position(progress.bytes_done.load(Relaxed));
-    let (files, of) = (progress.files_done.load(Relaxed), progress.files_found.load(Relaxed));
+    let (files, of) = (
+        progress.files_done.load(Relaxed),
+        progress.files_found.load(Relaxed),
+    );
     bar.set_message(format!("{files}/{of} files"));
 }
 
@@ -130,7 +163,11 @@ pub fn summary(r: &Report) -> String {
         let rate = (r.moved_bytes as f64 / r.seconds) as u64;
         text += &format!(" ({}/s)", format_size(rate));
     }
-    for (n, what) in [(r.unchanged, "unchanged"), (r.skipped, "skipped"), (r.failed, "failed")] {
+    for (n, what) in [
+        (r.unchanged, "unchanged"),
+        (r.skipped, "skipped"),
+        (r.failed, "failed"),
+    ] {
         if n > 0 {
             text += &format!(", {n} {what}");
         }
@@ -143,14 +180,18 @@ pub fn summary(r: &Report) -> String {
 
 /// Tells what went wrong and what was left out, some of it one by one.
 pub fn tell_troubles(r: &Report) {
-    for (list, kind, total) in
-        [(&r.warnings, "warning: ", r.warnings.len() as u64), (&r.failures, "", r.failed)]
-    {
+    for (list, kind, total) in [
+        (&r.warnings, "warning: ", r.warnings.len() as u64),
+        (&r.failures, "", r.failed),
+    ] {
         for f in list.iter().take(TOLD) {
             say(format!("{kind}{}: {}", f.path, f.what));
         }
         if total > TOLD as u64 {
-            say(format!("{kind}and {} more; see all with --json", total - TOLD as u64));
+            say(format!(
+                "{kind}and {} more; see all with --json",
+                total - TOLD as u64
+            ));
         }
     }
 }

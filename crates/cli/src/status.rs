@@ -19,14 +19,22 @@ fn medium(u: &MediumUsage) -> Value {
 fn percent(used: u64, capacity: u64) -> String {
     match capacity {
         0 => "-".into(),
-        _ => format!("{}%", (u128::from(used) * 100).div_ceil(u128::from(capacity))),
+        _ => format!(
+            "{}%",
+            (u128::from(used) * 100).div_ceil(u128::from(capacity))
+        ),
     }
 }
 
 /// Rows with aligned columns: those in `left` to the left, numbers to the right.
 fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
+    let width = |c: usize| {
+        rows.iter()
+            .filter_map(|r| r.get(c))
+            .map(|s| s.chars().count())
+            .max()
+    };
     let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in rows {
@@ -55,8 +63,11 @@ pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
         json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
         return Ok(code::OK);
     }
-    let mut rows =
-        vec![["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"]
+            .map(String::from)
+            .to_vec(),
+    ];
     for u in &usage {
         rows.push(vec![
             u.spec.to_string(),
@@ -123,8 +134,16 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             format_size(u.reserved)
         );
     }
-    let _ = writeln!(text, "records    {}", records.map_or("?".into(), format_size));
-    let used_by = if pids.is_empty() { "nobody".into() } else { named(&pids) };
+    let _ = writeln!(
+        text,
+        "records    {}",
+        records.map_or("?".into(), format_size)
+    );
+    let used_by = if pids.is_empty() {
+        "nobody".into()
+    } else {
+        named(&pids)
+    };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
     write(text.as_bytes())?;
     Ok(code::OK)
@@ -146,7 +165,11 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
         json(&list)?;
         return Ok(code::OK);
     }
-    let mut rows = vec![["Name", "State", "Media", "Mounted on"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["Name", "State", "Media", "Mounted on"]
+            .map(String::from)
+            .to_vec(),
+    ];
     for l in &listed {
         let (media, mount) = match (&l.state, Pool::open(&l.name)) {
             (PoolState::Damaged(why), _) => (why.clone(), String::new()),

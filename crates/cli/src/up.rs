@@ -23,9 +23,16 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         (wanted.media.clone(), None)
     };
     let (mount, warning) = mount::check(&wanted.mount, &media)?;
-    let options = CreateOptions { name: name.to_owned(), mount, media };
+    let options = CreateOptions {
+        name: name.to_owned(),
+        mount,
+        media,
+    };
     let pool = Pool::create(&options)?;
-    for warning in warning.into_iter().chain(capacity::warnings(&options.media)) {
+    for warning in warning
+        .into_iter()
+        .chain(capacity::warnings(&options.media))
+    {
         say(format!("warning: {warning}"));
     }
     if let Err(fail) = keeper::start(&absolute_dir(&pool)) {
@@ -120,8 +127,11 @@ fn find_medium(name: &str, from: &Path) -> Result<PathBuf, Fail> {
     };
     let entries = std::fs::read_dir(&from)
         .map_err(|e| Fail::failed(format!("can't read --from {}: {e}", from.display())))?;
-    let mut found: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|p| named(p)).collect();
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| named(p))
+        .collect();
     found.sort();
     match found.len() {
         1 => Ok(found.remove(0)),

@@ -21,7 +21,10 @@ fn wrong_usage_says_what_is_right() {
         (&["up", "--mount", "/usr"], &["hide /usr"]),
         (&["up", "--mount", "/dev/x"], &["hide"]),
         (&["up", "--pool", "a/b", "--media", "memory:8M"], &["name"]),
-        (&["run", "--in", "a:b", "--", "true"], &["SRC:/DST", "--in ./case:/case"]),
+        (
+            &["run", "--in", "a:b", "--", "true"],
+            &["SRC:/DST", "--in ./case:/case"],
+        ),
         (&["run", "--out", "a:b", "--", "true"], &["/SRC:DST"]),
         (&["run"], &["CMD"]),
         (&["exec"], &["CMD"]),
@@ -46,9 +49,13 @@ fn without_a_pool() {
         &["status"],
         &["up", "--reopen"],
     ] {
-        p.forebay(args).expect(3).says(&["no pool 'default'", "forebay up"]);
+        p.forebay(args)
+            .expect(3)
+            .says(&["no pool 'default'", "forebay up"]);
     }
-    p.forebay(&["down", "--force"]).expect(0).says(&["nothing to remove"]);
+    p.forebay(&["down", "--force"])
+        .expect(0)
+        .says(&["nothing to remove"]);
 }
 
 #[test]
@@ -58,25 +65,44 @@ fn a_pool_from_up_to_down() {
     for word in ["'default'", "memory:64M", "/fb", "ms"] {
         assert!(said.out.contains(word), "{}", said.out);
     }
-    p.forebay(&["up"]).expect(1).says(&["exists already", "--pool", "forebay down"]);
+    p.forebay(&["up"])
+        .expect(1)
+        .says(&["exists already", "--pool", "forebay down"]);
     std::fs::write(p.at("hello"), b"hello\n").unwrap();
     p.forebay(&["stage", "in", "hello", "/d/hello"]).expect(0);
     for path in ["/d/hello", "/fb/d/hello", "d/hello"] {
         assert_eq!(p.forebay(&["cat", path]).expect(0).out, "hello\n");
     }
-    p.forebay(&["cat", "/d", "/none"]).expect(1).says(&["directory", "no such file"]);
+    p.forebay(&["cat", "/d", "/none"])
+        .expect(1)
+        .says(&["directory", "no such file"]);
     assert_eq!(p.forebay(&["ls", "/d"]).expect(0).out, "hello\n");
     let long = p.forebay(&["ls", "-l", "/d"]).expect(0).out;
     assert!(long.starts_with("total ") && long.contains("-rw"), "{long}");
-    assert!(p.forebay(&["ls", "-a", "-R"]).expect(0).out.contains("/d:\n.\n..\nhello\n"));
-    p.forebay(&["ls", "/none"]).expect(1).says(&["/none", "no such file"]);
+    assert!(
+        p.forebay(&["ls", "-a", "-R"])
+            .expect(0)
+            .out
+            .contains("/d:\n.\n..\nhello\n")
+    );
+    p.forebay(&["ls", "/none"])
+        .expect(1)
+        .says(&["/none", "no such file"]);
     assert!(p.forebay(&["df"]).expect(0).out.contains("64.0 MiB"));
     let df = p.forebay(&["df", "--json"]).expect(0).json();
     assert_eq!(df["media"][0]["capacity"], 64 << 20);
     let status = p.forebay(&["status", "--json"]).expect(0).json();
     assert_eq!(status["state"], "running");
-    assert!(p.forebay(&["status"]).expect(0).out.contains("keeper     process"));
-    assert_eq!(p.forebay(&["pools", "--json"]).expect(0).json()[0]["state"], "running");
+    assert!(
+        p.forebay(&["status"])
+            .expect(0)
+            .out
+            .contains("keeper     process")
+    );
+    assert_eq!(
+        p.forebay(&["pools", "--json"]).expect(0).json()[0]["state"],
+        "running"
+    );
     // The keeper outlives whoever started it, in a session of its own.
     let keeper = p.keeper();
     // SAFETY: a plain system call.
@@ -102,12 +128,21 @@ fn a_prefix_or_size_that_surprises_is_warned_of() {
     let p = Place::new();
     let mount = p.text("real");
     std::fs::create_dir(&mount).unwrap();
-    let said = p.forebay(&["up", "--media", "memory:16M", "--mount", &mount]).expect(0);
+    let said = p
+        .forebay(&["up", "--media", "memory:16M", "--mount", &mount])
+        .expect(0);
     said.says(&["warning", "hides a directory", &mount]);
     let ssd = p.text("ssd");
     std::fs::create_dir(&ssd).unwrap();
-    let said =
-        p.forebay(&["up", "--pool", "b", "--media", &format!("files:{ssd}:16M"), "--mount", &ssd]);
+    let said = p.forebay(&[
+        "up",
+        "--pool",
+        "b",
+        "--media",
+        &format!("files:{ssd}:16M"),
+        "--mount",
+        &ssd,
+    ]);
     said.expect(2).says(&["hide", &ssd]);
 }
 
@@ -116,17 +151,35 @@ fn two_pools_at_once() {
     let p = Place::new();
     for (name, mount) in [("one", "/fb"), ("two", "/fb2")] {
         std::fs::write(p.at(name), name).unwrap();
-        p.forebay(&["up", "--pool", name, "--media", "memory:32M", "--mount", mount]).expect(0);
-        p.forebay(&["stage", "in", name, "/file", "--pool", name]).expect(0);
+        p.forebay(&[
+            "up",
+            "--pool",
+            name,
+            "--media",
+            "memory:32M",
+            "--mount",
+            mount,
+        ])
+        .expect(0);
+        p.forebay(&["stage", "in", name, "/file", "--pool", name])
+            .expect(0);
     }
-    assert_eq!(p.forebay(&["cat", "/fb/file", "--pool", "one"]).expect(0).out, "one");
+    assert_eq!(
+        p.forebay(&["cat", "/fb/file", "--pool", "one"])
+            .expect(0)
+            .out,
+        "one"
+    );
     let mut command = p.command(&["cat", "/fb2/file"]);
     let said = finish(command.env("FOREBAY_POOL", "two").spawn().unwrap());
     assert_eq!(said.expect(0).out, "two");
     let list = p.forebay(&["pools"]).expect(0).out;
     assert!(list.contains("one") && list.contains("two") && list.contains("/fb2"));
     p.forebay(&["down", "--pool", "one"]).expect(0);
-    assert_eq!(p.forebay(&["cat", "/file", "--pool", "two"]).expect(0).out, "two");
+    assert_eq!(
+        p.forebay(&["cat", "/file", "--pool", "two"]).expect(0).out,
+        "two"
+    );
 }
 
 #[test]
@@ -139,7 +192,12 @@ fn a_stale_pool_is_recognised_reopened_and_removed() {
     assert!(p.forebay(&["pools"]).expect(0).out.contains("stale"));
     let hints = ["forebay up --reopen", "forebay down --force"];
     p.forebay(&["up"]).expect(1).says(&hints);
-    assert!(p.forebay(&["status"]).expect(0).out.contains("forebay up --reopen"));
+    assert!(
+        p.forebay(&["status"])
+            .expect(0)
+            .out
+            .contains("forebay up --reopen")
+    );
     p.forebay(&["up", "--reopen"]).expect(0);
     assert!(p.forebay(&["pools"]).expect(0).out.contains("running"));
     p.forebay(&["up", "--reopen"]).expect(0);
@@ -163,7 +221,8 @@ fn files_outlive_everything_else() {
     p.forebay(&["up", "--reopen", "--from", &p.text("tree")])
         .expect(3)
         .says(&["nothing of a pool"]);
-    p.forebay(&["up", "--reopen", "--from", &p.text("ssd")]).expect(0);
+    p.forebay(&["up", "--reopen", "--from", &p.text("ssd")])
+        .expect(0);
     p.forebay(&["stage", "out", "/tree", "back"]).expect(0);
     assert_eq!(manifest(&p.at("tree")), manifest(&p.at("back")));
     p.forebay(&["down"]).expect(0);
@@ -176,23 +235,32 @@ fn damaged_and_foreign_pools_are_refused() {
     let dir = p.home.join("default");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("pool.json"), b"{ this is no JSON").unwrap();
-    p.forebay(&["ls"]).expect(3).says(&["can't be used", "forebay down --force"]);
+    p.forebay(&["ls"])
+        .expect(3)
+        .says(&["can't be used", "forebay down --force"]);
     p.forebay(&["up"]).code.checked_sub(1).expect("an error");
     assert!(p.forebay(&["pools"]).expect(0).out.contains("damaged"));
     p.forebay(&["down", "--force"]).expect(0);
     assert!(!dir.exists());
     // Cut short behind its back.
     p.up("memory:16M");
-    let control = std::fs::File::options().write(true).open(dir.join("control")).unwrap();
+    let control = std::fs::File::options()
+        .write(true)
+        .open(dir.join("control"))
+        .unwrap();
     control.set_len(100).unwrap();
-    p.forebay(&["ls"]).expect(3).says(&["can't be used", "control region"]);
+    p.forebay(&["ls"])
+        .expect(3)
+        .says(&["can't be used", "control region"]);
     p.forebay(&["down", "--force"]).expect(0);
     // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } == 0 {
         std::fs::create_dir(&dir).unwrap();
         std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
-        p.forebay(&["ls"]).expect(3).says(&["another user", "FOREBAY_HOME"]);
+        p.forebay(&["ls"])
+            .expect(3)
+            .says(&["another user", "FOREBAY_HOME"]);
     }
 }
 
@@ -228,14 +296,28 @@ fn exec_finds_its_program_and_library() {
         "echo $FOREBAY_POOL $FOREBAY_MOUNT $FOREBAY_DIR; exit 9",
     ]);
     let said = said.expect(9);
-    assert_eq!(said.out.trim(), format!("default /fb {}", p.home.join("default").display()));
-    p.forebay(&["exec", "--", "no-such-program"]).expect(127).says(&["no such program"]);
+    assert_eq!(
+        said.out.trim(),
+        format!("default /fb {}", p.home.join("default").display())
+    );
+    p.forebay(&["exec", "--", "no-such-program"])
+        .expect(127)
+        .says(&["no such program"]);
     std::fs::write(p.at("plain"), b"x").unwrap();
-    p.forebay(&["exec", "--", &p.text("plain")]).expect(126).says(&["chmod +x"]);
+    p.forebay(&["exec", "--", &p.text("plain")])
+        .expect(126)
+        .says(&["chmod +x"]);
     let preload = |library: &str| {
-        finish(p.command(&["exec", "--", "true"]).env("FOREBAY_PRELOAD", library).spawn().unwrap())
+        finish(
+            p.command(&["exec", "--", "true"])
+                .env("FOREBAY_PRELOAD", library)
+                .spawn()
+                .unwrap(),
+        )
     };
-    preload("/no/such/lib.so").expect(1).says(&["FOREBAY_PRELOAD"]);
+    preload("/no/such/lib.so")
+        .expect(1)
+        .says(&["FOREBAY_PRELOAD"]);
     // Others' libraries stay, behind ours.
     let mut command = p.command(&["exec", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let said = finish(command.env("LD_PRELOAD", "/none.so").spawn().unwrap()).expect(0);
@@ -260,15 +342,31 @@ fn run_does_it_all() {
         "-c",
         script,
     ]);
-    let said =
-        said.expect(0).says(&["staged in", "ran sh", "exit code 0", "staged out", "the data lay"]);
+    let said = said.expect(0).says(&[
+        "staged in",
+        "ran sh",
+        "exit code 0",
+        "staged out",
+        "the data lay",
+    ]);
     assert!(said.out.contains("hard-1"));
     assert_eq!(manifest(&p.at("in:put")), manifest(&p.at("back")));
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
-    let said = p.forebay(&["run", "-q", "--media", "memory:16M", "--", "true"]).expect(0);
-    assert_eq!(said.err, "");
-    p.forebay(&["run", "--keep", "--pool", "kept", "--media", "memory:16M", "--", "true"])
+    let said = p
+        .forebay(&["run", "-q", "--media", "memory:16M", "--", "true"])
         .expect(0);
+    assert_eq!(said.err, "");
+    p.forebay(&[
+        "run",
+        "--keep",
+        "--pool",
+        "kept",
+        "--media",
+        "memory:16M",
+        "--",
+        "true",
+    ])
+    .expect(0);
     p.forebay(&["down", "--pool", "kept"]).expect(0);
 }
 
@@ -277,7 +375,9 @@ fn run_exits_as_its_program_does() {
     let p = Place::new();
     let run = |args: &[&str]| p.forebay(&[&["run", "--media", "memory:16M"], args].concat());
     run(&["--", "sh", "-c", "exit 7"]).expect(7);
-    run(&["--", "sh", "-c", "kill -9 $$"]).expect(128 + 9).says(&["killed by signal 9"]);
+    run(&["--", "sh", "-c", "kill -9 $$"])
+        .expect(128 + 9)
+        .says(&["killed by signal 9"]);
     run(&["--", "no-such-program"]).expect(127);
     run(&["--", "/"]).expect(126);
     run(&["--in", "nothing:/x", "--", "touch", "ran"])
@@ -287,7 +387,17 @@ fn run_exits_as_its_program_does() {
     // Results of a failed program are fetched; what it had not made isn't missed.
     std::fs::write(p.at("partial"), b"partial").unwrap();
     let script = "$FOREBAY stage in partial /r; exit 5";
-    run(&["--out", "/r:r", "--out", "/more:more", "--", "sh", "-c", script]).expect(5);
+    run(&[
+        "--out",
+        "/r:r",
+        "--out",
+        "/more:more",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ])
+    .expect(5);
     assert_eq!(std::fs::read(p.at("r")).unwrap(), b"partial");
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
     // What a program that succeeded has not made, is.
@@ -314,8 +424,10 @@ fn an_incomplete_stage_out_leaves_the_pool() {
         "$FOREBAY stage in result /r; exit 4",
     ]);
     let fetch = "forebay stage out /r way/out --pool job";
-    said.expect(120).says(&[fetch, "forebay down --pool job", "exit code 4"]);
-    p.forebay(&["stage", "out", "/r", "way/out", "--pool", "job"]).expect(120);
+    said.expect(120)
+        .says(&[fetch, "forebay down --pool job", "exit code 4"]);
+    p.forebay(&["stage", "out", "/r", "way/out", "--pool", "job"])
+        .expect(120);
     std::fs::remove_file(p.at("way")).unwrap();
     let words: Vec<&str> = fetch.split(' ').skip(1).collect();
     p.forebay(&words).expect(0);
@@ -352,7 +464,10 @@ fn a_broken_pipe_ends_quietly() {
     assert_ne!(said.code, 0);
     assert_eq!(said.err, "");
     // A full disk is not quiet.
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
     let said = finish(p.command(&["df"]).stdout(full).spawn().unwrap()).expect(1);
     said.says(&["can't write"]);
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 /// The report of a staging, which must have been complete.
 #[track_caller]
 fn report(place: &Place, args: &[&str]) -> serde_json::Value {
-    let said = place.forebay(&[&["stage"], args, &["--json"]].concat()).expect(0);
+    let said = place
+        .forebay(&[&["stage"], args, &["--json"]].concat())
+        .expect(0);
     said.json()
 }
 
@@ -24,15 +26,30 @@ fn a_tree_comes_back_as_it_went() {
         let out = format!("back-{threads}/below");
         let r = report(&p, &["in", "tree", &pool, "--threads", threads]);
         assert_eq!(r["files"], r["moved_files"]);
-        assert_eq!((r["failed"].as_u64(), r["skipped"].as_u64()), (Some(0), Some(0)));
-        assert!(r["moved_bytes"].as_u64() < Some(20 << 20), "holes were moved: {r}");
+        assert_eq!(
+            (r["failed"].as_u64(), r["skipped"].as_u64()),
+            (Some(0), Some(0))
+        );
+        assert!(
+            r["moved_bytes"].as_u64() < Some(20 << 20),
+            "holes were moved: {r}"
+        );
         assert_eq!(r["warnings"].as_array().map(Vec::len), Some(0));
         report(&p, &["out", &pool, &out, "--threads", threads]);
         assert_eq!(manifest(&p.at("tree")), manifest(&p.at(&out)));
-        let root = |path: &str| p.at(path).metadata().map(|m| (m.mode(), m.mtime_nsec())).unwrap();
+        let root = |path: &str| {
+            p.at(path)
+                .metadata()
+                .map(|m| (m.mode(), m.mtime_nsec()))
+                .unwrap()
+        };
         assert_eq!(root("tree"), root(&out));
         let sparse = p.at(&out).join("sparse").metadata().unwrap();
-        assert!(sparse.blocks() * 512 < 8 << 20, "the hole is gone: {} blocks", sparse.blocks());
+        assert!(
+            sparse.blocks() * 512 < 8 << 20,
+            "the hole is gone: {} blocks",
+            sparse.blocks()
+        );
     }
     if had_xattrs {
         assert!(manifest(&p.at("tree")).iter().any(|l| l.contains("Some(")));
@@ -61,7 +78,10 @@ fn only_what_differs_moves() {
     std::fs::write(tree.join("deep/er/4096"), noise(77, 4096)).unwrap();
     std::fs::set_permissions(tree.join("program"), PermissionsExt::from_mode(0o4711)).unwrap();
     let r = report(&p, &["in", "tree", "/case"]);
-    assert_eq!((r["moved_files"].as_u64(), r["moved_bytes"].as_u64()), (Some(1), Some(4096)));
+    assert_eq!(
+        (r["moved_files"].as_u64(), r["moved_bytes"].as_u64()),
+        (Some(1), Some(4096))
+    );
     set_mtime(&tree.join("deep/er/4097"), 1, 2);
     let r = report(&p, &["in", "tree", "/case", "--checksum"]);
     assert_eq!(r["moved_files"], 0);
@@ -71,7 +91,10 @@ fn only_what_differs_moves() {
     std::fs::write(&path, noise(78, 70_000)).unwrap();
     set_mtime(&path, time.mtime(), time.mtime_nsec());
     assert_eq!(report(&p, &["in", "tree", "/case"])["moved_files"], 0);
-    assert_eq!(report(&p, &["in", "tree", "/case", "--checksum"])["moved_files"], 1);
+    assert_eq!(
+        report(&p, &["in", "tree", "/case", "--checksum"])["moved_files"],
+        1
+    );
     // A file that was a link is one of its own now; a link that was a file is a link.
     std::fs::remove_file(tree.join("deep/hard-2")).unwrap();
     std::fs::write(tree.join("deep/hard-2"), noise(9, 10_000)).unwrap();
@@ -93,7 +116,14 @@ fn one_file_goes_where_it_is_told() {
     report(&p, &["in", "file", "/fb/new/"]);
     report(&p, &["in", "file", "/"]);
     let files = p.pool_files("/");
-    assert_eq!(files, [("/a/b".into(), 7), ("/file".into(), 7), ("/new/file".into(), 7)]);
+    assert_eq!(
+        files,
+        [
+            ("/a/b".into(), 7),
+            ("/file".into(), 7),
+            ("/new/file".into(), 7)
+        ]
+    );
     report(&p, &["out", "/fb/a/b", "dir"]);
     assert_eq!(std::fs::read(p.at("dir/b")).unwrap(), b"content");
     // In each other's way.
@@ -125,7 +155,11 @@ fn what_cannot_be_staged_is_told() {
     std::fs::write(p.at("tree/b"), b"b").unwrap();
     report(&p, &["in", "tree", "/t"]);
     let said = p.forebay(&["stage", "out", "/t", "out"]).expect(120);
-    said.says(&["out/a: is a directory", "incomplete", "forebay stage out /t out --pool default"]);
+    said.says(&[
+        "out/a: is a directory",
+        "incomplete",
+        "forebay stage out /t out --pool default",
+    ]);
     assert_eq!(std::fs::read(p.at("out/b")).unwrap(), b"b");
 }
 
@@ -144,7 +178,11 @@ fn a_killed_staging_is_resumed() {
         let size = |i: usize| if i == 0 { large as u64 } else { 500_000 };
         let mut names: Vec<String> = (0..20).map(|i| format!("/t/small-{i}")).collect();
         names.insert(0, "/t/large".into());
-        names.into_iter().enumerate().map(|(i, n)| (n, size(i))).collect()
+        names
+            .into_iter()
+            .enumerate()
+            .map(|(i, n)| (n, size(i)))
+            .collect()
     };
     let mut killed = 0;
     for delay in [1, 3, 10, 20, 40, 80, 120, 200, 300] {
@@ -154,7 +192,10 @@ fn a_killed_staging_is_resumed() {
         killed += usize::from(finish(child).code == 128 + 9);
         if p.forebay(&["ls", "/t"]).code == 0 {
             for file in p.pool_files("/t") {
-                assert!(whole.contains(&file), "a short file under its final name: {file:?}");
+                assert!(
+                    whole.contains(&file),
+                    "a short file under its final name: {file:?}"
+                );
             }
         }
     }
@@ -168,11 +209,18 @@ fn a_killed_staging_is_resumed() {
         std::thread::sleep(Duration::from_millis(delay));
         kill(child.id(), libc::SIGKILL);
         finish(child);
-        for entry in std::fs::read_dir(p.at("back")).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(p.at("back"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let name = entry.file_name().into_string().unwrap();
             if !name.starts_with(".forebay-part-") {
                 let size = entry.metadata().unwrap().len();
-                assert!(whole.contains(&(format!("/t/{name}"), size)), "{name}: {size}");
+                assert!(
+                    whole.contains(&(format!("/t/{name}"), size)),
+                    "{name}: {size}"
+                );
             }
         }
     }
@@ -191,7 +239,11 @@ fn a_full_pool_is_no_success() {
     let said = p.forebay(&["stage", "in", "tree", "/t"]).expect(120);
     said.says(&["the pool is full", "--media", "incomplete"]);
     let arrived = p.pool_files("/t");
-    assert!(!arrived.is_empty() && arrived.len() < 24, "{}", arrived.len());
+    assert!(
+        !arrived.is_empty() && arrived.len() < 24,
+        "{}",
+        arrived.len()
+    );
     assert!(arrived.iter().all(|f| f.1 == 1 << 20), "short: {arrived:?}");
     assert!(!p.forebay(&["ls", "-a", "/t"]).out.contains("part"));
     // What has arrived is right, and the room of what has not is free again.
@@ -220,7 +272,10 @@ fn a_source_that_changes_is_noticed() {
     let said = finish(child);
     if said.code == 0 {
         // It began after the last change: then it must be whole.
-        assert_eq!(p.pool_files("/"), [("/g".into(), path.metadata().unwrap().len())]);
+        assert_eq!(
+            p.pool_files("/"),
+            [("/g".into(), path.metadata().unwrap().len())]
+        );
     } else {
         assert_eq!(said.code, 120);
         said.says(&["changed while it was copied"]);

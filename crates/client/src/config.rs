@@ -81,7 +81,11 @@ impl PoolConfig {
             MediumKind::Memory => dir.join(format!("medium-{i}")),
             MediumKind::Files(base) => {
                 let uid = rustix::process::geteuid().as_raw();
-                base.join(format!("forebay-{uid}-{}-{}-{i}", self.name, &self.uuid[..8]))
+                base.join(format!(
+                    "forebay-{uid}-{}-{}-{i}",
+                    self.name,
+                    &self.uuid[..8]
+                ))
             }
         }
     }
@@ -105,14 +109,22 @@ impl PoolConfig {
 
     pub(crate) fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
         check_owner(dir)?;
-        let name = dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-        let damaged = |why: String| PoolError::Damaged { name: name.clone(), why };
+        let name = dir
+            .file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let damaged = |why: String| PoolError::Damaged {
+            name: name.clone(),
+            why,
+        };
         let text = std::fs::read_to_string(dir.join("pool.json"))
             .map_err(|e| damaged(format!("pool.json: {e}")))?;
         let config: PoolConfig =
             serde_json::from_str(&text).map_err(|e| damaged(format!("pool.json: {e}")))?;
         if config.version != VERSION {
-            return Err(damaged(format!("made by another version of Forebay ({})", config.version)));
+            return Err(damaged(format!(
+                "made by another version of Forebay ({})",
+                config.version
+            )));
         }
         let sane = (1..=MAX_SHARDS).contains(&config.shards)
             && (1..=MAX_MEDIA).contains(&config.media.len())
@@ -131,10 +143,7 @@ impl PoolConfig {
 
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    if !name.is_empty()
-        && name.len() <= MAX_NAME
-        && !name.starts_with('.')
-        && name.bytes().all(ok)
+    if !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.bytes().all(ok)
     {
         return Ok(());
     }

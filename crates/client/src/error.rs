@@ -30,7 +30,11 @@ pub enum PoolError {
 
 impl PoolError {
     pub(crate) fn io(what: &str, path: &Path, error: Errno) -> PoolError {
-        PoolError::Io { what: what.to_owned(), path: path.to_owned(), error }
+        PoolError::Io {
+            what: what.to_owned(),
+            path: path.to_owned(),
+            error,
+        }
     }
 
     pub(crate) fn medium(spec: &MediumSpec, dir: &Path, error: Errno) -> PoolError {
@@ -76,7 +80,12 @@ impl fmt::Display for PoolError {
                 "the pool '{name}' had data in memory, which has gone with a restart of the node; only pools with nothing but 'files' media can be reopened"
             ),
             PoolError::Io { what, path, error } => {
-                write!(f, "{what}, {}: {}", path.display(), std::io::Error::from(*error))?;
+                write!(
+                    f,
+                    "{what}, {}: {}",
+                    path.display(),
+                    std::io::Error::from(*error)
+                )?;
                 if *error == Errno::NOSPC {
                     write!(f, "; choose a smaller --media or another place")?;
                 }

@@ -35,8 +35,15 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce()) -> Result<(), PoolError> {
         Mode::from_raw_mode(0o600),
     )
     .map_err(failed)?;
-    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| PoolError::Exists(pool.config().name.clone()))?;
+    // Who asks for the keeper's process id holds the lock for an instant.
+    let mut tries = 0;
+    while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+        tries += 1;
+        if tries == 20 {
+            return Err(PoolError::Exists(pool.config().name.clone()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
     rustix::io::pwrite(&fd, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(failed)?;
     ready();
@@ -49,7 +56,8 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce()) -> Result<(), PoolError> {
         if !dir.join("pool.json").exists() {
             return Ok(());
         }
-        if let Err(e) = store.reap() {
+        // When nobody else is left, also what was lost at the instant of a death.
+        if let Err(e) = store.reap().and_then(|_| store.put_in_order()) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
         let mut used = 0;

@@ -34,7 +34,10 @@ use std::path::{Path, PathBuf};
 pub fn home() -> PathBuf {
     match std::env::var_os("FOREBAY_HOME") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir),
-        _ => PathBuf::from(format!("/dev/shm/forebay-{}", rustix::process::geteuid().as_raw())),
+        _ => PathBuf::from(format!(
+            "/dev/shm/forebay-{}",
+            rustix::process::geteuid().as_raw()
+        )),
     }
 }
 
@@ -90,7 +93,12 @@ impl Pool {
             PoolState::Absent => {}
             PoolState::Running => return Err(PoolError::Exists(o.name.clone())),
             PoolState::Stale => return Err(PoolError::ExistsStale(o.name.clone())),
-            PoolState::Damaged(why) => return Err(PoolError::Damaged { name: o.name.clone(), why }),
+            PoolState::Damaged(why) => {
+                return Err(PoolError::Damaged {
+                    name: o.name.clone(),
+                    why,
+                });
+            }
         }
         make_private_dir(&dir, false)?;
         let made = Pool::fill(&config, &dir);
@@ -112,7 +120,10 @@ impl Pool {
         }
         let records = config.records_dir(dir);
         make_private_dir(&records, false)?;
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let owner = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
         Store::create(
             &dir.join("control"),
             &records,
@@ -151,24 +162,39 @@ impl Pool {
         };
         let mut media = Vec::new();
         for (i, spec) in config.media.iter().enumerate() {
-            let medium = Medium::open(i, spec.kind.clone(), &config.medium_dir(dir, i), spec.capacity);
+            let medium = Medium::open(
+                i,
+                spec.kind.clone(),
+                &config.medium_dir(dir, i),
+                spec.capacity,
+            );
             media.push(medium.map_err(|e| damaged(&format!("medium {spec}"), e))?);
         }
         let records = config.records_dir(dir);
         let store = Store::open(&dir.join("control"), &records, config.record_bytes, media)
             .map_err(|e| damaged("the control region", e))?;
-        Ok(Pool { config, dir: dir.to_owned(), store })
+        Ok(Pool {
+            config,
+            dir: dir.to_owned(),
+            store,
+        })
     }
 
     /// All pools of this user, by name.
     pub fn list() -> Vec<Listing> {
-        let Ok(entries) = std::fs::read_dir(home()) else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir(home()) else {
+            return Vec::new();
+        };
         let mut pools: Vec<Listing> = entries
             .flatten()
             .filter(|e| e.path().is_dir())
             .map(|e| {
                 let name = e.file_name().to_string_lossy().into_owned();
-                Listing { state: Pool::state(&name), dir: e.path(), name }
+                Listing {
+                    state: Pool::state(&name),
+                    dir: e.path(),
+                    name,
+                }
             })
             .collect();
         pools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -212,7 +238,12 @@ impl Pool {
             .map(|(spec, m)| {
                 let u = m.usage();
                 let spec = spec.clone();
-                MediumUsage { spec, capacity: u.capacity, used: u.used, reserved: u.reserved }
+                MediumUsage {
+                    spec,
+                    capacity: u.capacity,
+                    used: u.used,
+                    reserved: u.reserved,
+                }
             })
             .collect()
     }
@@ -323,7 +354,11 @@ fn make_private_dir(dir: &Path, shared: bool) -> Result<(), PoolError> {
         Err(Errno::EXIST) if shared => config::check_owner(dir),
         Err(Errno::NOENT) if shared => {
             std::fs::create_dir_all(dir).map_err(|e| {
-                PoolError::io("can't make", dir, Errno::from_io_error(&e).unwrap_or(Errno::IO))
+                PoolError::io(
+                    "can't make",
+                    dir,
+                    Errno::from_io_error(&e).unwrap_or(Errno::IO),
+                )
             })?;
             config::check_owner(dir)
         }

@@ -125,7 +125,10 @@ mod tests {
         assert_eq!(c.consistency, Consistency::Sequential);
         assert_eq!(c.parallelism, Parallelism::Shared);
         assert!(c.check_supported().is_ok());
-        let weak = Controls { consistency: Consistency::Eventual, ..c };
+        let weak = Controls {
+            consistency: Consistency::Eventual,
+            ..c
+        };
         assert!(weak.check_supported().is_err());
     }
 }

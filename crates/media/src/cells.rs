@@ -73,7 +73,12 @@ impl Cells {
         }
         // Processes start at different cells, so that they don't meet in one cache line.
         let hint = AtomicUsize::new(usize::MAX);
-        Ok(Cells { region, medium, cells, hint })
+        Ok(Cells {
+            region,
+            medium,
+            cells,
+            hint,
+        })
     }
 
     fn header(&self) -> &Header {
@@ -94,7 +99,10 @@ impl Cells {
 
     fn busy(&self, word: usize) -> &AtomicU64 {
         // SAFETY: atomics; `at` checks bounds and alignment.
-        unsafe { self.region.at(PAGE + Cells::summary_len(self.cells) + word * 8) }
+        unsafe {
+            self.region
+                .at(PAGE + Cells::summary_len(self.cells) + word * 8)
+        }
     }
 
     /// Number of cells.
@@ -150,7 +158,11 @@ impl Cells {
         // small ones. Then any cell that isn't full.
         for summary in [true, false] {
             for word in 0..reserved.div_ceil(64) {
-                let taken = if summary { self.busy(word) } else { self.full(word) };
+                let taken = if summary {
+                    self.busy(word)
+                } else {
+                    self.full(word)
+                };
                 let mut candidates = !taken.load(Relaxed);
                 while candidates != 0 {
                     let i = word * 64 + candidates.trailing_zeros() as usize;
@@ -177,7 +189,12 @@ impl Cells {
     fn note_full(&self, i: usize) {
         let bit = 1 << (i % 64);
         self.full(i / 64).fetch_or(bit, AcqRel);
-        if self.cell(i).used.iter().any(|w| w.load(Acquire) != u64::MAX) {
+        if self
+            .cell(i)
+            .used
+            .iter()
+            .any(|w| w.load(Acquire) != u64::MAX)
+        {
             self.full(i / 64).fetch_and(!bit, AcqRel);
         }
     }
@@ -188,7 +205,9 @@ impl Cells {
             (0..4).find_map(|w| take_run(&cell.used[w], want).map(|bit| w * 64 + bit))
         } else {
             let words = want.div_ceil(64);
-            (0..=4 - words).find(|&w| take_words(&cell.used[w..w + words], want)).map(|w| w * 64)
+            (0..=4 - words)
+                .find(|&w| take_words(&cell.used[w..w + words], want))
+                .map(|w| w * 64)
         }?;
         let bit = 1u64 << (i % 64);
         if self.busy(i / 64).load(Relaxed) & bit == 0 {
@@ -198,7 +217,11 @@ impl Cells {
             cell.init[word].fetch_and(!mask, Relaxed);
         }
         self.header().used_pages.fetch_add(want as u64, Relaxed);
-        Some(Extent::new(self.medium, (i * CELL_PAGES + first) as u64, want))
+        Some(Extent::new(
+            self.medium,
+            (i * CELL_PAGES + first) as u64,
+            want,
+        ))
     }
 
     /// Gives the pages back.
@@ -277,7 +300,13 @@ impl Cells {
     /// The in-use bits, 4 words per cell.
     pub fn used_bits(&self) -> Vec<u64> {
         (0..self.cells)
-            .flat_map(|i| self.cell(i).used.iter().map(|w| w.load(Acquire)).collect::<Vec<_>>())
+            .flat_map(|i| {
+                self.cell(i)
+                    .used
+                    .iter()
+                    .map(|w| w.load(Acquire))
+                    .collect::<Vec<_>>()
+            })
             .collect()
     }
 }
@@ -288,7 +317,11 @@ pub(crate) fn masks(first: usize, pages: usize) -> impl Iterator<Item = (usize, 
     (first / 64..end.div_ceil(64)).map(move |word| {
         let lo = first.max(word * 64) - word * 64;
         let hi = end.min(word * 64 + 64) - word * 64;
-        let mask = if hi - lo == 64 { u64::MAX } else { ((1 << (hi - lo)) - 1) << lo };
+        let mask = if hi - lo == 64 {
+            u64::MAX
+        } else {
+            ((1 << (hi - lo)) - 1) << lo
+        };
         (word, mask)
     })
 }
@@ -309,7 +342,11 @@ fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
             return None;
         }
         let bit = run.trailing_zeros() as usize;
-        let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << bit };
+        let mask = if n == 64 {
+            u64::MAX
+        } else {
+            ((1 << n) - 1) << bit
+        };
         match word.compare_exchange_weak(used, used | mask, AcqRel, Relaxed) {
             Ok(_) => return Some(bit),
             Err(now) => used = now,
@@ -321,7 +358,11 @@ fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
 fn take_words(words: &[AtomicU64], n: usize) -> bool {
     for (k, word) in words.iter().enumerate() {
         let bits = (n - k * 64).min(64);
-        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let mask = if bits == 64 {
+            u64::MAX
+        } else {
+            (1 << bits) - 1
+        };
         let mut used = word.load(Relaxed);
         loop {
             if used & mask != 0 {
@@ -366,7 +407,9 @@ mod tests {
         let mut pages: HashSet<u64> = HashSet::new();
         let mut seed = 12345u64;
         for round in 0..5000 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let r = (seed >> 33) as usize;
             if round % 3 != 0 || taken.is_empty() {
                 let want = [1, 1, 2, 7, 64, 65, 128, 200, 256][r % 9];
@@ -404,7 +447,10 @@ mod tests {
             let workers: Vec<_> = (0..4)
                 .map(|_| s.spawn(|| std::iter::from_fn(|| c.alloc(3, true)).collect::<Vec<_>>()))
                 .collect();
-            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+            workers
+                .into_iter()
+                .flat_map(|w| w.join().unwrap())
+                .collect()
         });
         assert_eq!(got.iter().map(|e| e.pages()).sum::<usize>(), 8 * 256);
         let bits = c.used_bits();

@@ -40,7 +40,11 @@ impl Extent {
         let medium = self.medium() as u8;
         (
             Extent::new(medium, self.start(), pages),
-            Some(Extent::new(medium, self.start() + pages as u64, self.pages() - pages)),
+            Some(Extent::new(
+                medium,
+                self.start() + pages as u64,
+                self.pages() - pages,
+            )),
         )
     }
 }

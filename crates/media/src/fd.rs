@@ -47,6 +47,21 @@ pub fn is_internal(fd: RawFd) -> bool {
     fd >= 0 && KEPT.iter().any(|k| k.load(Relaxed) == fd)
 }
 
+/// The descriptors noted as ours.
+pub fn internal() -> Vec<RawFd> {
+    KEPT.iter()
+        .map(|k| k.load(Relaxed))
+        .filter(|&fd| fd >= 0)
+        .collect()
+}
+
+/// No longer notes `fd` as ours: somebody else closes it.
+pub fn forget(fd: RawFd) {
+    for k in &KEPT {
+        let _ = k.compare_exchange(fd, -1, Relaxed, Relaxed);
+    }
+}
+
 /// Forgets and closes a descriptor of ours.
 pub(crate) fn drop_kept(fd: OwnedFd) {
     let raw = fd.into_raw_fd();

@@ -70,7 +70,9 @@ impl Medium {
             kind,
             segment: dir.join("segment"),
             cells,
-            windows: (0..windows).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
+            windows: (0..windows)
+                .map(|_| AtomicPtr::new(std::ptr::null_mut()))
+                .collect(),
             file: AtomicI32::new(-1),
         })
     }
@@ -199,7 +201,13 @@ impl Medium {
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes, and the range inside the extent.
-    pub unsafe fn write(&self, e: Extent, offset: usize, from: *const u8, len: usize) -> Result<()> {
+    pub unsafe fn write(
+        &self,
+        e: Extent,
+        offset: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<()> {
         debug_assert!(len > 0 && offset + len <= e.pages() * PAGE);
         let end = offset + len;
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
@@ -223,7 +231,8 @@ impl Medium {
             let bytes = unsafe { std::slice::from_raw_parts(from, len) };
             self.pwrite(bytes, base + offset)?;
         }
-        self.cells.set_init(start_page + first as u64, last - first + 1, true);
+        self.cells
+            .set_init(start_page + first as u64, last - first + 1, true);
         Ok(())
     }
 
@@ -237,7 +246,10 @@ impl Medium {
     pub unsafe fn read(&self, e: Extent, offset: usize, to: *mut u8, len: usize) -> Result<()> {
         debug_assert!(len > 0 && offset + len <= e.pages() * PAGE);
         let (first, last) = (offset / PAGE, (offset + len - 1) / PAGE);
-        if self.cells.all_init(e.start() + first as u64, last - first + 1) {
+        if self
+            .cells
+            .all_init(e.start() + first as u64, last - first + 1)
+        {
             // SAFETY: passed on.
             return unsafe { self.copy_out(e.start() as usize * PAGE + offset, to, len) };
         }

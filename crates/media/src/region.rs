@@ -65,7 +65,10 @@ impl Region {
                 offset,
             )?
         };
-        Ok(Region { base: base.cast(), len })
+        Ok(Region {
+            base: base.cast(),
+            len,
+        })
     }
 
     /// First byte.

@@ -32,7 +32,10 @@ const MIB: u64 = 1 << 20;
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a size: write a number and K, M, G or T, as in 4G");
     let t = text.trim();
-    let t = t.strip_suffix("iB").or_else(|| t.strip_suffix('B')).unwrap_or(t);
+    let t = t
+        .strip_suffix("iB")
+        .or_else(|| t.strip_suffix('B'))
+        .unwrap_or(t);
     let (number, factor) = match t.chars().last().ok_or_else(bad)?.to_ascii_uppercase() {
         'K' => (&t[..t.len() - 1], 1u64 << 10),
         'M' => (&t[..t.len() - 1], 1 << 20),
@@ -54,7 +57,11 @@ pub fn format_size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+            return if unit == "B" {
+                format!("{bytes} B")
+            } else {
+                format!("{value:.1} {unit}")
+            };
         }
         value /= 1024.0;
     }
@@ -69,11 +76,15 @@ impl FromStr for MediumSpec {
             Some(("memory", size)) => (MediumKind::Memory, size),
             Some(("files", rest)) => {
                 let (dir, size) = rest.rsplit_once(':').ok_or_else(|| {
-                    format!("medium '{text}': write files:DIRECTORY:SIZE, as in files:/local/ssd:100G")
+                    format!(
+                        "medium '{text}': write files:DIRECTORY:SIZE, as in files:/local/ssd:100G"
+                    )
                 })?;
                 let dir = PathBuf::from(dir);
                 if !dir.is_absolute() {
-                    return Err(format!("medium '{text}': the directory must be an absolute path"));
+                    return Err(format!(
+                        "medium '{text}': the directory must be an absolute path"
+                    ));
                 }
                 (MediumKind::Files(dir), size)
             }
@@ -130,7 +141,14 @@ mod tests {
             let spec: MediumSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), text);
         }
-        for bad in ["memory", "memory:0", "files:rel:1G", "files:/a", "tape:1G", "memory:1K"] {
+        for bad in [
+            "memory",
+            "memory:0",
+            "files:rel:1G",
+            "files:/a",
+            "tape:1G",
+            "memory:1K",
+        ] {
             assert!(bad.parse::<MediumSpec>().is_err(), "{bad}");
         }
     }

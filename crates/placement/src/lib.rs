@@ -73,6 +73,9 @@ mod tests {
             let name = format!("file.{i:08}");
             count[Slot::of_entry(ObjectId::ROOT, name.as_bytes()).shard(8)] += 1;
         }
-        assert!(count.iter().all(|&n| (9_500..10_500).contains(&n)), "{count:?}");
+        assert!(
+            count.iter().all(|&n| (9_500..10_500).contains(&n)),
+            "{count:?}"
+        );
     }
 }

@@ -48,7 +48,9 @@ impl CacheKey {
 
 impl DirCache {
     pub fn new() -> DirCache {
-        DirCache { slots: (0..ENTRIES).map(|_| Slot::default()).collect() }
+        DirCache {
+            slots: (0..ENTRIES).map(|_| Slot::default()).collect(),
+        }
     }
 
     fn slot(&self, key: CacheKey) -> &Slot {
@@ -80,7 +82,9 @@ impl DirCache {
         let s = self.slot(key);
         let version = s.version.load(Relaxed);
         if !version.is_multiple_of(2)
-            || s.version.compare_exchange(version, version + 1, AcqRel, Relaxed).is_err()
+            || s.version
+                .compare_exchange(version, version + 1, AcqRel, Relaxed)
+                .is_err()
         {
             return;
         }

@@ -92,7 +92,11 @@ impl Cred {
 
     /// EACCES unless `want` is allowed on the directory.
     pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
-        if self.allows(dir.mode, dir.uid, dir.gid, want) { Ok(()) } else { Err(Errno::ACCESS) }
+        if self.allows(dir.mode, dir.uid, dir.gid, want) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
     }
 
     /// EACCES unless `want` is allowed on the object.

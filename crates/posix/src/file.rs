@@ -33,7 +33,11 @@ impl Fs {
     fn check_access(&self, open: u32, write: bool) -> Result<u32> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         let access = flags & libc::O_ACCMODE;
-        let wrong = if write { libc::O_RDONLY } else { libc::O_WRONLY };
+        let wrong = if write {
+            libc::O_RDONLY
+        } else {
+            libc::O_WRONLY
+        };
         if access == wrong || flags & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
@@ -47,7 +51,13 @@ impl Fs {
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    pub unsafe fn read(&self, open: u32, offset: Option<u64>, to: *mut u8, len: usize) -> Result<usize> {
+    pub unsafe fn read(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.check_access(open, false)?;
         let store = self.store();
         if let Some(offset) = offset {
@@ -63,8 +73,7 @@ impl Fs {
         Ok(n)
     }
 
-    /// write(2), or pwrite(2) with an offset. `append` overrides the open flag
-    /// (pwritev2's RWF_APPEND).
+    /// write(2), or pwrite(2) with an offset.
     ///
     /// # Errors
     /// EBADF, ENOSPC, EFBIG, EIO.
@@ -96,6 +105,19 @@ impl Fs {
         Ok(n)
     }
 
+    /// Writes at the end of the file, whatever the open flags (pwritev2's RWF_APPEND).
+    ///
+    /// # Errors
+    /// As for write.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub unsafe fn append(&self, open: u32, from: *const u8, len: usize) -> Result<usize> {
+        let live = self.check_access(open, true)?;
+        // SAFETY: passed on.
+        unsafe { self.store().write_at(live, None, from, len).map(|(_, n)| n) }
+    }
+
     /// lseek(2). For a directory: back to its start, or to a position it has been told.
     ///
     /// # Errors
@@ -113,7 +135,10 @@ impl Fs {
         let _lock = store.open_lock(open)?;
         let at = |base: u64| {
             let to = i128::from(base) + i128::from(offset);
-            u64::try_from(to).ok().filter(|&t| t <= MAX_SIZE).ok_or(Errno::INVAL)
+            u64::try_from(to)
+                .ok()
+                .filter(|&t| t <= MAX_SIZE)
+                .ok_or(Errno::INVAL)
         };
         let start = || u64::try_from(offset).map_err(|_| Errno::NXIO);
         let to = match whence {
@@ -182,7 +207,10 @@ impl Fs {
             other => other?,
         };
         let mut offset = o.offset.load(Relaxed);
-        for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)].into_iter().skip(offset as usize) {
+        for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)]
+            .into_iter()
+            .skip(offset as usize)
+        {
             if !each(name, ino, libc::S_IFDIR, offset + 1) {
                 o.offset.store(offset, Release);
                 return Ok(());
@@ -191,7 +219,10 @@ impl Fs {
         }
         let mut name = Vec::new();
         store.open_name(o, &mut name);
-        let mut position = DirPosition { shard: o.shard.load(Relaxed) as usize, name };
+        let mut position = DirPosition {
+            shard: o.shard.load(Relaxed) as usize,
+            name,
+        };
         store.list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
@@ -247,7 +278,13 @@ impl Fs {
     /// # Errors
     /// EIO.
     pub fn sync_open(&self, open: u32) -> Result<()> {
-        match self.store().open_file(open).live.load(Relaxed).checked_sub(1) {
+        match self
+            .store()
+            .open_file(open)
+            .live
+            .load(Relaxed)
+            .checked_sub(1)
+        {
             Some(live) => self.store().sync(live),
             None => Ok(()),
         }
@@ -281,7 +318,10 @@ pub struct File<'a> {
 
 impl<'a> File<'a> {
     pub(crate) fn new(fs: &'a Fs, open: u32) -> File<'a> {
-        File { fs, open: Some(open) }
+        File {
+            fs,
+            open: Some(open),
+        }
     }
 
     fn open(&self) -> u32 {
@@ -291,18 +331,26 @@ impl<'a> File<'a> {
     /// Reads at `offset`; 0 at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         // SAFETY: the slice is writable.
-        unsafe { self.fs.read(self.open(), Some(offset), buffer.as_mut_ptr(), buffer.len()) }
+        unsafe {
+            self.fs
+                .read(self.open(), Some(offset), buffer.as_mut_ptr(), buffer.len())
+        }
     }
 
     /// Writes at `offset`; may write less than asked if space runs out.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         // SAFETY: the slice is readable.
-        unsafe { self.fs.write(self.open(), Some(offset), bytes.as_ptr(), bytes.len()) }
+        unsafe {
+            self.fs
+                .write(self.open(), Some(offset), bytes.as_ptr(), bytes.len())
+        }
     }
 
     /// Size in bytes.
     pub fn size(&self) -> u64 {
-        self.fs.live_of(self.open()).map_or(0, |l| self.fs.store().size(l))
+        self.fs
+            .live_of(self.open())
+            .map_or(0, |l| self.fs.store().size(l))
     }
 
     pub fn set_len(&self, size: u64) -> Result<()> {
@@ -311,12 +359,16 @@ impl<'a> File<'a> {
 
     /// The next offset with data; ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        self.fs.store().seek_data(self.fs.live_of(self.open())?, offset, false)
+        self.fs
+            .store()
+            .seek_data(self.fs.live_of(self.open())?, offset, false)
     }
 
     /// The next offset without data (at the latest, the end of the file).
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        self.fs.store().seek_data(self.fs.live_of(self.open())?, offset, true)
+        self.fs
+            .store()
+            .seek_data(self.fs.live_of(self.open())?, offset, true)
     }
 
     pub fn stat(&self) -> Result<Stat> {
@@ -338,7 +390,11 @@ impl<'a> File<'a> {
         let mut entries = Vec::new();
         self.fs.read_dir(self.open(), |name, ino, kind, _| {
             if name != b"." && name != b".." {
-                entries.push(DirEntry { name: name.to_vec(), ino, kind });
+                entries.push(DirEntry {
+                    name: name.to_vec(),
+                    ino,
+                    kind,
+                });
             }
             true
         })?;

@@ -30,7 +30,11 @@ impl Stat {
     pub(crate) fn new(id: ObjectId, i: &Inode) -> Stat {
         // A small file inside its record takes no pages; programs that take 0 blocks for
         // "all holes" must not be misled.
-        let inline = if i.pages == 0 { i.size.min(PAGE as u64).div_ceil(PAGE as u64) } else { 0 };
+        let inline = if i.pages == 0 {
+            i.size.min(PAGE as u64).div_ceil(PAGE as u64)
+        } else {
+            0
+        };
         Stat {
             ino: id.0,
             mode: i.mode,
@@ -74,7 +78,11 @@ pub struct Fs {
 impl Fs {
     /// The view of this process.
     pub fn new(pool: Arc<Pool>) -> Fs {
-        Fs { pool, cred: Cred::new(), cache: DirCache::new() }
+        Fs {
+            pool,
+            cred: Cred::new(),
+            cache: DirCache::new(),
+        }
     }
 
     /// The pool.
@@ -130,7 +138,9 @@ impl Fs {
 
     /// Opens `path`; `flags` are libc's O_*.
     pub fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
-        let open = self.open_at(ObjectId::ROOT, path, flags, mode).map_err(no_outside)?;
+        let open = self
+            .open_at(ObjectId::ROOT, path, flags, mode)
+            .map_err(no_outside)?;
         Ok(File::new(self, open))
     }
 
@@ -152,7 +162,8 @@ impl Fs {
 
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let root = ObjectId::ROOT;
-        self.rename_at((root, from), (root, to), RenameMode::Replace).map_err(no_outside)
+        self.rename_at((root, from), (root, to), RenameMode::Replace)
+            .map_err(no_outside)
     }
 
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
@@ -172,8 +183,16 @@ impl Fs {
         self.simple(path, true, |p| self.change_mode(p.existing()?.id, mode))
     }
 
-    pub fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>, follow: bool) -> Result<()> {
-        self.simple(path, follow, |p| self.change_owner(p.existing()?.id, uid, gid))
+    pub fn chown(
+        &self,
+        path: &[u8],
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> Result<()> {
+        self.simple(path, follow, |p| {
+            self.change_owner(p.existing()?.id, uid, gid)
+        })
     }
 
     /// Sets times in nanoseconds since 1970; None leaves one as it is.
@@ -184,7 +203,9 @@ impl Fs {
         mtime: Option<i64>,
         follow: bool,
     ) -> Result<()> {
-        self.simple(path, follow, |p| self.change_times(p.existing()?.id, atime, mtime, false))
+        self.simple(path, follow, |p| {
+            self.change_times(p.existing()?.id, atime, mtime, false)
+        })
     }
 
     /// All entries of a directory but `.` and `..`, in no particular order.
@@ -195,10 +216,15 @@ impl Fs {
                 return Err(Errno::NOTDIR);
             }
             let mut entries = Vec::new();
-            self.store().list(e.id, &mut Default::default(), |name, e| {
-                entries.push(DirEntry { name: name.to_vec(), ino: e.id.0, kind: e.kind });
-                true
-            })?;
+            self.store()
+                .list(e.id, &mut Default::default(), |name, e| {
+                    entries.push(DirEntry {
+                        name: name.to_vec(),
+                        ino: e.id.0,
+                        kind: e.kind,
+                    });
+                    true
+                })?;
             Ok(entries)
         })
     }
@@ -213,11 +239,15 @@ impl Fs {
     }
 
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], follow: bool) -> Result<()> {
-        self.simple(path, follow, |p| self.set_attribute(p.existing()?.id, name, value, 0))
+        self.simple(path, follow, |p| {
+            self.set_attribute(p.existing()?.id, name, value, 0)
+        })
     }
 
     pub fn remove_xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        self.simple(path, follow, |p| self.remove_attribute(p.existing()?.id, name))
+        self.simple(path, follow, |p| {
+            self.remove_attribute(p.existing()?.id, name)
+        })
     }
 }
 

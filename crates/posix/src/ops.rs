@@ -26,9 +26,19 @@ impl Fs {
     fn entry_place<'a>(&self, place: &'a Place, dots: Errno) -> Result<EntryPlace<'a>> {
         match place {
             Place::Dir { .. } => Err(dots),
-            Place::Entry { dir, name, entry, slash, epoch } => {
-                Ok(EntryPlace { dir, name, entry: *entry, slash: *slash, epoch: *epoch })
-            }
+            Place::Entry {
+                dir,
+                name,
+                entry,
+                slash,
+                epoch,
+            } => Ok(EntryPlace {
+                dir,
+                name,
+                entry: *entry,
+                slash: *slash,
+                epoch: *epoch,
+            }),
         }
     }
 
@@ -67,7 +77,11 @@ impl Fs {
 
     fn new_object<'a>(&self, dir: &DirInfo, mode: u32, target: &'a [u8]) -> NewObject<'a> {
         let setgid = dir.mode & S_ISGID != 0;
-        let inherit = if setgid && mode & forebay_store::S_IFMT == S_IFDIR { S_ISGID } else { 0 };
+        let inherit = if setgid && mode & forebay_store::S_IFMT == S_IFDIR {
+            S_ISGID
+        } else {
+            0
+        };
         NewObject {
             mode: mode | inherit,
             uid: self.cred().uid(),
@@ -83,7 +97,9 @@ impl Fs {
             return Err(Errno::EXIST);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
-        self.store().create_object(p.dir.id, p.name, new, p.epoch)?.map_err(|_| Errno::EXIST)
+        self.store()
+            .create_object(p.dir.id, p.name, new, p.epoch)?
+            .map_err(|_| Errno::EXIST)
     }
 
     /// mkdir(2).
@@ -172,7 +188,11 @@ impl Fs {
         if dir.mode & S_ISVTX == 0 || self.cred().owns(dir.uid) {
             return Ok(());
         }
-        if self.cred().owns(self.store().stat(id)?.uid) { Ok(()) } else { Err(Errno::PERM) }
+        if self.cred().owns(self.store().stat(id)?.uid) {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        }
     }
 
     /// unlink(2).
@@ -241,7 +261,14 @@ impl Fs {
     /// As rename(2); ESTALE: resolve both again.
     pub fn rename_places(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<()> {
         let f = self.entry_place(from, Errno::BUSY)?;
-        let t = self.entry_place(to, if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY })?;
+        let t = self.entry_place(
+            to,
+            if mode == RenameMode::NoReplace {
+                Errno::EXIST
+            } else {
+                Errno::BUSY
+            },
+        )?;
         let source = f.entry.ok_or(Errno::NOENT)?;
         if (f.slash || t.slash) && source.kind != S_IFDIR {
             return Err(Errno::NOTDIR);
@@ -263,7 +290,8 @@ impl Fs {
             self.cred().check(&self.store().stat(source.id)?, WRITE)?;
         }
         let epoch = f.epoch.min(t.epoch);
-        self.store().rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)
+        self.store()
+            .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)
     }
 
     /// chmod(2).
@@ -282,7 +310,13 @@ impl Fs {
         if !self.cred().is_root() && !self.cred().in_group(i.gid) {
             mode &= !S_ISGID;
         }
-        self.store().set_attr(id, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+        self.store().set_attr(
+            id,
+            &SetAttr {
+                mode: Some(mode),
+                ..SetAttr::default()
+            },
+        )
     }
 
     /// chown(2); None leaves one as it is.
@@ -303,7 +337,15 @@ impl Fs {
         }
         let special = S_ISUID | if i.mode & 0o010 != 0 { S_ISGID } else { 0 };
         let mode = (i.is_file() && i.mode & special != 0).then_some(i.mode & 0o7777 & !special);
-        self.store().set_attr(id, &SetAttr { mode, uid, gid, ..SetAttr::default() })
+        self.store().set_attr(
+            id,
+            &SetAttr {
+                mode,
+                uid,
+                gid,
+                ..SetAttr::default()
+            },
+        )
     }
 
     /// utimensat(2): None leaves a time as it is. `now`: both are "now", which whoever may
@@ -328,7 +370,14 @@ impl Fs {
             }
             self.cred().check(&i, WRITE)?;
         }
-        self.store().set_attr(id, &SetAttr { atime, mtime, ..SetAttr::default() })
+        self.store().set_attr(
+            id,
+            &SetAttr {
+                atime,
+                mtime,
+                ..SetAttr::default()
+            },
+        )
     }
 
     // ---- extended attributes ----
@@ -338,7 +387,11 @@ impl Fs {
         let known = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
         if known(b"user.") {
             if !i.is_file() && !i.is_dir() {
-                return Err(if want == WRITE { Errno::PERM } else { Errno::NODATA });
+                return Err(if want == WRITE {
+                    Errno::PERM
+                } else {
+                    Errno::NODATA
+                });
             }
             self.cred().check(&i, want)?;
         } else if known(b"trusted.") || known(b"security.") {
@@ -407,9 +460,14 @@ impl Fs {
     ) -> std::result::Result<u32, Fail> {
         let creating = flags & libc::O_CREAT != 0;
         let exclusive = creating && flags & libc::O_EXCL != 0;
-        let follow =
-            if flags & libc::O_NOFOLLOW != 0 || exclusive { Follow::No } else { Follow::Yes };
-        self.at(base, path, follow, |place| self.open_place(place, flags, mode))
+        let follow = if flags & libc::O_NOFOLLOW != 0 || exclusive {
+            Follow::No
+        } else {
+            Follow::Yes
+        };
+        self.at(base, path, follow, |place| {
+            self.open_place(place, flags, mode)
+        })
     }
 
     /// open(2) at a place.
@@ -423,7 +481,9 @@ impl Fs {
         let creating = flags & libc::O_CREAT != 0;
         let mut fresh = false;
         let entry = match place {
-            Place::Entry { entry: None, slash, .. } if creating => {
+            Place::Entry {
+                entry: None, slash, ..
+            } if creating => {
                 if *slash {
                     return Err(Errno::ISDIR);
                 }
@@ -433,7 +493,10 @@ impl Fs {
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
                 let new = self.new_object(p.dir, S_IFREG | mode & 0o7777, b"");
-                match self.store().create_object(p.dir.id, p.name, &new, p.epoch)? {
+                match self
+                    .store()
+                    .create_object(p.dir.id, p.name, &new, p.epoch)?
+                {
                     Ok(id) => {
                         fresh = true;
                         Entry { id, kind: S_IFREG }
@@ -478,7 +541,11 @@ impl Fs {
         let path_only = flags & libc::O_PATH != 0;
         let access = flags & libc::O_ACCMODE;
         if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
-            return Err(if e.kind == S_IFLNK && !path_only { Errno::LOOP } else { Errno::NOTDIR });
+            return Err(if e.kind == S_IFLNK && !path_only {
+                Errno::LOOP
+            } else {
+                Errno::NOTDIR
+            });
         }
         match e.kind {
             S_IFDIR => {
@@ -503,18 +570,25 @@ impl Fs {
                     }
                     self.cred().check(&store.stat(e.id)?, want)?;
                 }
-                let live = store.live_acquire(e.id)?;
+                let (live, held) = store.live_acquire_held(e.id)?;
                 if flags & libc::O_TRUNC != 0
                     && !fresh
                     && !path_only
-                    && store.size(live) > 0
                     && let Err(error) = store.truncate(live, 0)
                 {
+                    drop(held);
                     let _ = store.live_release(live);
                     return Err(error);
                 }
                 store
-                    .open_create(e.id, e.kind, Some(live), flags as u32, parent, name)
+                    .open_create_held(
+                        e.id,
+                        e.kind,
+                        Some((live, Some(held))),
+                        flags as u32,
+                        parent,
+                        name,
+                    )
                     .inspect_err(|_| _ = store.live_release(live))
             }
             _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
@@ -537,10 +611,17 @@ impl Fs {
         let store = self.store();
         let new = self.new_object(&dir, S_IFREG | mode & 0o7777, b"");
         let id = store.create_unnamed(e.id, &new)?;
-        let live = store.live_acquire(id)?;
+        let (live, held) = store.live_acquire_held(id)?;
         store.live_set_unlinked(id)?;
         store
-            .open_create(id, S_IFREG, Some(live), flags as u32, e.id, b"#unnamed")
+            .open_create_held(
+                id,
+                S_IFREG,
+                Some((live, Some(held))),
+                flags as u32,
+                e.id,
+                b"#unnamed",
+            )
             .inspect_err(|_| _ = store.live_release(live))
     }
 

@@ -47,6 +47,14 @@ pub struct Name {
 }
 
 impl Name {
+    /// No name.
+    pub fn empty() -> Name {
+        Name {
+            len: 0,
+            bytes: [0; NAME_MAX],
+        }
+    }
+
     /// # Errors
     /// ENAMETOOLONG.
     pub fn new(name: &[u8]) -> Result<Name> {
@@ -93,9 +101,16 @@ impl Place {
     /// ENOENT; ENOTDIR for `file/`.
     pub fn existing(&self) -> Result<Entry> {
         match self {
-            Place::Dir { dir, .. } => Ok(Entry { id: dir.id, kind: libc::S_IFDIR }),
+            Place::Dir { dir, .. } => Ok(Entry {
+                id: dir.id,
+                kind: libc::S_IFDIR,
+            }),
             Place::Entry { entry: None, .. } => Err(Errno::NOENT),
-            Place::Entry { entry: Some(e), slash, .. } => {
+            Place::Entry {
+                entry: Some(e),
+                slash,
+                ..
+            } => {
                 if *slash && e.kind != libc::S_IFDIR {
                     return Err(Errno::NOTDIR);
                 }
@@ -135,6 +150,24 @@ impl Fs {
         Err(Fail::Errno(Errno::BUSY))
     }
 
+    /// A place for an object that is known without a path (by a descriptor).
+    pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
+        let epoch = self.store().names_epoch();
+        let dir = DirInfo {
+            id: parent,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+        };
+        Place::Entry {
+            dir,
+            name,
+            entry: Some(entry),
+            slash: false,
+            epoch,
+        }
+    }
+
     /// Attributes of directory `id`.
     ///
     /// # Errors
@@ -144,7 +177,12 @@ impl Fs {
         if !inode.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        Ok(DirInfo { id, mode: inode.mode, uid: inode.uid, gid: inode.gid })
+        Ok(DirInfo {
+            id,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+        })
     }
 
     /// Resolves `path` from directory `base`.
@@ -165,7 +203,11 @@ impl Fs {
         }
         let epoch = self.store().names_epoch();
         // The common case: everything up to the last name is in the cache.
-        let base = if path[0] == b'/' { ObjectId::ROOT } else { base };
+        let base = if path[0] == b'/' {
+            ObjectId::ROOT
+        } else {
+            base
+        };
         let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
         let (head, last) = path.split_at(cut);
         if !matches!(last, b"" | b"." | b"..") {
@@ -173,20 +215,29 @@ impl Fs {
             let key = CacheKey::new(base, head);
             let dir = match self.cache().get(key, epoch, cred) {
                 Some(dir) => Some(dir),
-                None => match self.walk_slowly(base, head, epoch, Follow::Yes, true)? {
-                    Place::Dir { dir, .. } => {
+                None => match self.walk_slowly(base, head, epoch, Follow::Yes, true) {
+                    // Where to, with the last name, comes out below.
+                    Err(Fail::Outside(_)) => None,
+                    Err(e) => return Err(e),
+                    Ok(Place::Dir { dir, .. }) => {
                         self.cred().check_dir(&dir, EXEC)?;
                         self.cache().put(key, epoch, cred, &dir);
                         Some(dir)
                     }
-                    Place::Entry { .. } => None,
+                    Ok(Place::Entry { .. }) => None,
                 },
             };
             if let Some(dir) = dir {
                 let entry = self.store().lookup(dir.id, last)?;
                 if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
                     let name = Name::new(last)?;
-                    return Ok(Place::Entry { dir, name, entry, slash: false, epoch });
+                    return Ok(Place::Entry {
+                        dir,
+                        name,
+                        entry,
+                        slash: false,
+                        epoch,
+                    });
                 }
             }
         }
@@ -206,7 +257,11 @@ impl Fs {
         let mut todo = path.to_vec();
         let mut at = 0;
         let mut links = 0;
-        let start = if path.first() == Some(&b'/') { ObjectId::ROOT } else { base };
+        let start = if path.first() == Some(&b'/') {
+            ObjectId::ROOT
+        } else {
+            base
+        };
         let mut dir = self.dir_info(start)?;
         let mut last: &[u8] = b"";
         loop {
@@ -214,9 +269,16 @@ impl Fs {
                 at += 1;
             }
             if at == todo.len() {
-                return Ok(Place::Dir { dir, last: Name::new(last)?, epoch });
+                return Ok(Place::Dir {
+                    dir,
+                    last: Name::new(last)?,
+                    epoch,
+                });
             }
-            let end = todo[at..].iter().position(|&b| b == b'/').map_or(todo.len(), |n| at + n);
+            let end = todo[at..]
+                .iter()
+                .position(|&b| b == b'/')
+                .map_or(todo.len(), |n| at + n);
             let name = Name::new(&todo[at..end])?;
             self.cred().check_dir(&dir, EXEC)?;
             match &name[..] {
@@ -227,9 +289,7 @@ impl Fs {
                 }
                 b".." => {
                     if dir.id == ObjectId::ROOT {
-                        let mut out = self.above_mount();
-                        out.extend_from_slice(&todo[end..]);
-                        return Err(Fail::Outside(out));
+                        return Err(Fail::Outside(self.above_mount(&todo[end..])));
                     }
                     let parent = ObjectId(self.store().stat(dir.id)?.parent);
                     dir = self.dir_info(parent)?;
@@ -243,7 +303,9 @@ impl Fs {
             let is_last = todo[end..].iter().all(|&b| b == b'/');
             let slash = end < todo.len();
             match entry {
-                Some(e) if e.kind == libc::S_IFLNK && (!is_last || slash || follow == Follow::Yes || want_dir) =>
+                Some(e)
+                    if e.kind == libc::S_IFLNK
+                        && (!is_last || slash || follow == Follow::Yes || want_dir) =>
                 {
                     links += 1;
                     if links > MAX_LINKS {
@@ -275,7 +337,13 @@ impl Fs {
                     last = b"";
                 }
                 _ if is_last && !want_dir => {
-                    return Ok(Place::Entry { dir, name, entry, slash, epoch });
+                    return Ok(Place::Entry {
+                        dir,
+                        name,
+                        entry,
+                        slash,
+                        epoch,
+                    });
                 }
                 Some(_) => return Err(Errno::NOTDIR.into()),
                 None => return Err(Errno::NOENT.into()),
@@ -283,11 +351,15 @@ impl Fs {
         }
     }
 
-    /// The directory that holds the mount prefix: where `..` of the root leads.
-    fn above_mount(&self) -> Vec<u8> {
+    /// `rest` (empty, or from a `/` on) seen from the directory that holds the mount
+    /// prefix: where `..` of the root leads.
+    fn above_mount(&self, rest: &[u8]) -> Vec<u8> {
         let mount = self.mount();
         let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);
-        if cut == 0 { b"/".to_vec() } else { mount[..cut].to_vec() }
+        if cut == 0 && rest.is_empty() {
+            return b"/".to_vec();
+        }
+        [&mount[..cut], rest].concat()
     }
 
     /// The part of an absolute path behind the mount prefix, if it is under it, as an

@@ -19,12 +19,18 @@ struct Allocator {
 unsafe impl Sync for Allocator {}
 
 #[global_allocator]
-static ALLOCATOR: Allocator =
-    Allocator { locked: AtomicBool::new(false), heap: UnsafeCell::new(Dlmalloc::new()) };
+static ALLOCATOR: Allocator = Allocator {
+    locked: AtomicBool::new(false),
+    heap: UnsafeCell::new(Dlmalloc::new()),
+};
 
 impl Allocator {
     fn lock(&self) {
-        while self.locked.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+        while self
+            .locked
+            .compare_exchange_weak(false, true, Acquire, Relaxed)
+            .is_err()
+        {
             std::thread::yield_now();
         }
     }
@@ -83,7 +89,9 @@ fn layout(size: usize) -> Option<Layout> {
 /// As malloc(3).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
-    let Some(l) = layout(size) else { return std::ptr::null_mut() };
+    let Some(l) = layout(size) else {
+        return std::ptr::null_mut();
+    };
     // SAFETY: the layout isn't empty.
     let block = unsafe { ALLOCATOR.alloc(l) };
     if block.is_null() {
@@ -100,7 +108,9 @@ unsafe extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
 /// As calloc(3).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(l) = count.checked_mul(size).and_then(layout) else { return std::ptr::null_mut() };
+    let Some(l) = count.checked_mul(size).and_then(layout) else {
+        return std::ptr::null_mut();
+    };
     // SAFETY: as in __wrap_malloc.
     unsafe {
         let block = ALLOCATOR.alloc_zeroed(l);

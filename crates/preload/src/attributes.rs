@@ -24,18 +24,39 @@ fn follow(no_follow: bool) -> Follow {
 pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
-    let flags = if p.nr == libc::SYS_faccessat2 { a[3] as i32 } else { 0 };
-    let want = (if mode & libc::R_OK as u32 != 0 { READ } else { 0 })
-        | (if mode & libc::W_OK as u32 != 0 { WRITE } else { 0 })
-        | (if mode & libc::X_OK as u32 != 0 { EXEC } else { 0 });
+    let flags = if p.nr == libc::SYS_faccessat2 {
+        a[3] as i32
+    } else {
+        0
+    };
+    let want = (if mode & libc::R_OK as u32 != 0 {
+        READ
+    } else {
+        0
+    }) | (if mode & libc::W_OK as u32 != 0 {
+        WRITE
+    } else {
+        0
+    }) | (if mode & libc::X_OK as u32 != 0 {
+        EXEC
+    } else {
+        0
+    });
     // SAFETY: the program's own arguments; here and in all functions below.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
-            let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
-            return value(fs.access(&crate::paths::place_of_open(fs, open), want).map(|()| 0));
+            let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+                return PASS;
+            };
+            return value(
+                fs.access(&crate::paths::place_of_open(fs, open), want)
+                    .map(|()| 0),
+            );
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
-        on_path(p, dirfd, path, f, |fs, place| fs.access(place, want).map(|()| 0))
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.access(place, want).map(|()| 0)
+        })
     }
 }
 
@@ -50,13 +71,17 @@ pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
             return fchmod(&[a[0], a[2], 0, 0, 0, 0]);
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
-        on_path(p, dirfd, path, f, |fs, place| fs.change_mode(place.existing()?.id, mode).map(|()| 0))
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.change_mode(place.existing()?.id, mode).map(|()| 0)
+        })
     }
 }
 
 /// fchmod.
 pub fn fchmod(a: &[i64; 6]) -> i64 {
-    let Some((fs, id)) = object(a[0]) else { return PASS };
+    let Some((fs, id)) = object(a[0]) else {
+        return PASS;
+    };
     value(fs.change_mode(id, a[1] as u32).map(|()| 0))
 }
 
@@ -69,7 +94,11 @@ fn owner(n: i64) -> Option<u32> {
 pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let (uid, gid) = (owner(a[path + 1]), owner(a[path + 2]));
-    let flags = if p.nr == libc::SYS_fchownat { a[4] as i32 } else { 0 };
+    let flags = if p.nr == libc::SYS_fchownat {
+        a[4] as i32
+    } else {
+        0
+    };
     // SAFETY: see access.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
@@ -84,7 +113,9 @@ pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
 
 /// fchown.
 pub fn fchown(a: &[i64; 6]) -> i64 {
-    let Some((fs, id)) = object(a[0]) else { return PASS };
+    let Some((fs, id)) = object(a[0]) else {
+        return PASS;
+    };
     value(fs.change_owner(id, owner(a[1]), owner(a[2])).map(|()| 0))
 }
 
@@ -101,7 +132,11 @@ struct Times {
 unsafe fn timespecs(fs: &Fs, ptr: i64) -> Result<Times, Errno> {
     let now = fs.now();
     if ptr == 0 {
-        return Ok(Times { atime: Some(now), mtime: Some(now), now: true });
+        return Ok(Times {
+            atime: Some(now),
+            mtime: Some(now),
+            now: true,
+        });
     }
     // SAFETY: the caller's promise.
     let t = unsafe { *(ptr as *const [libc::timespec; 2]) };
@@ -112,7 +147,11 @@ unsafe fn timespecs(fs: &Fs, ptr: i64) -> Result<Times, Errno> {
         _ => Err(Errno::INVAL),
     };
     let both_now = t.iter().all(|t| t.tv_nsec == libc::UTIME_NOW);
-    Ok(Times { atime: one(&t[0])?, mtime: one(&t[1])?, now: both_now })
+    Ok(Times {
+        atime: one(&t[0])?,
+        mtime: one(&t[1])?,
+        now: both_now,
+    })
 }
 
 /// # Safety
@@ -126,7 +165,11 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
         // SAFETY: the caller's promise: actime, modtime.
         let [a, m] = unsafe { *(ptr as *const [i64; 2]) };
         let ns = |s: i64| Some(s.saturating_mul(NS));
-        return Ok(Times { atime: ns(a), mtime: ns(m), now: false });
+        return Ok(Times {
+            atime: ns(a),
+            mtime: ns(m),
+            now: false,
+        });
     }
     // SAFETY: the caller's promise.
     let t = unsafe { *(ptr as *const [libc::timeval; 2]) };
@@ -134,7 +177,11 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
         0..1_000_000 => Ok(Some(t.tv_sec.saturating_mul(NS) + t.tv_usec * 1000)),
         _ => Err(Errno::INVAL),
     };
-    Ok(Times { atime: one(&t[0])?, mtime: one(&t[1])?, now: false })
+    Ok(Times {
+        atime: one(&t[0])?,
+        mtime: one(&t[1])?,
+        now: false,
+    })
 }
 
 fn set_times(fs: &Fs, id: ObjectId, t: &Times) -> Result<i64, Errno> {
@@ -148,7 +195,9 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
     // SAFETY: see access.
     unsafe {
         if a[1] == 0 || flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
-            let Some((fs, id)) = object(a[0]) else { return PASS };
+            let Some((fs, id)) = object(a[0]) else {
+                return PASS;
+            };
             return value(timespecs(fs, a[2]).and_then(|t| set_times(fs, id, &t)));
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
@@ -234,7 +283,8 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Err
                     0 => &[],
                     n => std::slice::from_raw_parts(a[2] as *const u8, n),
                 };
-                fs.set_attribute(id, name(a[1]), value, a[4] as i32).map(|()| 0)
+                fs.set_attribute(id, name(a[1]), value, a[4] as i32)
+                    .map(|()| 0)
             }
             libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
                 give(&names(fs, id)?, a[1], a[2])
@@ -249,13 +299,17 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
     let a = p.args;
     // SAFETY: see access.
     unsafe {
-        on_path(p, None, 0, follow(no_follow), |fs, place| xattr(p.nr, a, fs, place.existing()?.id))
+        on_path(p, None, 0, follow(no_follow), |fs, place| {
+            xattr(p.nr, a, fs, place.existing()?.id)
+        })
     }
 }
 
 /// The calls that take a descriptor.
 pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
-    let Some((fs, id)) = object(a[0]) else { return PASS };
+    let Some((fs, id)) = object(a[0]) else {
+        return PASS;
+    };
     // SAFETY: see access.
     unsafe { xattr(nr, a, fs, id) }.unwrap_or_else(errno)
 }

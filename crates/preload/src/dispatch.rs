@@ -266,9 +266,7 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
                 PASS
             }
             SYS_setuid | SYS_setgid | SYS_setreuid | SYS_setregid | SYS_setresuid
-            | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => {
-                credentials(nr, a)
-            }
+            | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => credentials(nr, a),
             _ => PASS,
         }
     }
@@ -276,7 +274,11 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
 
 fn close(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
-    if fds::watched(fd) { paths::value(fds::close(fd)) } else { PASS }
+    if fds::watched(fd) {
+        paths::value(fds::close(fd))
+    } else {
+        PASS
+    }
 }
 
 unsafe fn dup(a: &[i64; 6]) -> i64 {

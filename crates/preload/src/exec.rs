@@ -38,7 +38,10 @@ impl Strings {
                 at = at.add(1);
             }
         }
-        Strings { pointers, made: Vec::new() }
+        Strings {
+            pointers,
+            made: Vec::new(),
+        }
     }
 
     fn own(&mut self, text: CString) -> i64 {
@@ -54,7 +57,10 @@ impl Strings {
 
     /// The memory behind it, for the parent of a vfork child to free.
     fn into_memory(self) -> Vec<Vec<u8>> {
-        self.made.into_iter().map(CString::into_bytes_with_nul).collect()
+        self.made
+            .into_iter()
+            .map(CString::into_bytes_with_nul)
+            .collect()
     }
 }
 
@@ -62,19 +68,24 @@ impl Strings {
 unsafe fn environment(envp: i64) -> Strings {
     // SAFETY: the program's own array.
     let mut env = unsafe { Strings::copy(envp) };
-    let Some(settings) = runtime::settings() else { return env };
+    let Some(settings) = runtime::settings() else {
+        return env;
+    };
     let mut slot = None;
     if let Some(fs) = runtime::open_fs() {
         let store = fs.store();
         let has = if in_vfork_child() { store.lent() } else { None };
         slot = has.or_else(|| {
-            (!in_vfork_child() && store.is_attached()).then(|| store.me().ok()).flatten()
+            (!in_vfork_child() && store.is_attached())
+                .then(|| store.me().ok())
+                .flatten()
         });
     }
     // SAFETY: C strings of the environment.
     let starts = |p: i64, name: &CStr| unsafe {
         let text = CStr::from_ptr(p as *const libc::c_char).to_bytes();
-        text.strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+        text.strip_prefix(name.to_bytes())
+            .is_some_and(|rest| rest.first() == Some(&b'='))
     };
     let join = |name: &CStr, value: &[u8]| {
         let mut text = name.to_bytes().to_vec();
@@ -82,9 +93,15 @@ unsafe fn environment(envp: i64) -> Strings {
         text.extend_from_slice(value);
         CString::new(text).unwrap_or_default()
     };
-    let mount = if settings.mount.is_empty() { b"/" } else { settings.mount };
-    let mut wanted =
-        vec![(runtime::DIR, settings.dir.to_bytes()), (runtime::MOUNT, mount)];
+    let mount = if settings.mount.is_empty() {
+        b"/"
+    } else {
+        settings.mount
+    };
+    let mut wanted = vec![
+        (runtime::DIR, settings.dir.to_bytes()),
+        (runtime::MOUNT, mount),
+    ];
     let number = slot.map(|s| s.to_string());
     if let Some(number) = &number {
         wanted.push((runtime::SLOT, number.as_bytes()));
@@ -112,8 +129,14 @@ fn add_preload(
     join: impl Fn(&CStr, &[u8]) -> CString,
 ) {
     let ours = settings.preload.to_bytes();
-    let first = ours.split(|&b| b == b':' || b == b' ').next().unwrap_or(b"");
-    let place = env.pointers.iter().position(|&p| starts(p, runtime::PRELOAD));
+    let first = ours
+        .split(|&b| b == b':' || b == b' ')
+        .next()
+        .unwrap_or(b"");
+    let place = env
+        .pointers
+        .iter()
+        .position(|&p| starts(p, runtime::PRELOAD));
     let value = match place {
         None => ours.to_vec(),
         Some(i) => {
@@ -136,7 +159,11 @@ fn add_preload(
 /// execve and execveat.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let at = nr == libc::SYS_execveat;
-    let (path, argv, envp) = if at { (a[1], a[2], a[3]) } else { (a[0], a[1], a[2]) };
+    let (path, argv, envp) = if at {
+        (a[1], a[2], a[3])
+    } else {
+        (a[0], a[1], a[2])
+    };
     let dirfd = if at { a[0] as i32 } else { libc::AT_FDCWD };
     let flags = if at { a[4] as i32 } else { 0 };
     // SAFETY: the program's own arguments; here and below.
@@ -197,7 +224,9 @@ unsafe fn exec_inside(
                 Ok(open) => (fs, open, true),
                 Err(Fail::Errno(e)) => return errno(e),
                 Err(Fail::Outside(to)) => {
-                    let Ok(to) = CString::new(to) else { return errno(Errno::NOENT) };
+                    let Ok(to) = CString::new(to) else {
+                        return errno(Errno::NOENT);
+                    };
                     let args = argv.finish();
                     // SAFETY: the program's own call, with the path it really means.
                     return unsafe {
@@ -286,15 +315,23 @@ unsafe fn exec_script(
     envp: i64,
     depth: usize,
 ) -> i64 {
-    let end = line.iter().position(|&b| b == b'\n' || b == 0).unwrap_or(line.len());
+    let end = line
+        .iter()
+        .position(|&b| b == b'\n' || b == 0)
+        .unwrap_or(line.len());
     let line = line[..end].trim_ascii();
-    let cut = line.iter().position(|b| b.is_ascii_whitespace()).unwrap_or(line.len());
+    let cut = line
+        .iter()
+        .position(|b| b.is_ascii_whitespace())
+        .unwrap_or(line.len());
     let (interpreter, rest) = line.split_at(cut);
     let rest = rest.trim_ascii();
     if interpreter.is_empty() {
         return errno(Errno::NOEXEC);
     }
-    let Ok(interpreter) = CString::new(interpreter) else { return errno(Errno::NOEXEC) };
+    let Ok(interpreter) = CString::new(interpreter) else {
+        return errno(Errno::NOEXEC);
+    };
     // The script by a path that the interpreter can open.
     // SAFETY: null, or the program's path.
     let script = if path == 0 || unsafe { crate::stat::is_empty(path) } {
@@ -305,7 +342,9 @@ unsafe fn exec_script(
     } else {
         Ok(path)
     };
-    let Ok(script) = script else { return errno(Errno::NOENT) };
+    let Ok(script) = script else {
+        return errno(Errno::NOENT);
+    };
     let program = argv.own(interpreter);
     let mut front = vec![program];
     if let (false, Ok(rest)) = (rest.is_empty(), CString::new(rest)) {

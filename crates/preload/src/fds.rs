@@ -34,7 +34,10 @@ fn unwatch(fd: i32) {
 
 /// Whether calls on `fd` concern us.
 pub fn watched(fd: i32) -> bool {
-    usize::try_from(fd).ok().and_then(|n| FILTER.get(n)).is_some_and(|f| f.load(Relaxed) != 0)
+    usize::try_from(fd)
+        .ok()
+        .and_then(|n| FILTER.get(n))
+        .is_some_and(|f| f.load(Relaxed) != 0)
 }
 
 /// The open file behind `fd`, if it is one of the pool.
@@ -49,7 +52,9 @@ pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
 /// Whether any number stands for a file of the pool, or anything is mapped.
 pub fn any_open(store: &Store) -> bool {
     let Ok(area) = store.area() else { return false };
-    area.fds[..store.fds_end()].iter().any(|f| f.load(Relaxed) != 0)
+    area.fds[..store.fds_end()]
+        .iter()
+        .any(|f| f.load(Relaxed) != 0)
         || area.maps.iter().any(|m| m.open.load(Relaxed) != 0)
 }
 
@@ -89,7 +94,11 @@ fn placeholder(fs: &Fs) -> Result<i32, Errno> {
 /// # Errors
 /// EMFILE.
 pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
-    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let cmd = if cloexec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
     let result = placeholder(fs).and_then(|p| {
         // SAFETY: duplicates a descriptor of ours.
         let fd = unsafe { raw(libc::SYS_fcntl, [i64::from(p), i64::from(cmd), 0, 0, 0, 0]) };
@@ -168,7 +177,10 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
     let range = |a: u32, b: u32| {
         // SAFETY: what the program asked for, our own descriptors left out.
         unsafe {
-            raw(libc::SYS_close_range, [i64::from(a), i64::from(b), i64::from(flags), 0, 0, 0])
+            raw(
+                libc::SYS_close_range,
+                [i64::from(a), i64::from(b), i64::from(flags), 0, 0, 0],
+            )
         }
     };
     if first > last || flags & libc::CLOSE_RANGE_CLOEXEC != 0 {

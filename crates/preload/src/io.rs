@@ -18,7 +18,9 @@ fn offset(n: i64) -> Result<u64, Errno> {
 
 /// read and pread64.
 pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     let len = (a[2] as usize).min(0x7fff_f000);
     value(at.map(offset).transpose().and_then(|at| {
         // SAFETY: the program's own buffer; here and in all functions below.
@@ -28,7 +30,9 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
 
 /// write and pwrite64.
 pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     let len = (a[2] as usize).min(0x7fff_f000);
     value(at.map(offset).transpose().and_then(|at| {
         // SAFETY: see read.
@@ -39,8 +43,12 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
 /// readv, preadv, preadv2, writev, pwritev, pwritev2. `at`: the offset, -1 for the
 /// current one.
 pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
-    const KNOWN: i64 = (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND) as i64;
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
+    const KNOWN: i64 =
+        (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND)
+            as i64;
     if flags & !KNOWN != 0 {
         return errno(Errno::OPNOTSUPP);
     }
@@ -82,7 +90,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             if writing {
                 put(fs, open, at, append, p.iov_base.cast(), p.iov_len)
             } else {
-                fs.read(open, at, p.iov_base.cast(), p.iov_len).map(|n| n as i64)
+                fs.read(open, at, p.iov_base.cast(), p.iov_len)
+                    .map(|n| n as i64)
             }
         };
         match result {
@@ -130,7 +139,9 @@ unsafe fn put(
 
 /// lseek.
 pub fn lseek(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     let whence = match a[2] as i32 {
         libc::SEEK_SET => Whence::Start,
         libc::SEEK_CUR => Whence::Current,
@@ -144,24 +155,38 @@ pub fn lseek(a: &[i64; 6]) -> i64 {
 
 /// ftruncate.
 pub fn ftruncate(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
-    value(offset(a[1]).and_then(|size| fs.truncate_open(open, size)).map(|()| 0))
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
+    value(
+        offset(a[1])
+            .and_then(|size| fs.truncate_open(open, size))
+            .map(|()| 0),
+    )
 }
 
 /// fsync, fdatasync, syncfs, sync_file_range.
 pub fn fsync(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     value(fs.sync_open(open).map(|()| 0))
 }
 
 /// Calls that advise only, on a descriptor of ours: nothing to do.
 pub fn advise(a: &[i64; 6]) -> i64 {
-    if fds::pool_file(a[0] as i32).is_some() { 0 } else { PASS }
+    if fds::pool_file(a[0] as i32).is_some() {
+        0
+    } else {
+        PASS
+    }
 }
 
 /// fallocate.
 pub fn fallocate(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     let mode = a[1] as i32;
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     value((|| {
@@ -203,7 +228,9 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         libc::F_GETFD | libc::F_SETFD => return PASS,
         _ => {}
     }
-    let Some((fs, open)) = fds::pool_file(fd) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(fd) else {
+        return PASS;
+    };
     match cmd {
         libc::F_GETFL => i64::from(shown_flags(fs, open)) | 0o100_000,
         libc::F_SETFL => {
@@ -231,10 +258,17 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
 /// ioctl: a file of a pool has only the generic ones.
 pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
-    let Some((fs, open)) = fds::pool_file(fd) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(fd) else {
+        return PASS;
+    };
     let set_cloexec = |on: i64| {
         // SAFETY: sets a flag of the program's own descriptor.
-        unsafe { raw(libc::SYS_fcntl, [a[0], i64::from(libc::F_SETFD), on, 0, 0, 0]) }
+        unsafe {
+            raw(
+                libc::SYS_fcntl,
+                [a[0], i64::from(libc::F_SETFD), on, 0, 0, 0],
+            )
+        }
     };
     match a[1] as u64 {
         libc::FIOCLEX => set_cloexec(1),
@@ -278,7 +312,10 @@ impl End {
             // SAFETY: a slice, on a descriptor of the program.
             End::Kernel(fd) => fds::check(unsafe {
                 match at {
-                    Some(at) => raw(libc::SYS_pread64, [fd.into(), p as i64, n as i64, at as i64, 0, 0]),
+                    Some(at) => raw(
+                        libc::SYS_pread64,
+                        [fd.into(), p as i64, n as i64, at as i64, 0, 0],
+                    ),
                     None => raw(libc::SYS_read, [fd.into(), p as i64, n as i64, 0, 0, 0]),
                 }
             })
@@ -294,7 +331,10 @@ impl End {
             // SAFETY: a slice, on a descriptor of the program.
             End::Kernel(fd) => fds::check(unsafe {
                 match at {
-                    Some(at) => raw(libc::SYS_pwrite64, [fd.into(), p as i64, n as i64, at as i64, 0, 0]),
+                    Some(at) => raw(
+                        libc::SYS_pwrite64,
+                        [fd.into(), p as i64, n as i64, at as i64, 0, 0],
+                    ),
                     None => raw(libc::SYS_write, [fd.into(), p as i64, n as i64, 0, 0, 0]),
                 }
             })
@@ -309,7 +349,10 @@ impl End {
             End::Kernel(fd) => {
                 // SAFETY: moves an offset; fails harmlessly on a pipe.
                 unsafe {
-                    raw(libc::SYS_lseek, [fd.into(), -(n as i64), libc::SEEK_CUR.into(), 0, 0, 0])
+                    raw(
+                        libc::SYS_lseek,
+                        [fd.into(), -(n as i64), libc::SEEK_CUR.into(), 0, 0, 0],
+                    )
                 };
             }
         }
@@ -320,7 +363,12 @@ impl End {
 /// current ones (null).
 unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: bool) -> i64 {
     // SAFETY: null, or the program's own loff_t; here and below.
-    let get = |p: i64| (p != 0).then(|| unsafe { *(p as *const i64) }).map(offset).transpose();
+    let get = |p: i64| {
+        (p != 0)
+            .then(|| unsafe { *(p as *const i64) })
+            .map(offset)
+            .transpose()
+    };
     let (mut read_at, mut write_at) = match (get(from_at), get(to_at)) {
         (Ok(r), Ok(w)) => (r, w),
         (Err(e), _) | (_, Err(e)) => return errno(e),
@@ -399,7 +447,16 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
         return errno(Errno::XDEV);
     }
     // SAFETY: the program's own arguments.
-    unsafe { copy(from, a[1], to, a[3], (a[4] as usize).min(0x7fff_f000), false) }
+    unsafe {
+        copy(
+            from,
+            a[1],
+            to,
+            a[3],
+            (a[4] as usize).min(0x7fff_f000),
+            false,
+        )
+    }
 }
 
 /// splice(in, in offset, out, out offset, len, flags): one end is a pipe.

@@ -1,15 +1,17 @@
-//! fcntl and flock locks on files of a pool: real kernel locks on a stand-in.
+//! Locks on files of a pool. flock(2) is the store's own (`forebay_store::Flock`). Byte
+//! ranges (fcntl) are real kernel locks on a stand-in:
 //!
-//! Each locked object has an empty file in the pool's directory, on which the kernel keeps
+//! each locked object has an empty file in the pool's directory, on which the kernel keeps
 //! the locks: they block, are released when a process dies, and deadlocks are noticed.
 //! Locks that belong to a process (fcntl) need one descriptor of the stand-in per object;
-//! those that belong to an open file description (flock, F_OFD_*) one per description,
+//! those that belong to an open file description (F_OFD_*) one per description,
 //! which forked children share, as they should.
 
 use crate::paths::{errno, value};
 use crate::process::ProcessLock;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
+use forebay_store::Flock;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -39,7 +41,9 @@ fn with_table<T>(f: impl FnOnce(&mut Vec<Held>) -> T) -> T {
 /// description (its index + 1).
 fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
     with_table(|held| {
-        let found = held.iter().find(|h| h.object == object && h.description == description);
+        let found = held
+            .iter()
+            .find(|h| h.object == object && h.description == description);
         if let Some(h) = found {
             return Ok(h.fd.as_raw_fd());
         }
@@ -53,7 +57,11 @@ fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
         let fd = forebay_media::lift(rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?);
         crate::fds::watch(fd.as_raw_fd());
         let raw = fd.as_raw_fd();
-        held.push(Held { object, description, fd });
+        held.push(Held {
+            object,
+            description,
+            fd,
+        });
         ANY.store(true, Release);
         Ok(raw)
     })
@@ -87,8 +95,10 @@ pub fn on_close(fs: &Fs, open: u32) {
 /// The lock commands of fcntl.
 pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     let o = fs.store().open_file(open);
-    let of_description =
-        matches!(cmd, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    let of_description = matches!(
+        cmd,
+        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW
+    );
     // SAFETY: the program's own struct flock.
     let asked = unsafe { &mut *(arg as *mut libc::flock) };
     let access = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE;
@@ -124,7 +134,10 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     };
     // SAFETY: a descriptor of ours and a valid struct flock; may wait, as the program asks.
     let result = unsafe {
-        raw(libc::SYS_fcntl, [fd.into(), cmd.into(), &raw mut real as i64, 0, 0, 0])
+        raw(
+            libc::SYS_fcntl,
+            [fd.into(), cmd.into(), &raw mut real as i64, 0, 0, 0],
+        )
     };
     if result == 0 && !setting {
         *asked = real;
@@ -134,9 +147,16 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
 
 /// flock(2).
 pub fn flock(fs: &Fs, open: u32, operation: i64) -> i64 {
-    let object = fs.store().open_file(open).id.load(Relaxed);
-    value(stand_in(fs, object, open + 1).map(|fd| {
-        // SAFETY: a descriptor of ours; may wait, as the program asks.
-        unsafe { raw(libc::SYS_flock, [fd.into(), operation, 0, 0, 0, 0]) }
-    }))
+    let operation = operation as i32;
+    let want = match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => Flock::Shared,
+        libc::LOCK_EX => Flock::Exclusive,
+        libc::LOCK_UN => Flock::Unlocked,
+        _ => return errno(Errno::INVAL),
+    };
+    value(
+        fs.store()
+            .flock(open, want, operation & libc::LOCK_NB == 0)
+            .map(|()| 0),
+    )
 }

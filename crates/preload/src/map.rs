@@ -29,10 +29,27 @@ fn empty_file() -> Result<i32, Errno> {
     Ok(new)
 }
 
-unsafe fn kernel_map(at: i64, len: usize, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<i64, Errno> {
+unsafe fn kernel_map(
+    at: i64,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: u64,
+) -> Result<i64, Errno> {
     // SAFETY: the caller's promise.
     fds::check(unsafe {
-        raw(libc::SYS_mmap, [at, len as i64, prot.into(), flags.into(), fd.into(), offset as i64])
+        raw(
+            libc::SYS_mmap,
+            [
+                at,
+                len as i64,
+                prot.into(),
+                flags.into(),
+                fd.into(),
+                offset as i64,
+            ],
+        )
     })
 }
 
@@ -42,7 +59,9 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     if flags & libc::MAP_ANONYMOUS != 0 {
         return PASS;
     }
-    let Some((fs, open)) = fds::pool_file(fd) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(fd) else {
+        return PASS;
+    };
     // SAFETY: the program's own arguments.
     value(unsafe { map_file(fs, open, a[0], a[1] as usize, prot, flags, a[5]) })
 }
@@ -124,7 +143,9 @@ unsafe fn map_piece(
     let how = kind | libc::MAP_FIXED;
     // SAFETY: the caller's range.
     let first = unsafe { kernel_map(to, piece.len, prot, how, segment, piece.segment_offset) };
-    let Err(Errno::PERM | Errno::ACCESS) = first else { return first.map(|_| ()) };
+    let Err(Errno::PERM | Errno::ACCESS) = first else {
+        return first.map(|_| ());
+    };
     if prot & libc::PROT_EXEC == 0 || kind != libc::MAP_PRIVATE {
         return first.map(|_| ());
     }
@@ -136,7 +157,10 @@ unsafe fn map_piece(
         kernel_map(to, piece.len, writable, anonymous, -1, 0)?;
         let bytes = std::slice::from_raw_parts_mut(to as *mut u8, piece.len);
         rustix::io::pread(medium.file()?, bytes, piece.segment_offset)?;
-        fds::check(raw(libc::SYS_mprotect, [to, piece.len as i64, prot.into(), 0, 0, 0]))?;
+        fds::check(raw(
+            libc::SYS_mprotect,
+            [to, piece.len as i64, prot.into(), 0, 0, 0],
+        ))?;
     }
     Ok(())
 }
@@ -154,7 +178,10 @@ fn claim(
     store.open_retain(open);
     for place in &area.maps {
         if place.open.load(Relaxed) == 0
-            && place.open.compare_exchange(0, open + 1, AcqRel, Relaxed).is_ok()
+            && place
+                .open
+                .compare_exchange(0, open + 1, AcqRel, Relaxed)
+                .is_ok()
         {
             place.len.store(0, Release);
             place.shared_write.store(u32::from(shared_write), Relaxed);
@@ -179,7 +206,9 @@ pub unsafe fn munmap(a: &[i64; 6]) -> i64 {
 }
 
 fn release_within(start: u64, len: u64) {
-    let Some(fs) = crate::runtime::open_fs() else { return };
+    let Some(fs) = crate::runtime::open_fs() else {
+        return;
+    };
     let Ok(area) = fs.store().area() else { return };
     for place in &area.maps {
         let open = place.open.load(Acquire);
@@ -187,7 +216,11 @@ fn release_within(start: u64, len: u64) {
         if open == 0 || n == 0 || at < start || at + n > start + len {
             continue;
         }
-        if place.open.compare_exchange(open, 0, AcqRel, Relaxed).is_ok() {
+        if place
+            .open
+            .compare_exchange(open, 0, AcqRel, Relaxed)
+            .is_ok()
+        {
             if place.shared_write.load(Relaxed) != 0
                 && let Ok(live) = fs.live_of(open - 1)
             {
@@ -204,8 +237,12 @@ pub fn mremap(a: &[i64; 6]) -> i64 {
     if !ANY.load(Acquire) || a[2] <= a[1] {
         return PASS;
     }
-    let Some(fs) = crate::runtime::open_fs() else { return PASS };
-    let Ok(area) = fs.store().area() else { return PASS };
+    let Some(fs) = crate::runtime::open_fs() else {
+        return PASS;
+    };
+    let Ok(area) = fs.store().area() else {
+        return PASS;
+    };
     let start = a[0] as u64;
     let inside = area.maps.iter().any(|m| {
         let at = m.address.load(Relaxed);

@@ -33,8 +33,11 @@ unsafe fn open_with(
         return lift(fd);
     }
     let exclusive = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
-    let follow =
-        if flags & libc::O_NOFOLLOW != 0 || exclusive { Follow::No } else { Follow::Yes };
+    let follow = if flags & libc::O_NOFOLLOW != 0 || exclusive {
+        Follow::No
+    } else {
+        Follow::Yes
+    };
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, follow, |fs, place| {
@@ -64,7 +67,14 @@ pub unsafe fn openat2(a: &[i64; 6]) -> i64 {
             return errno(Errno::NOSYS);
         }
         let as_openat = [a[0], a[1], *how as i64, *how.add(1) as i64, 0, 0];
-        open(PathCall { nr: libc::SYS_openat, args: &as_openat }, Some(0), 1)
+        open(
+            PathCall {
+                nr: libc::SYS_openat,
+                args: &as_openat,
+            },
+            Some(0),
+            1,
+        )
     }
 }
 
@@ -87,7 +97,8 @@ pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            fs.make_dir(place, mode & 0o7777 & !paths::umask(fs)).map(|()| 0)
+            fs.make_dir(place, mode & 0o7777 & !paths::umask(fs))
+                .map(|()| 0)
         })
     }
 }
@@ -99,7 +110,8 @@ pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            fs.make_node(place, mode & !paths::umask(fs), dev).map(|()| 0)
+            fs.make_node(place, mode & !paths::umask(fs), dev)
+                .map(|()| 0)
         })
     }
 }
@@ -112,7 +124,12 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            if dir { fs.remove_dir(place) } else { fs.remove_file(place) }.map(|()| 0)
+            if dir {
+                fs.remove_dir(place)
+            } else {
+                fs.remove_file(place)
+            }
+            .map(|()| 0)
         })
     }
 }
@@ -140,7 +157,10 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
             return match fds::pool_file(a[0] as i32) {
                 Some((fs, open)) => {
                     let place = paths::place_of_open(fs, open);
-                    value(fs.read_symlink(&place).map(|t| copy_cut(&t, buffer, size as usize)))
+                    value(
+                        fs.read_symlink(&place)
+                            .map(|t| copy_cut(&t, buffer, size as usize)),
+                    )
                 }
                 None => PASS,
             };
@@ -175,9 +195,11 @@ unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
         && let Some(cwd) = paths::cwd(fs)
     {
         // SAFETY: the program's buffer.
-        return value(fs.store().path_of(cwd).map(|p| unsafe {
-            copy_cut(&visible(fs, &p), buffer, size as usize)
-        }));
+        return value(
+            fs.store()
+                .path_of(cwd)
+                .map(|p| unsafe { copy_cut(&visible(fs, &p), buffer, size as usize) }),
+        );
     }
     PASS
 }
@@ -219,7 +241,9 @@ unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [E
     let mut texts = Vec::new();
     for ((dirfd, path), end) in at.into_iter().zip(ends) {
         let End::Outside(to) = end else { continue };
-        let Ok(text) = CString::new(to) else { return errno(Errno::NOENT) };
+        let Ok(text) = CString::new(to) else {
+            return errno(Errno::NOENT);
+        };
         args[path] = text.as_ptr() as i64;
         if let Some(i) = dirfd {
             args[i] = i64::from(libc::AT_FDCWD);
@@ -237,7 +261,11 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
         libc::SYS_rename => ((None, 0), (None, 1)),
         _ => ((Some(0), 1), (Some(2), 3)),
     };
-    let flags = if p.nr == libc::SYS_renameat2 { a[4] as u32 } else { 0 };
+    let flags = if p.nr == libc::SYS_renameat2 {
+        a[4] as u32
+    } else {
+        0
+    };
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
     for _ in 0..10_000 {
         // SAFETY: see open.
@@ -280,10 +308,18 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
 pub unsafe fn link(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let at = p.nr == libc::SYS_linkat;
-    let (from, to) = if at { ((Some(0), 1), (Some(2), 3)) } else { ((None, 0), (None, 1)) };
+    let (from, to) = if at {
+        ((Some(0), 1), (Some(2), 3))
+    } else {
+        ((None, 0), (None, 1))
+    };
     let flags = if at { a[4] as i32 } else { 0 };
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
-    let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { Follow::Yes } else { Follow::No };
+    let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+        Follow::Yes
+    } else {
+        Follow::No
+    };
     for _ in 0..10_000 {
         // SAFETY: see open.
         let ends = unsafe {
@@ -337,16 +373,14 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
             }
             return result;
         }
-        Ok(Where::Pool(fs, base, p)) => {
-            fs.at(base, &p, Follow::Yes, |place| {
-                let e = place.existing()?;
-                if e.kind != libc::S_IFDIR {
-                    return Err(Errno::NOTDIR);
-                }
-                fs.access(place, forebay_posix::EXEC)?;
-                enter(fs, e.id)
-            })
-        }
+        Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
+            let e = place.existing()?;
+            if e.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            fs.access(place, forebay_posix::EXEC)?;
+            enter(fs, e.id)
+        }),
     };
     match result {
         Ok(()) => 0,
@@ -401,8 +435,12 @@ fn leave() {
 
 /// getcwd.
 pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
-    let Some(fs) = crate::runtime::open_fs() else { return PASS };
-    let Some(cwd) = paths::cwd(fs) else { return PASS };
+    let Some(fs) = crate::runtime::open_fs() else {
+        return PASS;
+    };
+    let Some(cwd) = paths::cwd(fs) else {
+        return PASS;
+    };
     match fs.store().path_of(cwd) {
         Err(e) => errno(e),
         Ok(path) => {

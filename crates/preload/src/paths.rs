@@ -65,7 +65,9 @@ pub fn umask(fs: &Fs) -> u32 {
 /// From /proc: asking by umask(2) would change it for a moment, for all threads.
 fn read_umask() -> Option<u32> {
     let status = std::fs::read("/proc/self/status").ok()?;
-    let line = status.split(|&b| b == b'\n').find(|l| l.starts_with(b"Umask:"))?;
+    let line = status
+        .split(|&b| b == b'\n')
+        .find(|l| l.starts_with(b"Umask:"))?;
     u32::from_str_radix(std::str::from_utf8(&line[6..]).ok()?.trim(), 8).ok()
 }
 
@@ -106,7 +108,11 @@ fn has_dots(path: &[u8]) -> bool {
 /// Joins and resolves `.`, `..` and doubled slashes by the text alone.
 fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(base.len() + path.len() + 1);
-    let base = if path.first() == Some(&b'/') { &b""[..] } else { base };
+    let base = if path.first() == Some(&b'/') {
+        &b""[..]
+    } else {
+        base
+    };
     for part in base.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
         match part {
             b"" | b"." => {}
@@ -143,19 +149,31 @@ fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
 /// # Safety
 /// `ptr` is null or a C string.
 pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
-    let Some(settings) = runtime::settings() else { return Ok(Where::Kernel) };
+    let Some(settings) = runtime::settings() else {
+        return Ok(Where::Kernel);
+    };
     // SAFETY: passed on.
-    let Some(path) = (unsafe { bytes(ptr) }) else { return Ok(Where::Kernel) };
+    let Some(path) = (unsafe { bytes(ptr) }) else {
+        return Ok(Where::Kernel);
+    };
     match path.first() {
         Some(b'/') => {
             if let Some(rest) = under(settings.mount, path) {
-                return Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Borrowed(rest)));
+                return Ok(Where::Pool(
+                    runtime::fs()?,
+                    ObjectId::ROOT,
+                    Cow::Borrowed(rest),
+                ));
             }
             if has_dots(path) && contains(path, settings.mark) {
                 let full = normalise(b"", path);
                 if let Some(rest) = under(settings.mount, &full) {
                     let rest = keep_end(rest, path);
-                    return Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Owned(rest)));
+                    return Ok(Where::Pool(
+                        runtime::fs()?,
+                        ObjectId::ROOT,
+                        Cow::Owned(rest),
+                    ));
                 }
             }
             if (path.starts_with(b"/proc/") || path.starts_with(b"/dev/"))
@@ -223,7 +241,14 @@ fn relative_to_kernel(
     let n = unsafe {
         raw(
             libc::SYS_readlink,
-            [name.as_ptr() as i64, base.as_mut_ptr() as i64, base.len() as i64, 0, 0, 0],
+            [
+                name.as_ptr() as i64,
+                base.as_mut_ptr() as i64,
+                base.len() as i64,
+                0,
+                0,
+                0,
+            ],
         )
     };
     if n <= 0 {
@@ -233,7 +258,11 @@ fn relative_to_kernel(
     match under(settings.mount, &full) {
         Some(rest) => {
             let rest = keep_end(rest, path);
-            Ok(Where::Pool(runtime::fs()?, ObjectId::ROOT, Cow::Owned(rest)))
+            Ok(Where::Pool(
+                runtime::fs()?,
+                ObjectId::ROOT,
+                Cow::Owned(rest),
+            ))
         }
         None => Ok(Where::Kernel),
     }
@@ -262,13 +291,20 @@ fn named_descriptor(path: &[u8]) -> Option<i32> {
 /// A place that stands for an open file.
 pub fn place_of_open(fs: &Fs, open: u32) -> Place {
     let o = fs.store().open_file(open);
-    let entry = Entry { id: ObjectId(o.id.load(Relaxed)), kind: o.kind.load(Relaxed) };
+    let entry = Entry {
+        id: ObjectId(o.id.load(Relaxed)),
+        kind: o.kind.load(Relaxed),
+    };
     let mut name = Vec::new();
     if entry.kind != libc::S_IFDIR {
         fs.store().open_name(o, &mut name);
     }
     let parent = ObjectId(o.parent.load(Relaxed));
-    fs.place_of(parent, Name::new(&name).unwrap_or_else(|_| Name::empty()), entry)
+    fs.place_of(
+        parent,
+        Name::new(&name).unwrap_or_else(|_| Name::empty()),
+        entry,
+    )
 }
 
 /// A system call that takes a path: its number and arguments.
@@ -322,7 +358,9 @@ pub unsafe fn again_outside(
     path: usize,
     to: Vec<u8>,
 ) -> i64 {
-    let Ok(to) = CString::new(to) else { return errno(Errno::NOENT) };
+    let Ok(to) = CString::new(to) else {
+        return errno(Errno::NOENT);
+    };
     let mut args = *call.args;
     args[path] = to.as_ptr() as i64;
     if let Some(i) = dirfd {

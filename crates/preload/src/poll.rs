@@ -27,9 +27,16 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     }
     let mut args = *a;
     args[0] = copy.as_mut_ptr() as i64;
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let zero = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     if ready > 0 {
-        args[2] = if nr == libc::SYS_poll { 0 } else { &raw const zero as i64 };
+        args[2] = if nr == libc::SYS_poll {
+            0
+        } else {
+            &raw const zero as i64
+        };
     }
     // SAFETY: the program's own call on a copy of its array.
     let result = unsafe { raw(nr, args) };
@@ -37,7 +44,11 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
         return result;
     }
     for (p, c) in list.iter_mut().zip(&copy) {
-        p.revents = if c.fd == -1 && ours(p) { p.events & READY } else { c.revents };
+        p.revents = if c.fd == -1 && ours(p) {
+            p.events & READY
+        } else {
+            c.revents
+        };
     }
     result + ready
 }
@@ -55,7 +66,8 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
     let mut ready = 0;
     for fd in 0..count {
         let (word, bit) = (fd / 64, 1u64 << (fd % 64));
-        if sets.iter().flatten().all(|s| s[word] & bit == 0) || fds::pool_file(fd as i32).is_none() {
+        if sets.iter().flatten().all(|s| s[word] & bit == 0) || fds::pool_file(fd as i32).is_none()
+        {
             continue;
         }
         for (i, s) in sets.iter_mut().enumerate() {
@@ -92,5 +104,9 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
 
 /// epoll_ctl: a regular file can't be watched.
 pub fn epoll_ctl(a: &[i64; 6]) -> i64 {
-    if fds::pool_file(a[2] as i32).is_some() { errno(Errno::PERM) } else { PASS }
+    if fds::pool_file(a[2] as i32).is_some() {
+        errno(Errno::PERM)
+    } else {
+        PASS
+    }
 }

@@ -27,7 +27,11 @@ impl ProcessLock {
     /// Waits for the lock. Held only for short moments, with signals kept out.
     pub fn hold(&self) -> ProcessGuard<'_> {
         let critical = slots::Critical::enter();
-        while self.0.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+        while self
+            .0
+            .compare_exchange_weak(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
             std::thread::yield_now();
         }
         ProcessGuard(self, critical)
@@ -70,7 +74,11 @@ pub fn leave_to_parent(memory: Vec<Vec<u8>>) {
     if in_vfork_child() {
         LEFT_BY_CHILD.with(|l| {
             let list = l.get();
-            let list = if list.is_null() { Box::into_raw(Box::default()) } else { list };
+            let list = if list.is_null() {
+                Box::into_raw(Box::default())
+            } else {
+                list
+            };
             l.set(list);
             // SAFETY: made by into_raw here, only used by this thread.
             unsafe { (*list).extend(memory) };
@@ -126,7 +134,11 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
     // SAFETY: just mapped, made of atomics; unmapped below.
     let to = unsafe { &*area };
     let end = store.fds_end();
-    store.control().process(slot as usize).fds_end.store(end as u32, Release);
+    store
+        .control()
+        .process(slot as usize)
+        .fds_end
+        .store(end as u32, Release);
     for (from, to) in from.fds[..end].iter().zip(&to.fds) {
         let open = from.load(Acquire);
         if open != 0 {
@@ -242,7 +254,10 @@ pub fn resume_after_exec(slot: u32) {
         }
         // SAFETY: asks the kernel for a flag.
         let flags = unsafe {
-            raw(libc::SYS_fcntl, [i64::from(fd), i64::from(libc::F_GETFD), 0, 0, 0, 0])
+            raw(
+                libc::SYS_fcntl,
+                [i64::from(fd), i64::from(libc::F_GETFD), 0, 0, 0, 0],
+            )
         };
         if flags < 0 {
             // Close-on-exec has closed it.

@@ -4,7 +4,7 @@ use crate::{dispatch, fds, process};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
@@ -52,7 +52,9 @@ pub fn settings() -> Option<&'static Settings> {
 
 /// Reads the environment, patches libc, and takes over what exec handed on.
 pub fn start() {
-    let (Some(dir), Some(mount)) = (variable(DIR), variable(MOUNT)) else { return };
+    let (Some(dir), Some(mount)) = (variable(DIR), variable(MOUNT)) else {
+        return;
+    };
     let mount = mount.to_bytes();
     let mount = mount.strip_suffix(b"/").unwrap_or(mount);
     if mount.first() != Some(&b'/') {
@@ -60,11 +62,22 @@ pub fn start() {
     }
     let mark = mount[1..].split(|&b| b == b'/').next().unwrap_or(b"");
     let preload = variable(PRELOAD).unwrap_or(c"");
-    let settings = Box::new(Settings { dir, mount, mark, preload });
+    let settings = Box::new(Settings {
+        dir,
+        mount,
+        mark,
+        preload,
+    });
     SETTINGS.store(Box::leak(settings), Release);
+    // What was found out about this libc serves all pools of the user.
+    let cache = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
+    let cache = cache.and_then(|home| CString::new(home).ok());
     // SAFETY: a constructor, before the program's own threads; the hooks are static.
-    if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, Some(dir)) } {
-        complain(&format!("the pool under {} is out of reach: {e}", text(mount)));
+    if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, cache.as_deref()) } {
+        complain(&format!(
+            "the pool under {} is out of reach: {e}",
+            text(mount)
+        ));
         return;
     }
     if let Some(slot) = variable(SLOT).and_then(|s| s.to_str().ok()?.parse().ok()) {

@@ -13,7 +13,9 @@ const NS: i64 = 1_000_000_000;
 /// Device number of a pool: of no driver, and different for each pool.
 fn device(fs: &Fs) -> u64 {
     let uuid = fs.pool().config().uuid.as_bytes();
-    let n = uuid.iter().fold(7u32, |n, &b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
+    let n = uuid
+        .iter()
+        .fold(7u32, |n, &b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
     libc::makedev(0xfb0, n & 0xf_ffff)
 }
 
@@ -100,9 +102,15 @@ pub unsafe fn stat(p: PathCall<'_>) -> i64 {
 
 /// fstat.
 pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     // SAFETY: see stat.
-    value(fs.stat_open(open).map(|s| unsafe { put_stat(fs, &s, a[1]) }).map(|()| 0))
+    value(
+        fs.stat_open(open)
+            .map(|s| unsafe { put_stat(fs, &s, a[1]) })
+            .map(|()| 0),
+    )
 }
 
 /// newfstatat.
@@ -113,9 +121,11 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_file(a[0] as i32) {
-                Some((fs, open)) => {
-                    value(fs.stat_open(open).map(|s| put_stat(fs, &s, a[2])).map(|()| 0))
-                }
+                Some((fs, open)) => value(
+                    fs.stat_open(open)
+                        .map(|s| put_stat(fs, &s, a[2]))
+                        .map(|()| 0),
+                ),
                 None => empty_at_cwd(a, |fs, s| put_stat(fs, s, a[2])),
             };
         }
@@ -146,9 +156,11 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_file(a[0] as i32) {
-                Some((fs, open)) => {
-                    value(fs.stat_open(open).map(|s| put_statx(fs, &s, a[4])).map(|()| 0))
-                }
+                Some((fs, open)) => value(
+                    fs.stat_open(open)
+                        .map(|s| put_statx(fs, &s, a[4]))
+                        .map(|()| 0),
+                ),
                 None => empty_at_cwd(a, |fs, s| put_statx(fs, s, a[4])),
             };
         }
@@ -199,7 +211,9 @@ pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
 
 /// fstatfs.
 pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
-    let Some((fs, _)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, _)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     // SAFETY: see stat.
     unsafe { put_statfs(fs, a[1]) };
     0
@@ -207,7 +221,9 @@ pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
 
 /// getdents64, and getdents with the older layout.
 pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else { return PASS };
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     let (buffer, size) = (a[1] as *mut u8, a[2] as u32 as usize);
     let old = nr == libc::SYS_getdents;
     let mut used = 0;

@@ -48,7 +48,8 @@ pub fn apply<S: Place, D: Place>(
         }
     }
     if now.mtime != meta.mtime {
-        to.set_times(dst, meta.atime, meta.mtime).map_err(at("setting its times"))?;
+        to.set_times(dst, meta.atime, meta.mtime)
+            .map_err(at("setting its times"))?;
     }
     Ok(applied)
 }
@@ -75,7 +76,9 @@ fn xattrs<S: Place, D: Place>(
     now: &Meta,
 ) -> std::result::Result<bool, Failed> {
     let at = |what| move |e| (what, e);
-    let wanted = from.xattrs(src).map_err(at("listing the source's extended attributes"))?;
+    let wanted = from
+        .xattrs(src)
+        .map_err(at("listing the source's extended attributes"))?;
     let present = match to.xattrs(dst) {
         Ok(names) => names,
         Err(e) if wanted.is_empty() && e == Errno::ACCESS => return Ok(false),

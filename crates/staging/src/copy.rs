@@ -47,7 +47,9 @@ impl Range {
 
 /// The ranges that a file of `size` bytes is copied in.
 pub fn ranges(size: u64) -> Vec<(u64, u64)> {
-    (0..size.div_ceil(RANGE)).map(|i| (i * RANGE, ((i + 1) * RANGE).min(size))).collect()
+    (0..size.div_ceil(RANGE))
+        .map(|i| (i * RANGE, ((i + 1) * RANGE).min(size)))
+        .collect()
 }
 
 fn with_buffer<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
@@ -117,7 +119,12 @@ pub fn copy(
         progress.bytes_done.fetch_add(end - at, Relaxed);
         Ok(())
     })?;
-    Ok(Range { start, end, segments, hash: hasher.finalize() })
+    Ok(Range {
+        start,
+        end,
+        segments,
+        hash: hasher.finalize(),
+    })
 }
 
 /// Reads `range` back from where it was copied to, and compares.
@@ -128,12 +135,20 @@ pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result
         zeros(to, at, start)?;
         read(to, start, end, |bytes| {
             hasher.update(bytes);
-            if progress.stopped() { Err(Trouble::Stopped) } else { Ok(()) }
+            if progress.stopped() {
+                Err(Trouble::Stopped)
+            } else {
+                Ok(())
+            }
         })?;
         at = end;
     }
     zeros(to, at, range.end)?;
-    if hasher.finalize() == range.hash { Ok(()) } else { Err(Trouble::Differs) }
+    if hasher.finalize() == range.hash {
+        Ok(())
+    } else {
+        Err(Trouble::Differs)
+    }
 }
 
 /// Whether two files of `size` bytes have the same content.
@@ -161,7 +176,11 @@ pub fn same(
         }
         at += have as u64;
         progress.bytes_done.fetch_add(have as u64, Relaxed);
-        if other[..have] == *bytes { Ok(()) } else { Err(Trouble::Differs) }
+        if other[..have] == *bytes {
+            Ok(())
+        } else {
+            Err(Trouble::Differs)
+        }
     });
     match result {
         Ok(()) => Ok(true),
@@ -207,9 +226,11 @@ fn zeros(file: &impl PlaceFile, start: u64, end: u64) -> Result<(), Trouble> {
     while at < end
         && let Some((data, data_end)) = next_data(file, at, end).map_err(Trouble::ReadBack)?
     {
-        read(file, data, data_end, |bytes| match bytes.iter().all(|&b| b == 0) {
-            true => Ok(()),
-            false => Err(Trouble::Differs),
+        read(file, data, data_end, |bytes| {
+            match bytes.iter().all(|&b| b == 0) {
+                true => Ok(()),
+                false => Err(Trouble::Differs),
+            }
         })?;
         at = data_end;
     }

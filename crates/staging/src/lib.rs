@@ -45,12 +45,20 @@ pub struct Options {
 impl Options {
     /// What suits stage-in: nothing in a pool outlives the node's power.
     pub fn stage_in() -> Options {
-        Options { threads: 0, checksum: false, sync: false }
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: false,
+        }
     }
 
     /// What suits stage-out.
     pub fn stage_out() -> Options {
-        Options { threads: 0, checksum: false, sync: true }
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: true,
+        }
     }
 
     pub(crate) fn thread_count(&self) -> usize {
@@ -74,7 +82,14 @@ pub fn stage_in(
     progress: &Progress,
 ) -> Result<Report, StageError> {
     let pool = PoolPlace::new(fs, mount);
-    tree::stage(&PlainPlace, src.as_os_str().as_bytes(), &pool, dst, options, progress)
+    tree::stage(
+        &PlainPlace,
+        src.as_os_str().as_bytes(),
+        &pool,
+        dst,
+        options,
+        progress,
+    )
 }
 
 /// Stages `src` in the pool, a file or the content of a directory, to `dst`.
@@ -90,7 +105,14 @@ pub fn stage_out(
     progress: &Progress,
 ) -> Result<Report, StageError> {
     let pool = PoolPlace::new(fs, mount);
-    tree::stage(&pool, src, &PlainPlace, dst.as_os_str().as_bytes(), options, progress)
+    tree::stage(
+        &pool,
+        src,
+        &PlainPlace,
+        dst.as_os_str().as_bytes(),
+        options,
+        progress,
+    )
 }
 
 /// Stages between any two places.

@@ -61,7 +61,9 @@ pub fn is_part(name: &[u8]) -> bool {
 pub fn sweep(place: &impl Place, directory: &[u8], of: Option<&[u8]>) {
     let of = of.map(hash);
     for name in place.list(directory).unwrap_or_default() {
-        let Some((b, pid, start, h)) = fields(&name) else { continue };
+        let Some((b, pid, start, h)) = fields(&name) else {
+            continue;
+        };
         if of.as_deref().is_some_and(|of| of != h) {
             continue;
         }
@@ -72,7 +74,9 @@ pub fn sweep(place: &impl Place, directory: &[u8], of: Option<&[u8]>) {
             let now = std::time::SystemTime::now()
                 .duration_since(std::time::UNIX_EPOCH)
                 .map_or(0, |d| d.as_nanos() as i64);
-            place.stat(&path, false).is_ok_and(|m| now - m.mtime.max(m.ctime) > ABANDONED_NS)
+            place
+                .stat(&path, false)
+                .is_ok_and(|m| now - m.mtime.max(m.ctime) > ABANDONED_NS)
         };
         if left {
             let _ = place.unlink(&path);
@@ -90,9 +94,13 @@ mod tests {
         assert!(own.len() < 100);
         assert!(is_part(&own));
         assert_ne!(own, name(b"other"));
-        for other in
-            [&b".forebay-part-"[..], b".forebay-part-mine", b"a", b"", b".forebay-part-1-2-3-4"]
-        {
+        for other in [
+            &b".forebay-part-"[..],
+            b".forebay-part-mine",
+            b"a",
+            b"",
+            b".forebay-part-1-2-3-4",
+        ] {
             assert!(!is_part(other));
         }
     }

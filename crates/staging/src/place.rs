@@ -44,7 +44,10 @@ impl Meta {
 }
 
 /// A name space that files are staged from or to. Paths are bytes; errors are errnos.
-#[expect(clippy::missing_errors_doc, reason = "each says what the system call of its name says")]
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "each says what the system call of its name says"
+)]
 pub trait Place: Sync {
     /// An open file.
     type File<'a>: PlaceFile
@@ -85,7 +88,10 @@ pub trait Place: Sync {
 }
 
 /// An open file of a [`Place`].
-#[expect(clippy::missing_errors_doc, reason = "each says what the system call of its name says")]
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "each says what the system call of its name says"
+)]
 pub trait PlaceFile: Sync {
     fn meta(&self) -> Result<Meta>;
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize>;

@@ -11,7 +11,10 @@ pub struct PlainPlace;
 
 const NS: i64 = 1_000_000_000;
 
-#[allow(clippy::unnecessary_cast, reason = "the widths differ between architectures")]
+#[allow(
+    clippy::unnecessary_cast,
+    reason = "the widths differ between architectures"
+)]
 fn meta(s: &fs::Stat) -> Meta {
     let time = |sec: i64, ns: i64| sec.saturating_mul(NS).saturating_add(ns);
     Meta {
@@ -29,7 +32,10 @@ fn meta(s: &fs::Stat) -> Meta {
 }
 
 fn timespec(ns: i64) -> Timespec {
-    Timespec { tv_sec: ns.div_euclid(NS), tv_nsec: ns.rem_euclid(NS) as _ }
+    Timespec {
+        tv_sec: ns.div_euclid(NS),
+        tv_nsec: ns.rem_euclid(NS) as _,
+    }
 }
 
 /// Nothing there to ask: file systems without extended attributes.
@@ -56,7 +62,11 @@ impl Place for PlainPlace {
     type File<'a> = PlainFile;
 
     fn stat(&self, path: &[u8], follow: bool) -> Result<Meta> {
-        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let flags = if follow {
+            AtFlags::empty()
+        } else {
+            AtFlags::SYMLINK_NOFOLLOW
+        };
         fs::statat(CWD, path, flags).map(|s| meta(&s))
     }
 
@@ -131,7 +141,10 @@ impl Place for PlainPlace {
     }
 
     fn set_times(&self, path: &[u8], atime: i64, mtime: i64) -> Result<()> {
-        let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
+        let times = Timestamps {
+            last_access: timespec(atime),
+            last_modification: timespec(mtime),
+        };
         fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 

@@ -13,7 +13,10 @@ pub struct PoolPlace<'f> {
 impl<'f> PoolPlace<'f> {
     /// `mount` is the prefix under which programs see the pool: for messages.
     pub fn new(fs: &'f Fs, mount: &str) -> PoolPlace<'f> {
-        PoolPlace { fs, mount: mount.to_owned() }
+        PoolPlace {
+            fs,
+            mount: mount.to_owned(),
+        }
     }
 }
 
@@ -44,16 +47,26 @@ impl Place for PoolPlace<'_> {
 
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let entries = self.fs.list(path)?;
-        Ok(entries.into_iter().map(|e| e.name).filter(|n| n != b"." && n != b"..").collect())
+        Ok(entries
+            .into_iter()
+            .map(|e| e.name)
+            .filter(|n| n != b"." && n != b"..")
+            .collect())
     }
 
     fn open(&self, path: &[u8], follow: bool) -> Result<PoolFile<'_>> {
-        let flags = if follow { libc::O_RDONLY } else { libc::O_RDONLY | libc::O_NOFOLLOW };
+        let flags = if follow {
+            libc::O_RDONLY
+        } else {
+            libc::O_RDONLY | libc::O_NOFOLLOW
+        };
         self.fs.open(path, flags, 0).map(PoolFile)
     }
 
     fn create(&self, path: &[u8]) -> Result<PoolFile<'_>> {
-        self.fs.open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600).map(PoolFile)
+        self.fs
+            .open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600)
+            .map(PoolFile)
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
@@ -94,7 +107,10 @@ impl Place for PoolPlace<'_> {
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let names = self.fs.xattrs(path, false)?;
-        Ok(names.into_iter().filter(|n| n.starts_with(b"user.")).collect())
+        Ok(names
+            .into_iter()
+            .filter(|n| n.starts_with(b"user."))
+            .collect())
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {

@@ -97,7 +97,9 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub fn new() -> Ledger {
-        Ledger { report: Mutex::new(Report::default()) }
+        Ledger {
+            report: Mutex::new(Report::default()),
+        }
     }
 
     /// Changes the report.

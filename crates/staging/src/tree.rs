@@ -66,7 +66,9 @@ pub fn stage<S: Place, D: Place>(
 ) -> Result<Report, StageError> {
     let began = std::time::Instant::now();
     let src = trimmed(src);
-    let meta = from.stat(src, true).map_err(|e| source_error(from, src, e))?;
+    let meta = from
+        .stat(src, true)
+        .map_err(|e| source_error(from, src, e))?;
     let into = dst.ends_with(b"/");
     let mut dst = trimmed(dst).to_vec();
     let mut there = match to.stat(&dst, true) {
@@ -85,17 +87,26 @@ pub fn stage<S: Place, D: Place>(
     match (meta.kind(), there) {
         (libc::S_IFDIR, Some(t)) if !t.is_dir() => {
             let what = "is not a directory, but the source is; choose another destination";
-            return Err(StageError { path: to.show(&dst), what: what.into() });
+            return Err(StageError {
+                path: to.show(&dst),
+                what: what.into(),
+            });
         }
         (libc::S_IFREG, Some(t)) if t.is_dir() => {
             let what =
                 "is a directory, in the way of a file; remove it or choose another destination";
-            return Err(StageError { path: to.show(&dst), what: what.into() });
+            return Err(StageError {
+                path: to.show(&dst),
+                what: what.into(),
+            });
         }
         (libc::S_IFDIR | libc::S_IFREG, _) => {}
         _ => {
             let what = "is neither a file nor a directory; nothing else can be staged";
-            return Err(StageError { path: from.show(src), what: what.into() });
+            return Err(StageError {
+                path: from.show(src),
+                what: what.into(),
+            });
         }
     }
     make_parents(to, split(&dst).0)?;
@@ -129,7 +140,10 @@ fn source_error(place: &impl Place, path: &[u8], e: Errno) -> StageError {
         Errno::ISDIR => "can't be staged to a directory by this name".to_owned(),
         e => format!("can't be read: {}", place.explain(e)),
     };
-    StageError { path: place.show(path), what }
+    StageError {
+        path: place.show(path),
+        what,
+    }
 }
 
 fn target_error(place: &impl Place, path: &[u8], e: Errno) -> StageError {
@@ -139,7 +153,10 @@ fn target_error(place: &impl Place, path: &[u8], e: Errno) -> StageError {
         }
         e => format!("can't be written: {}", place.explain(e)),
     };
-    StageError { path: place.show(path), what }
+    StageError {
+        path: place.show(path),
+        what,
+    }
 }
 
 /// Makes the directories above a destination as far as they are missing.
@@ -178,11 +195,18 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     }
 
     fn run(&self, root: Meta, root_is_new: bool) {
-        let root = Entry { below: Vec::new(), meta: root };
+        let root = Entry {
+            below: Vec::new(),
+            meta: root,
+        };
         let mut levels = Vec::new();
         let mut files = Vec::new();
         if root.meta.is_dir() {
-            let mut level = if self.make_directory(&root) { vec![root] } else { Vec::new() };
+            let mut level = if self.make_directory(&root) {
+                vec![root]
+            } else {
+                Vec::new()
+            };
             while !level.is_empty() && !self.progress.stopped() {
                 let found = Mutex::new((Vec::new(), Vec::new()));
                 for_each(self.threads, &level, |d| self.visit(d, &found));
@@ -207,8 +231,11 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
         if self.options.sync
             && self.ledger.with(|r| r.moved_files + r.directories > 0)
-            && let Err(e) =
-                self.to.sync_all(if levels.is_empty() { split(&self.dst).0 } else { &self.dst })
+            && let Err(e) = self.to.sync_all(if levels.is_empty() {
+                split(&self.dst).0
+            } else {
+                &self.dst
+            })
         {
             self.fail_target(b"", "writing to stable storage", e);
         }
@@ -219,7 +246,10 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     fn may_set_root(&self, is_new: bool) -> bool {
         is_new
             || self.dst != b"/"
-                && self.to.stat(&self.dst, true).is_ok_and(|m| m.permissions() & 0o1000 == 0)
+                && self
+                    .to
+                    .stat(&self.dst, true)
+                    .is_ok_and(|m| m.permissions() & 0o1000 == 0)
     }
 
     /// Makes the destination of a directory, writable for us until its attributes are set.
@@ -295,7 +325,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
 
     fn skip(&self, entry: &Entry, what: &str) {
         self.ledger.with(|r| r.skipped += 1);
-        self.ledger.warn(self.from.show(&self.source(&entry.below)), what.to_owned());
+        self.ledger
+            .warn(self.from.show(&self.source(&entry.below)), what.to_owned());
     }
 
     fn move_files(&self, mut files: Vec<Entry>) {
@@ -313,7 +344,11 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             let size = if m.is_file() { m.size } else { 0 };
             self.progress.bytes_found.fetch_add(size, Relaxed);
             self.ledger.with(|r| r.bytes += size);
-            let list: &mut Vec<Entry> = if size >= LARGE { &mut large } else { &mut small };
+            let list: &mut Vec<Entry> = if size >= LARGE {
+                &mut large
+            } else {
+                &mut small
+            };
             if several {
                 // The index says which list, too.
                 let index = 2 * list.len() + usize::from(size >= LARGE);
@@ -321,9 +356,14 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             }
             list.push(entry);
         }
-        self.ledger.with(|r| r.files += (small.len() + large.len() + links.len()) as u64);
+        self.ledger
+            .with(|r| r.files += (small.len() + large.len() + links.len()) as u64);
 
-        for batch in small.chunks(if self.options.sync { SYNC_BATCH } else { usize::MAX }) {
+        for batch in small.chunks(if self.options.sync {
+            SYNC_BATCH
+        } else {
+            usize::MAX
+        }) {
             self.move_batch(batch);
         }
         for e in &large {
@@ -348,7 +388,9 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             outcome => self.note(e, outcome),
         });
         let waiting = waiting.into_inner().unwrap_or_else(|e| e.into_inner());
-        let Some((_, part, _)) = waiting.first() else { return };
+        let Some((_, part, _)) = waiting.first() else {
+            return;
+        };
         let synced = self.to.sync_all(split(part).0);
         for_each(self.threads, &waiting, |(e, part, bytes)| {
             let outcome = match synced {
@@ -386,7 +428,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             Outcome::Waiting(..) => unreachable!("only in a batch"),
             Outcome::Unchanged => self.ledger.with(|r| r.unchanged += 1),
             Outcome::Failed(what) => {
-                self.ledger.fail(self.to.show(&self.target(&entry.below)), what);
+                self.ledger
+                    .fail(self.to.show(&self.target(&entry.below)), what);
             }
             Outcome::Stopped => self.ledger.with(|r| r.interrupted = true),
         }
@@ -395,7 +438,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     /// Sets the attributes of what is in place; notes what fails.
     fn attributes(&self, entry: &Entry) {
         if let Err(what) = self.set_attributes(entry, &self.target(&entry.below), &entry.meta) {
-            self.ledger.fail(self.to.show(&self.target(&entry.below)), what);
+            self.ledger
+                .fail(self.to.show(&self.target(&entry.below)), what);
         }
     }
 
@@ -404,7 +448,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             Ok(applied) => {
                 if applied.without_xattrs {
                     let what = "its extended attributes can't be kept here, and were left out";
-                    self.ledger.warn(self.to.show(&self.target(&entry.below)), what.into());
+                    self.ledger
+                        .warn(self.to.show(&self.target(&entry.below)), what.into());
                 }
                 Ok(())
             }
@@ -491,12 +536,21 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             }
             Err(outcome) => return outcome,
         }
-        let (dst, part) = (self.target(&entry.below), self.part_of(&self.target(&entry.below)));
+        let (dst, part) = (
+            self.target(&entry.below),
+            self.part_of(&self.target(&entry.below)),
+        );
         let moved = self.copy(entry, &part, threads).and_then(|(bytes, meta)| {
             let placed = self
                 .set_attributes(entry, &part, &meta)
                 .inspect_err(|_| _ = self.to.unlink(&part))
-                .and_then(|()| if waits { Ok(()) } else { self.put_in_place(&part, &dst) });
+                .and_then(|()| {
+                    if waits {
+                        Ok(())
+                    } else {
+                        self.put_in_place(&part, &dst)
+                    }
+                });
             placed.map(|()| bytes).map_err(Outcome::Failed)
         });
         match moved {
@@ -515,7 +569,10 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             Ok(t) => t,
             Err(Errno::NOENT) => return Ok(false),
             Err(e) => {
-                return Err(Outcome::Failed(format!("can't be written: {}", self.to.explain(e))));
+                return Err(Outcome::Failed(format!(
+                    "can't be written: {}",
+                    self.to.explain(e)
+                )));
             }
         };
         if !t.is_file() || t.size != m.size {
@@ -531,11 +588,14 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
         if !self.options.checksum {
             let same = t.mtime == m.mtime;
-            self.progress.bytes_done.fetch_add(if same { m.size } else { 0 }, Relaxed);
+            self.progress
+                .bytes_done
+                .fetch_add(if same { m.size } else { 0 }, Relaxed);
             return Ok(same);
         }
         let (Ok(a), Ok(b)) = (
-            self.from.open(&self.source(&entry.below), entry.below.is_empty()),
+            self.from
+                .open(&self.source(&entry.below), entry.below.is_empty()),
             self.to.open(&dst, false),
         ) else {
             // Copying will say what's wrong with the source.
@@ -572,9 +632,13 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             .map_err(|e| trouble(Trouble::Read(e)))?;
         let to = retry_after_removing(self.to, part, || self.to.create(part))
             .map_err(|e| trouble(Trouble::Write(e)))?;
-        let copied = self.copy_content(&from, &to, entry.meta.size, threads).map_err(trouble);
+        let copied = self
+            .copy_content(&from, &to, entry.meta.size, threads)
+            .map_err(trouble);
         let closed = to.close().map_err(|e| trouble(Trouble::Write(e)));
-        copied.and_then(|copied| closed.map(|()| copied)).inspect_err(|_| _ = self.to.unlink(part))
+        copied
+            .and_then(|copied| closed.map(|()| copied))
+            .inspect_err(|_| _ = self.to.unlink(part))
     }
 
     fn copy_content(
@@ -629,7 +693,9 @@ fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
     const TICK: Duration = Duration::from_millis(20);
     let meta = file.meta()?;
     let changed = Duration::from_nanos(u64::try_from(meta.mtime).unwrap_or(0));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     match now.checked_sub(changed) {
         Some(age) if age < TICK => {
             std::thread::sleep(TICK - age);

@@ -48,8 +48,17 @@ pub struct Header {
     /// Counts attachments: the keeper sleeps on it while nobody is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
+    /// Held while flock(2) locks are looked at and changed.
+    pub flock_lock: Lock,
+    /// Counts releases of flock(2) locks; who waits for one sleeps on it.
+    pub flock_changes: AtomicU32,
     pub free_live: FreeList,
     pub free_open: FreeList,
+    /// Held while a process attaches, or while the only one puts everything in order.
+    pub attaching: Lock,
+    /// Set when a process has died: entries and pages that only it knew may be lost until
+    /// the next [`crate::Store::settle`].
+    pub leaks: AtomicU32,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -81,6 +90,17 @@ impl FreeList {
             }
         }
         None
+    }
+
+    /// One more than the highest index ever taken, below `limit`.
+    pub fn end(&self, limit: usize) -> u32 {
+        self.fresh.load(Acquire).min(limit as u32)
+    }
+
+    /// Forgets all free entries (to build the list anew). Only while nobody else uses it.
+    pub fn clear(&self) {
+        let tag = (self.head.load(Acquire) >> 32) + 1;
+        self.head.store(tag << 32, Release);
     }
 
     /// Gives `index` back.
@@ -130,17 +150,19 @@ pub mod slot_state {
 /// One attached process.
 #[repr(C, align(64))]
 pub struct Process {
-    pub state: AtomicU32,
-    pub pid: AtomicU32,
-    /// Start time from /proc/PID/stat: tells a reused pid.
-    pub started: AtomicU64,
+    /// State, process id and start time in one word, so that they change together: see
+    /// [`crate::process`]. 0: free.
+    pub owner: AtomicU64,
+    /// Counts the owners: what an earlier one left locked isn't the present one's.
+    pub generation: AtomicU32,
     /// One more than the highest descriptor number in the process's table.
     pub fds_end: AtomicU32,
     /// Not zero while pages are neither free nor noted in a record: if the process dies
     /// then, a sweep must look for them.
     pub in_flight: AtomicU32,
-    /// Slot of the process that reaps this one, plus one.
-    pub reaper: AtomicU32,
+    /// Live entries (plus one) that it uses for the moment, without an open file
+    /// description: released when it dies.
+    pub held: [AtomicU32; 6],
 }
 
 /// Flags of a live object.
@@ -155,6 +177,10 @@ pub mod live_flag {
     pub const INLINE: u32 = 8;
     /// Somebody has mapped it: its pages must stay where they are.
     pub const MAPPED: u32 = 16;
+    /// Its last user is removing it: nobody can become a user any more.
+    pub const GONE: u32 = 32;
+    /// Its lock was left by a dead process and the entry isn't repaired yet.
+    pub const TORN: u32 = 64;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is
@@ -178,7 +204,8 @@ pub struct Live {
     pub pages: AtomicU64,
     /// Number of extents of chunk 0.
     pub extents: AtomicU32,
-    pub pad: AtomicU32,
+    /// Identity of the process that, as its last user, writes it back or removes it.
+    pub finisher: AtomicU32,
     pub extent: [AtomicU64; MAX_EXTENTS],
 }
 
@@ -203,6 +230,10 @@ pub struct Open {
     /// For a directory: shard of the next entry, entries passed so far.
     pub shard: AtomicU32,
     pub name_len: AtomicU32,
+    /// What flock(2) has put on it: see [`crate::Flock`].
+    pub flock: AtomicU32,
+    /// Identity of the process that holds the reference outside any descriptor table.
+    pub owner: AtomicU32,
     /// The name it was opened by; for a directory being read, the last name returned.
     pub name: [AtomicU8; 256],
 }
@@ -228,6 +259,20 @@ pub struct Bucket {
     pub pad: AtomicU32,
 }
 
+/// Most mappings of pool files in one process.
+pub const MAX_MAPS: usize = 1024;
+
+/// A mapping of a file of the pool in a process.
+#[repr(C)]
+pub struct MapRef {
+    pub address: AtomicU64,
+    pub len: AtomicU64,
+    /// Open file description + 1 that keeps the file; 0: unused.
+    pub open: AtomicU32,
+    /// Not zero if writes through the mapping reach the file.
+    pub shared_write: AtomicU32,
+}
+
 /// A process's private page run: working directory, then its descriptor table.
 #[repr(C)]
 pub struct ProcessArea {
@@ -236,6 +281,7 @@ pub struct ProcessArea {
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
     pub pad: [AtomicU32; 1021],
+    pub maps: [MapRef; MAX_MAPS],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
 }
@@ -323,11 +369,8 @@ impl Control {
         let h = self.header();
         h.activity.fetch_add(1, AcqRel);
         if h.keeper_sleeps.load(Acquire) != 0 {
-            let _ = rustix::thread::futex::wake(
-                &h.activity,
-                rustix::thread::futex::Flags::empty(),
-                1,
-            );
+            let _ =
+                rustix::thread::futex::wake(&h.activity, rustix::thread::futex::Flags::empty(), 1);
         }
     }
 

@@ -12,7 +12,7 @@
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::Critical;
-use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
+use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
 use forebay_media::{CELL_PAGES, Extent, PAGE};
@@ -54,11 +54,14 @@ struct CacheEntry {
 
 impl ExtentCache {
     pub fn new() -> ExtentCache {
-        ExtentCache { entries: (0..CACHE_ENTRIES).map(|_| CacheEntry::default()).collect() }
+        ExtentCache {
+            entries: (0..CACHE_ENTRIES).map(|_| CacheEntry::default()).collect(),
+        }
     }
 
     fn place(&self, id: u64, chunk: u64) -> &CacheEntry {
-        let h = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let h =
+            (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.entries[(h >> 40) as usize % CACHE_ENTRIES]
     }
 
@@ -89,7 +92,9 @@ impl ExtentCache {
         let version = e.version.load(Relaxed);
         // Somebody else writes this entry: theirs is as good.
         if !version.is_multiple_of(2)
-            || e.version.compare_exchange(version, version + 1, AcqRel, Relaxed).is_err()
+            || e.version
+                .compare_exchange(version, version + 1, AcqRel, Relaxed)
+                .is_err()
         {
             return;
         }
@@ -123,7 +128,7 @@ impl Store {
 
     // ---- extents ----
 
-    fn first_chunk(&self, live: &Live) -> ChunkMap {
+    pub(crate) fn first_chunk(&self, live: &Live) -> ChunkMap {
         let mut map = ChunkMap::default();
         for i in 0..(live.extents.load(Acquire) as usize).min(MAX_EXTENTS) {
             map.push(Extent(live.extent[i].load(Relaxed)));
@@ -153,12 +158,13 @@ impl Store {
         Ok(map)
     }
 
-    /// Takes at most `want` pages from the first medium that has any.
-    fn alloc(&self, want: usize) -> Result<Extent> {
+    /// Takes `least` to `want` pages from the first medium that has such a run.
+    fn alloc(&self, want: usize, least: usize) -> Result<Extent> {
         let mut error = Errno::NOSPC;
         for m in self.media() {
             match m.alloc(want) {
-                Ok(e) => return Ok(e),
+                Ok(e) if e.pages() >= least => return Ok(e),
+                Ok(e) => m.free(e),
                 Err(e) => error = e,
             }
         }
@@ -175,12 +181,22 @@ impl Store {
             return Ok(map);
         }
         // The first chunk doubles; a file that has reached its second takes whole chunks.
-        let end = if chunk == 0 { needed.max(2 * have).min(CELL_PAGES) } else { CELL_PAGES };
+        let end = if chunk == 0 {
+            needed.max(2 * have).min(CELL_PAGES)
+        } else {
+            CELL_PAGES
+        };
         let _in_flight = self.in_flight();
         let mut added = Vec::new();
         let mut covered = have;
         while covered < end {
-            match self.alloc(end - covered) {
+            // Few places for extents are left: small ones won't do then.
+            let places = MAX_EXTENTS - map.extents().len();
+            let least = needed
+                .saturating_sub(covered)
+                .div_ceil(places.max(1))
+                .max(1);
+            match self.alloc(end - covered, least) {
                 Ok(e) if map.push(e) => {
                     covered += e.pages();
                     added.push(e);
@@ -306,7 +322,10 @@ impl Store {
         }
         let mut done = 0;
         while done < len {
-            let (chunk, at) = ((offset + done as u64) / CHUNK, ((offset + done as u64) % CHUNK) as usize);
+            let (chunk, at) = (
+                (offset + done as u64) / CHUNK,
+                ((offset + done as u64) % CHUNK) as usize,
+            );
             let n = (len - done).min(CHUNK as usize - at);
             let map = self.chunk_map(index, chunk, moved, pages((at + n) as u64))?;
             // SAFETY: done + n <= len.
@@ -348,7 +367,10 @@ impl Store {
         if len == 0 {
             return Ok((offset, 0));
         }
-        if offset.checked_add(len as u64).is_none_or(|end| end > MAX_SIZE) {
+        if offset
+            .checked_add(len as u64)
+            .is_none_or(|end| end > MAX_SIZE)
+        {
             return Err(Errno::FBIG);
         }
         self.promote(index)?;
@@ -358,18 +380,23 @@ impl Store {
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
-            let (chunk, at) = ((offset + done as u64) / CHUNK, ((offset + done as u64) % CHUNK) as usize);
+            let (chunk, at) = (
+                (offset + done as u64) / CHUNK,
+                ((offset + done as u64) % CHUNK) as usize,
+            );
             let n = (len - done).min(CHUNK as usize - at);
             // SAFETY: done + n <= len.
             let input = unsafe { from.add(done) };
-            result = self.ensure(index, chunk, pages((at + n) as u64)).and_then(|map| {
-                Self::pieces(&map, at, n, |e, to, offset, n| {
-                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
-                    // SAFETY: pieces stay within n bytes of input, and within the extent.
-                    unsafe { medium.write(e, to, input.add(offset), n) }
-                })
-                .map(|_| ())
-            });
+            result = self
+                .ensure(index, chunk, pages((at + n) as u64))
+                .and_then(|map| {
+                    Self::pieces(&map, at, n, |e, to, offset, n| {
+                        let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                        // SAFETY: pieces stay within n bytes of input, and within the extent.
+                        unsafe { medium.write(e, to, input.add(offset), n) }
+                    })
+                    .map(|_| ())
+                });
             if result.is_ok() {
                 done += n;
             }
@@ -383,6 +410,17 @@ impl Store {
             return Ok((offset, done));
         }
         result.map(|()| (offset, 0))
+    }
+
+    /// Notes a change of the data through a mapping.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn touch_open(&self, index: u32) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        self.touch(lock.0);
+        Ok(())
     }
 
     /// Notes a change of the data.
@@ -401,15 +439,19 @@ impl Store {
         }
         let id = ObjectId(live.id.load(Relaxed));
         let data = match self.snapshot(self.shard_of(id))?.get(&Key::inode(id))? {
-            Some(record) => Inode::decode(record).ok_or(Errno::IO)?.1.to_vec(),
+            Some(record) => {
+                let data = Inode::decode(record).ok_or(Errno::IO)?.1;
+                data[..data.len().min(live.size.load(Relaxed) as usize)].to_vec()
+            }
             None => Vec::new(),
         };
         let mut map = ChunkMap::default();
         let _in_flight = self.in_flight();
         if !data.is_empty() {
-            let e = self.alloc(1)?;
+            let e = self.alloc(1, 1)?;
             // SAFETY: a small file fits a page, and data is a slice.
-            let written = unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
+            let written =
+                unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
             if let Err(error) = written {
                 self.free_extents([e]);
                 return Err(error);
@@ -436,14 +478,19 @@ impl Store {
     }
 
     /// Makes `from..to` read as zero without changing what is allocated. Locked.
-    fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
+    pub(crate) fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
         let live = self.live(index);
         let mapped = live.flags.load(Relaxed) & flag::MAPPED != 0;
         let mut at = from;
         while at < to {
             let (chunk, offset) = (at / CHUNK, (at % CHUNK) as usize);
             let n = ((to - at) as usize).min(CHUNK as usize - offset);
-            let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), pages((offset + n) as u64))?;
+            let map = self.chunk_map(
+                index,
+                chunk,
+                live.moved.load(Relaxed),
+                pages((offset + n) as u64),
+            )?;
             Self::pieces(&map, offset, n, |e, start, _, n| {
                 let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
                 if !mapped {
@@ -482,6 +529,7 @@ impl Store {
         if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
             if size == 0 {
                 live.moved.fetch_add(1, AcqRel);
+                live.size.store(0, Release);
                 live.flags.fetch_and(!flag::INLINE, AcqRel);
                 live.moved.fetch_add(1, AcqRel);
             } else {
@@ -550,7 +598,10 @@ impl Store {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        let end = offset.checked_add(len).filter(|&e| e <= MAX_SIZE).ok_or(Errno::FBIG)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         self.promote(index)?;
@@ -573,7 +624,10 @@ impl Store {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        let end = offset.checked_add(len).filter(|&e| e <= MAX_SIZE).ok_or(Errno::FBIG)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         self.promote(index)?;
@@ -701,7 +755,14 @@ impl Store {
             } else {
                 let (chunk, keep) = (size / CHUNK, pages(size % CHUNK));
                 if chunk == 0 {
-                    map.truncate(keep, |e| freed.push(e));
+                    let mut m = map;
+                    m.truncate(keep, |e| freed.push(e));
+                    // Another extent must fit when the file grows again.
+                    if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
+                        freed.clear();
+                    } else {
+                        map = m;
+                    }
                 } else if keep > 0 {
                     let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
                     m.truncate(keep, |e| freed.push(e));
@@ -717,18 +778,27 @@ impl Store {
         let gone: usize = freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
         let _in_flight = self.in_flight();
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        let written = self.write(self.object_set(id), Need::Bytes(0), |w| {
             let key = Key::inode(id);
             let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
             let (mut inode, old_tail) = Inode::decode(record).ok_or(Errno::IO)?;
+            if last && inode.nlink == 0 {
+                // Its last name went without the entry being told: remove it instead.
+                live.flags.fetch_or(flag::UNLINKED, AcqRel);
+                return Ok(false);
+            }
             inode.size = size;
             inode.pages = pages;
             inode.mtime = live.mtime.load(Relaxed);
             inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
             let tail_bytes = match &content {
-                _ if inline => old_tail.to_vec(),
+                _ if inline => old_tail[..old_tail.len().min(size as usize)].to_vec(),
                 Some(data) => {
-                    inode.tail = if data.is_empty() { tail::NONE } else { tail::DATA };
+                    inode.tail = if data.is_empty() {
+                        tail::NONE
+                    } else {
+                        tail::DATA
+                    };
                     data.clone()
                 }
                 None => {
@@ -736,12 +806,19 @@ impl Store {
                     map.encode()
                 }
             };
-            w.put(shard, &key, inode.encode(&tail_bytes, &mut Vec::with_capacity(1200)))?;
+            w.put(
+                shard,
+                &key,
+                inode.encode(&tail_bytes, &mut Vec::with_capacity(1200)),
+            )?;
             if let Some((key, m)) = &shrunk {
                 w.put(shard, key, &m.encode())?;
             }
-            Ok(())
+            Ok(true)
         })?;
+        if !written {
+            return Ok(());
+        }
         if !freed.is_empty() || content.is_some() {
             live.moved.fetch_add(1, AcqRel);
             self.set_extents(live, &map);
@@ -765,7 +842,11 @@ impl Store {
         for m in self.media() {
             m.sync()?;
         }
-        if self.media().iter().all(|m| *m.kind() != forebay_media::MediumKind::Memory) {
+        if self
+            .media()
+            .iter()
+            .all(|m| *m.kind() != forebay_media::MediumKind::Memory)
+        {
             self.sync_records()?;
         }
         Ok(())
@@ -776,51 +857,36 @@ impl Store {
         let lock = self.lock_live(index)?;
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
-        // Extents that only the live entry knows.
-        let map = self.first_chunk(live);
+        // The extents of chunk 0 are those of the live entry: the record may name some that
+        // were given back since.
+        let loaded = live.flags.load(Acquire) & flag::LOADED != 0;
+        let map = if loaded {
+            self.first_chunk(live)
+        } else {
+            ChunkMap::default()
+        };
         let mut freed = Vec::new();
         let _in_flight = self.in_flight();
         let shard = self.shard_of(id);
-        self.write(self.object_set(id), Need::Removal, |w| {
-            self.remove_records(w, id, &mut freed)?;
-            w.del(shard, &Key::orphan(id)).map(|_| ())
+        let removed = self.write(self.object_set(id), Need::Removal, |w| {
+            let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
+            if record.is_some_and(|(i, _)| i.nlink > 0) {
+                return Ok(false);
+            }
+            self.remove_records(w, id, !loaded, &mut freed)?;
+            w.del(shard, &Key::orphan(id)).map(|_| true)
         })?;
-        freed.retain(|e| !overlaps(map.extents(), *e));
+        if !removed {
+            // The removal that had marked it never came to be.
+            live.flags.fetch_and(!(flag::UNLINKED | flag::GONE), AcqRel);
+            return Ok(());
+        }
         freed.extend_from_slice(map.extents());
         self.set_extents(live, &ChunkMap::default());
-        live.flags.fetch_and(!(flag::UNLINKED | flag::DIRTY), AcqRel);
+        live.flags
+            .fetch_and(!(flag::UNLINKED | flag::DIRTY), AcqRel);
         self.free_extents(freed);
         Ok(())
-    }
-
-    /// Removes orphans that nobody has open: their processes died before they could.
-    ///
-    /// # Errors
-    /// EIO.
-    pub fn remove_orphans(&self) -> Result<usize> {
-        let mut removed = 0;
-        for shard in 0..self.shard_count() {
-            let mut ids = Vec::new();
-            self.snapshot(shard)?.scan(b"O", |key, _| match parse_key(key) {
-                Some((b'O', id, _)) => {
-                    ids.push(id);
-                    true
-                }
-                _ => false,
-            })?;
-            for id in ids {
-                // Becoming its last user and leaving removes it.
-                if self.live_probe(id)?.is_none()
-                    && let Ok(index) = self.live_acquire(id)
-                {
-                    let _critical = Critical::enter();
-                    self.live_mark_unlinked(id, false)?;
-                    self.live_release(index)?;
-                    removed += 1;
-                }
-            }
-        }
-        Ok(removed)
     }
 
     /// Whether the lock of an open file was left by a dead process; for tests.
@@ -831,12 +897,4 @@ impl Store {
         live.lock.release();
         Ok(state == Acquired::Abandoned)
     }
-}
-
-fn overlaps(extents: &[Extent], e: Extent) -> bool {
-    extents.iter().any(|x| {
-        x.medium() == e.medium()
-            && x.start() < e.start() + e.pages() as u64
-            && e.start() < x.start() + x.pages() as u64
-    })
 }

@@ -43,7 +43,9 @@ impl Store {
             let from = Key::entry(dir, &last);
             let skip = !last.is_empty();
             snapshot.scan(&from, |key, value| {
-                let Some(name) = key.strip_prefix(&prefix[..]) else { return false };
+                let Some(name) = key.strip_prefix(&prefix[..]) else {
+                    return false;
+                };
                 if skip && name == &from[prefix.len()..] {
                     return true;
                 }
@@ -101,7 +103,9 @@ impl Store {
         let shard = self.shard_of(dir);
         let key = Key::inode(dir);
         self.write(self.object_set(dir), Need::Removal, |w| {
-            let Some(record) = w.get(shard, &key)? else { return Ok(()) };
+            let Some(record) = w.get(shard, &key)? else {
+                return Ok(());
+            };
             let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
             let tail = tail.to_vec();
             inode.mtime = mtime;
@@ -125,24 +129,29 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the record's times by those in the table, if it has them.
-    pub(crate) fn overlay_dir_times(&self, dir: ObjectId, inode: &mut Inode) {
+    /// Times (mtime, ctime) of a directory in the table, if it has them. To be asked before
+    /// the record is read.
+    pub(crate) fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
         let place = self.control.dir_time(dir.0);
         for _ in 0..10 {
             if place.id.load(Acquire) != dir.0 {
-                return;
+                return None;
             }
             let (mtime, ctime) = (place.mtime.load(Acquire), place.spare.load(Acquire));
             if place.id.load(Acquire) == dir.0 {
-                inode.mtime = mtime;
-                inode.ctime = inode.ctime.max(ctime as i64);
-                return;
+                return Some((mtime, ctime as i64));
             }
         }
+        None
     }
 
     /// Sets a directory's times in the table, if they are kept there.
-    pub(crate) fn set_dir_times(&self, dir: ObjectId, mtime: Option<i64>, ctime: i64) -> Result<()> {
+    pub(crate) fn set_dir_times(
+        &self,
+        dir: ObjectId,
+        mtime: Option<i64>,
+        ctime: i64,
+    ) -> Result<()> {
         let _critical = Critical::enter();
         let place = self.control.dir_time(dir.0);
         place.lock.acquire(&self.control, self.me()?)?;

@@ -11,9 +11,12 @@
 //! others go on with consistent data and get back what it held. Locks are taken in the
 //! order: live object, shards (ascending), bucket of the live table; never backwards.
 
+mod attributes;
 pub mod control;
 mod data;
 mod dirs;
+mod flock;
+mod fsck;
 mod live;
 pub mod lmdb;
 mod lock;
@@ -22,13 +25,16 @@ mod open;
 pub mod process;
 pub mod record;
 mod recover;
+mod repair;
 mod shards;
 
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, MAX_SIZE, MapPiece};
 pub use dirs::DirPosition;
+pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ObjectId, Slot};
+pub use live::Held;
 pub use names::{NewObject, RenameMode, SetAttr};
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
@@ -44,6 +50,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Not attached.
 const NO_SLOT: u32 = u32::MAX;
+/// A vfork child that gets a slot when it first needs one.
+const BORROW_LATER: u32 = u32::MAX - 1;
 
 thread_local! {
     /// Slot and area of a vfork child that runs on this thread in the parent's memory.
@@ -58,6 +66,8 @@ pub struct Store {
     envs: Vec<Env>,
     slot: AtomicU32,
     area: AtomicPtr<ProcessArea>,
+    /// The slot whose area is mapped.
+    area_slot: AtomicU32,
     attaching: std::sync::Mutex<()>,
     cache: ExtentCache,
 }
@@ -120,6 +130,7 @@ impl Store {
             envs,
             slot: AtomicU32::new(NO_SLOT),
             area: AtomicPtr::new(std::ptr::null_mut()),
+            area_slot: AtomicU32::new(NO_SLOT),
             attaching: std::sync::Mutex::new(()),
             cache: ExtentCache::new(),
         })
@@ -158,9 +169,10 @@ impl Store {
     /// # Errors
     /// EAGAIN if all process slots are taken; what mmap says.
     pub fn me(&self) -> Result<u32> {
-        let borrowed = BORROWED.with(Cell::get).0;
-        if borrowed != NO_SLOT {
-            return Ok(borrowed);
+        match BORROWED.with(Cell::get).0 {
+            NO_SLOT => {}
+            BORROW_LATER => return self.borrow_now(),
+            borrowed => return Ok(borrowed),
         }
         match self.slot.load(Acquire) {
             NO_SLOT => self.attach(),
@@ -183,8 +195,18 @@ impl Store {
         }
         let slot = process::attach(&self.control)?;
         self.adopt(slot)?;
+        self.wait_for_order(slot)?;
         self.control.wake_keeper();
         Ok(slot)
+    }
+
+    /// Waits while the only process that was attached puts the store in order: it must
+    /// stay the only one until it is done.
+    fn wait_for_order(&self, slot: u32) -> Result<()> {
+        let attaching = &self.control.header().attaching;
+        attaching.acquire(&self.control, slot)?;
+        attaching.release();
+        Ok(())
     }
 
     /// Uses a slot that this process had before exec, or that its parent prepared.
@@ -192,8 +214,11 @@ impl Store {
     /// # Errors
     /// What mmap says.
     pub fn adopt(&self, slot: u32) -> Result<()> {
-        let area = self.map_area(slot)?;
-        self.area.store(area, Release);
+        if self.area.load(Acquire).is_null() || self.area_slot.load(Acquire) != slot {
+            let area = self.map_area(slot)?;
+            self.area.store(area, Release);
+            self.area_slot.store(slot, Release);
+        }
         self.slot.store(slot, Release);
         Ok(())
     }
@@ -228,9 +253,9 @@ impl Store {
     /// # Errors
     /// As for [`Store::me`].
     pub fn area(&self) -> Result<&ProcessArea> {
+        self.me()?;
         let borrowed = BORROWED.with(Cell::get).1;
         let area = if borrowed.is_null() {
-            self.me()?;
             self.area.load(Acquire)
         } else {
             borrowed
@@ -244,8 +269,36 @@ impl Store {
         BORROWED.with(|b| b.set((slot, area)));
     }
 
+    /// As [`Store::lend`], with a slot that is only taken when it is needed.
+    pub fn borrow_later(&self) {
+        BORROWED.with(|b| b.set((BORROW_LATER, std::ptr::null_mut())));
+    }
+
+    #[cold]
+    fn borrow_now(&self) -> Result<u32> {
+        let _critical = Critical::enter();
+        let slot = process::attach(&self.control)?;
+        self.lend(slot, self.map_area(slot)?);
+        self.wait_for_order(slot)?;
+        self.control.wake_keeper();
+        Ok(slot)
+    }
+
+    /// The slot lent to the vfork child on this thread, if it has one.
+    pub fn lent(&self) -> Option<u32> {
+        match BORROWED.with(Cell::get).0 {
+            NO_SLOT | BORROW_LATER => None,
+            slot => Some(slot),
+        }
+    }
+
     /// Ends [`Store::lend`].
     pub fn end_lending(&self) {
+        let area = BORROWED.with(Cell::get).1;
+        if !area.is_null() {
+            // SAFETY: mapped for the child, which is gone.
+            unsafe { self.unmap_area(area) };
+        }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
     }
 
@@ -272,7 +325,10 @@ impl Store {
     /// Marks that pages are taken or given back right now without being in a record.
     fn in_flight(&self) -> InFlight<'_> {
         let slot = self.me().unwrap_or(0);
-        self.control.process(slot as usize).in_flight.fetch_add(1, Relaxed);
+        self.control
+            .process(slot as usize)
+            .in_flight
+            .fetch_add(1, Relaxed);
         InFlight(self, slot)
     }
 
@@ -286,11 +342,30 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        let slot = *self.slot.get_mut();
+        // In a forked child that hasn't been told so, it is the parent's.
+        if slot != NO_SLOT && process::is_mine(&self.control, slot) {
+            let _ = self.detach();
+        }
+        let area = *self.area.get_mut();
+        if !area.is_null() {
+            // SAFETY: ours; nothing can use it without self.
+            unsafe { self.unmap_area(area) };
+        }
+    }
+}
+
 struct InFlight<'a>(&'a Store, u32);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.control.process(self.1 as usize).in_flight.fetch_sub(1, Relaxed);
+        self.0
+            .control
+            .process(self.1 as usize)
+            .in_flight
+            .fetch_sub(1, Relaxed);
     }
 }
 

@@ -7,11 +7,11 @@
 
 use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
 use crate::lock::Acquired;
-use crate::process::Critical;
+use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
 use crate::{ObjectId, Store};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
 /// What the live table knows better than the record.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +23,14 @@ pub(crate) struct LiveView {
 }
 
 /// The lock of a bucket, held.
-struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     control: &'a Control,
     bucket: &'a Bucket,
 }
 
 impl<'a> Chain<'a> {
     /// Locks the chain that `id` belongs to. The caller is critical.
-    fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
+    pub(crate) fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
         let bucket = store.control.bucket(id);
         // Entries are linked and unlinked by single stores: an abandoned chain is whole.
         if bucket.lock.acquire(&store.control, store.me()?)? == Acquired::Abandoned
@@ -38,10 +38,13 @@ impl<'a> Chain<'a> {
         {
             bucket.version.fetch_add(1, AcqRel);
         }
-        Ok(Chain { control: &store.control, bucket })
+        Ok(Chain {
+            control: &store.control,
+            bucket,
+        })
     }
 
-    fn find(&self, id: u64) -> Option<u32> {
+    pub(crate) fn find(&self, id: u64) -> Option<u32> {
         let mut next = self.bucket.head.load(Acquire);
         while next != 0 {
             let live = self.control.live(next - 1);
@@ -95,7 +98,29 @@ impl Drop for LiveLock<'_> {
     }
 }
 
+/// Notes, while it lives, that this process is a user of a live entry, so that the use is
+/// given back should the process die.
+pub struct Held<'a>(Option<&'a AtomicU32>);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.store(0, Release);
+        }
+    }
+}
+
 impl Store {
+    /// Notes the use of `index`. With all places taken (by many threads), nothing is noted
+    /// and a death at that moment leaves the entry to [`Store::settle`].
+    pub(crate) fn hold(&self, index: u32) -> Held<'_> {
+        let Ok(me) = self.me() else { return Held(None) };
+        let places = &self.control.process(me as usize).held;
+        Held(places.iter().find(|p| {
+            p.load(Relaxed) == 0 && p.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok()
+        }))
+    }
+
     /// Live entry `index`.
     pub(crate) fn live(&self, index: u32) -> &Live {
         self.control.live(index)
@@ -104,12 +129,14 @@ impl Store {
     /// Locks a live object. The caller is critical.
     pub(crate) fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
         let live = self.live(index);
-        if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned
-            && !live.moved.load(Relaxed).is_multiple_of(2)
-        {
-            live.moved.fetch_add(1, AcqRel);
+        if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned {
+            live.flags.fetch_or(flag::TORN, AcqRel);
         }
-        Ok(LiveLock(live))
+        let lock = LiveLock(live);
+        if live.flags.load(Relaxed) & flag::TORN != 0 {
+            self.repair_live(index)?;
+        }
+        Ok(lock)
     }
 
     /// Becomes a user of object `id`, which must exist, and returns its live entry.
@@ -117,13 +144,26 @@ impl Store {
     /// # Errors
     /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
     pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
+        self.live_acquire_held(id).map(|(index, _)| index)
+    }
+
+    /// As [`Store::live_acquire`]; the use is noted until [`Held`] is dropped.
+    ///
+    /// # Errors
+    /// As for [`Store::live_acquire`].
+    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
         let _critical = Critical::enter();
-        let index = {
+        let (index, held) = loop {
             let chain = Chain::lock(self, id.0)?;
-            match chain.find(id.0) {
+            break match chain.find(id.0) {
+                Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
+                    drop(chain);
+                    self.wait_for_removal(index, id)?;
+                    continue;
+                }
                 Some(index) => {
                     self.live(index).refs.fetch_add(1, AcqRel);
-                    index
+                    (index, self.hold(index))
                 }
                 None => {
                     let h = self.control.header();
@@ -138,17 +178,48 @@ impl Store {
                     // Caches of extents tell users of one entry apart by this counter.
                     live.moved.fetch_add(2, Relaxed);
                     chain.insert(index);
-                    index
+                    (index, self.hold(index))
                 }
-            }
+            };
         };
         match self.live_load(index, id) {
-            Ok(()) => Ok(index),
+            Ok(()) => Ok((index, held)),
             Err(e) => {
+                drop(held);
                 self.live_release(index)?;
                 Err(e)
             }
         }
+    }
+
+    /// Waits until the last user of an entry has removed its object. Returns if it exists
+    /// after all (the user died, or a failed removal had marked it).
+    fn wait_for_removal(&self, index: u32, id: ObjectId) -> Result<()> {
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if live.id.load(Relaxed) != id.0 || live.flags.load(Acquire) & flag::GONE == 0 {
+            return Ok(());
+        }
+        let finisher = live.finisher.load(Acquire);
+        if finisher != 0 && identity_lives(&self.control, finisher) && self.named(id)? {
+            // It is about to find that out itself.
+            std::thread::yield_now();
+            return Ok(());
+        }
+        if !self.named(id)? {
+            return Err(Errno::NOENT);
+        }
+        live.flags.fetch_and(!(flag::GONE | flag::UNLINKED), AcqRel);
+        Ok(())
+    }
+
+    /// Whether the object exists and has a name, by its record.
+    fn named(&self, id: ObjectId) -> Result<bool> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let record = snapshot.get(&Key::inode(id))?;
+        Ok(record
+            .and_then(Inode::decode)
+            .is_some_and(|(i, _)| i.nlink > 0))
     }
 
     /// Reads the record into the entry, unless somebody has.
@@ -209,20 +280,34 @@ impl Store {
         loop {
             let chain = Chain::lock(self, id)?;
             if live.refs.load(Acquire) > 1 {
+                // Not another one's, who is at it just now.
+                let me = identity(&self.control, self.me()?);
+                let _ = live.finisher.compare_exchange(me, 0, AcqRel, Relaxed);
                 live.refs.fetch_sub(1, AcqRel);
                 return Ok(());
             }
-            if live.flags.load(Acquire) & (flag::DIRTY | flag::UNLINKED) == 0 {
+            let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN;
+            let flags = live.flags.load(Acquire);
+            // A lock held now is that of a dead user, who may have left it half changed.
+            if flags & unfinished == 0 && live.lock.holder().is_none() {
+                live.finisher.store(0, Relaxed);
                 live.refs.store(0, Release);
                 chain.remove(index);
+                live.id.store(0, Release);
                 drop(chain);
-                live.id.store(0, Relaxed);
                 self.control.header().free_live.push(index, &live.next);
                 return Ok(());
+            }
+            live.finisher
+                .store(identity(&self.control, self.me()?), Release);
+            if flags & flag::UNLINKED != 0 {
+                live.flags.fetch_or(flag::GONE, AcqRel);
             }
             drop(chain);
             if let Err(e) = self.live_finish(index) {
                 let chain = Chain::lock(self, id)?;
+                live.finisher.store(0, Release);
+                live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
                 drop(chain);
                 return Err(e);
@@ -274,7 +359,9 @@ impl Store {
     /// `undo` takes the mark away again.
     pub(crate) fn live_mark_unlinked(&self, id: ObjectId, undo: bool) -> Result<bool> {
         let chain = Chain::lock(self, id.0)?;
-        let Some(index) = chain.find(id.0) else { return Ok(false) };
+        let Some(index) = chain.find(id.0) else {
+            return Ok(false);
+        };
         let live = self.live(index);
         if undo {
             live.flags.fetch_and(!flag::UNLINKED, AcqRel);
@@ -296,13 +383,19 @@ impl Store {
     /// Calls `f` with the live entry of `id`, if it is open, locked.
     pub(crate) fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let _critical = Critical::enter();
-        let index = {
+        let (index, held) = {
             let chain = Chain::lock(self, id.0)?;
-            let Some(index) = chain.find(id.0) else { return Ok(None) };
+            let Some(index) = chain.find(id.0) else {
+                return Ok(None);
+            };
+            if self.live(index).flags.load(Acquire) & flag::GONE != 0 {
+                return Ok(None);
+            }
             self.live(index).refs.fetch_add(1, AcqRel);
-            index
+            (index, self.hold(index))
         };
         let result = self.lock_live(index).map(|_lock| f(index));
+        drop(held);
         self.live_release(index)?;
         result.map(Some)
     }

@@ -68,7 +68,10 @@ fn check(rc: i32) -> Result<()> {
 }
 
 fn val(bytes: &[u8]) -> ffi::MDB_val {
-    ffi::MDB_val { mv_size: bytes.len(), mv_data: bytes.as_ptr().cast_mut().cast() }
+    ffi::MDB_val {
+        mv_size: bytes.len(),
+        mv_data: bytes.as_ptr().cast_mut().cast(),
+    }
 }
 
 /// # Safety
@@ -139,7 +142,12 @@ impl Env {
                 check(ffi::mdb_env_set_maxreaders(env, MAX_READERS))?;
                 check(ffi::mdb_env_open(env, path.as_ptr(), flags, 0o600))?;
                 let mut txn = null_mut();
-                check(ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn))?;
+                check(ffi::mdb_txn_begin(
+                    env,
+                    null_mut(),
+                    ffi::MDB_RDONLY,
+                    &mut txn,
+                ))?;
                 let mut dbi = 0;
                 let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
                 // Kept as the first idle reader: opening the unnamed database needs no
@@ -352,7 +360,9 @@ impl Drop for Snapshot<'_> {
         unsafe { ffi::mdb_txn_reset(self.txn) };
         for idle in &self.env.idle {
             if idle.load(Relaxed).is_null()
-                && idle.compare_exchange(null_mut(), self.txn, AcqRel, Relaxed).is_ok()
+                && idle
+                    .compare_exchange(null_mut(), self.txn, AcqRel, Relaxed)
+                    .is_ok()
             {
                 return;
             }
@@ -388,12 +398,22 @@ fn scan(
     // SAFETY: txn is active; the cursor is closed before it ends.
     unsafe {
         check(ffi::mdb_cursor_open(txn, DBI, &mut cursor))?;
-        let mut rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_SET_RANGE);
+        // An empty key is none to LMDB.
+        let first = if from.is_empty() {
+            ffi::MDB_FIRST
+        } else {
+            ffi::MDB_SET_RANGE
+        };
+        let mut rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, first);
         while rc == 0 && each(bytes(&k), bytes(&v)) {
             rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_NEXT);
         }
         ffi::mdb_cursor_close(cursor);
-        if rc == ffi::MDB_NOTFOUND { Ok(()) } else { check(rc) }
+        if rc == ffi::MDB_NOTFOUND {
+            Ok(())
+        } else {
+            check(rc)
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 //! lock protects. Whoever holds a lock must be inside a [`crate::process::Critical`]
 //! section (no signal handler may run on top of it).
 
-use crate::process::is_alive;
 use crate::control::Control;
+use crate::process::{HELD, identity, identity_lives, slot_of};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -20,7 +20,7 @@ const TURN: Duration = Duration::from_millis(20);
 /// After this many turns without progress the operation fails rather than hangs (30 s).
 const MAX_TURNS: u32 = 1500;
 
-/// A futex word: 0 is free; else the holder's process slot + 1, and a waiters bit.
+/// A futex word: 0 is free; else the holder's identity, and a waiters bit.
 #[repr(transparent)]
 pub struct Lock(AtomicU32);
 
@@ -39,7 +39,7 @@ impl Lock {
     /// # Errors
     /// ETIMEDOUT after 30 s with one live holder (a stopped process, say).
     pub fn acquire(&self, control: &Control, me: u32) -> Result<Acquired, Errno> {
-        let mine = me + 1;
+        let mine = identity(control, me);
         if self.0.compare_exchange(0, mine, Acquire, Relaxed).is_ok() {
             return Ok(Acquired::Clean);
         }
@@ -62,22 +62,32 @@ impl Lock {
             let word = self.0.load(Relaxed);
             if word == 0 {
                 // Others may be asleep still: keep their bit.
-                if self.0.compare_exchange(0, mine | WAITERS, Acquire, Relaxed).is_ok() {
+                if self
+                    .0
+                    .compare_exchange(0, mine | WAITERS, Acquire, Relaxed)
+                    .is_ok()
+                {
                     return Ok(Acquired::Clean);
                 }
                 continue;
             }
             let waiting = word | WAITERS;
             if word != waiting
-                && self.0.compare_exchange(word, waiting, Relaxed, Relaxed).is_err()
+                && self
+                    .0
+                    .compare_exchange(word, waiting, Relaxed, Relaxed)
+                    .is_err()
             {
                 continue;
             }
-            let ts = rustix::thread::Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
+            let ts = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: TURN.as_nanos() as i64,
+            };
             match futex::wait(&self.0, futex::Flags::empty(), waiting, Some(&ts)) {
                 Err(Errno::TIMEDOUT) => {
-                    let holder = (waiting & !WAITERS) - 1;
-                    if !is_alive(control, holder)
+                    let holder = waiting & !WAITERS;
+                    if !identity_lives(control, holder)
                         && self
                             .0
                             .compare_exchange(waiting, mine | WAITERS, Acquire, Relaxed)
@@ -106,6 +116,62 @@ impl Lock {
 
     /// Slot of the process that holds it now.
     pub fn holder(&self) -> Option<u32> {
-        (self.0.load(Relaxed) & !WAITERS).checked_sub(1)
+        let word = self.0.load(Relaxed);
+        (word & HELD != 0).then(|| slot_of(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::CONTROL_LEN;
+    use crate::process;
+    use forebay_media::Region;
+
+    /// A control region in a file that is removed at once.
+    fn control(name: &str) -> Control {
+        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        let region = Region::create(&path, CONTROL_LEN, false).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Control::format(&region, 4);
+        Control::open(region).unwrap()
+    }
+
+    #[test]
+    fn threads_take_turns_and_none_is_forgotten() {
+        let c = control("lock-turns");
+        let me = process::attach(&c).unwrap();
+        let (lock, count) = (Lock(AtomicU32::new(0)), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..5_000 {
+                        assert_eq!(lock.acquire(&c, me), Ok(Acquired::Clean));
+                        let n = count.load(Relaxed);
+                        std::hint::spin_loop();
+                        count.store(n + 1, Relaxed);
+                        lock.release();
+                    }
+                });
+            }
+        });
+        assert_eq!((count.load(Relaxed), lock.holder()), (20_000, None));
+    }
+
+    #[test]
+    fn the_lock_of_a_dead_owner_passes_on_even_if_its_slot_is_used_again() {
+        let c = control("lock-dead");
+        let me = process::attach(&c).unwrap();
+        // A slot whose process has ended: freed by whoever reaped it, then taken again.
+        let dead = process::attach(&c).unwrap();
+        let lock = Lock(AtomicU32::new(0));
+        lock.acquire(&c, dead).unwrap();
+        process::free(&c, dead);
+        assert_eq!(process::attach(&c).unwrap(), dead);
+        let start = std::time::Instant::now();
+        assert_eq!(lock.acquire(&c, me), Ok(Acquired::Abandoned));
+        assert!(start.elapsed() < Duration::from_secs(1));
+        lock.release();
+        assert_eq!(lock.acquire(&c, me), Ok(Acquired::Clean));
     }
 }

@@ -53,12 +53,16 @@ impl Store {
         self.control.header().names_epoch.load(Acquire)
     }
 
-    fn bump_epoch(&self) {
+    pub(crate) fn bump_epoch(&self) {
         self.control.header().names_epoch.fetch_add(1, AcqRel);
     }
 
     fn check_epoch(&self, epoch: u64) -> Result<()> {
-        if self.names_epoch() == epoch { Ok(()) } else { Err(Errno::STALE) }
+        if self.names_epoch() == epoch {
+            Ok(())
+        } else {
+            Err(Errno::STALE)
+        }
     }
 
     /// Writes the root directory of a new store.
@@ -80,10 +84,16 @@ impl Store {
         let shard = self.shard_of(ObjectId::ROOT);
         for i in 0..self.envs.len() {
             // Every record file exists and has room from the start.
-            self.write(self.set(&[i]), Need::Bytes(0), |w| w.get(i, b"I").map(|_| ()))?;
+            self.write(self.set(&[i]), Need::Bytes(0), |w| {
+                w.get(i, b"I").map(|_| ())
+            })?;
         }
         self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-            w.put(shard, &Key::inode(ObjectId::ROOT), root.encode(&[], &mut Vec::new()))
+            w.put(
+                shard,
+                &Key::inode(ObjectId::ROOT),
+                root.encode(&[], &mut Vec::new()),
+            )
         })
     }
 
@@ -114,14 +124,14 @@ impl Store {
     fn with_inode<T>(&self, id: ObjectId, f: impl FnOnce(Inode, &[u8]) -> T) -> Result<T> {
         let shard = self.shard_of(id);
         let key = Key::inode(id);
-        let commits = &self.control.shard(shard).commits;
-        let before = commits.load(Acquire);
-        let mut snapshot = self.snapshot(shard)?;
+        // The tables in memory first: what isn't in them any more is in the record.
         let live = self.live_probe(id)?;
-        if live.is_none() && commits.load(Acquire) != before {
-            // It may have been written back, and left the table, after the snapshot.
-            snapshot.renew()?;
-        }
+        let times = if live.is_none() {
+            self.dir_times(id)
+        } else {
+            None
+        };
+        let snapshot = self.snapshot(shard)?;
         let record = snapshot.get(&key)?.ok_or(Errno::NOENT)?;
         let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
         if let Some(live) = live {
@@ -129,8 +139,9 @@ impl Store {
             inode.pages = live.pages;
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
-        } else if inode.is_dir() {
-            self.overlay_dir_times(id, &mut inode);
+        } else if let Some((mtime, ctime)) = times {
+            inode.mtime = mtime;
+            inode.ctime = inode.ctime.max(ctime);
         }
         Ok(f(inode, tail))
     }
@@ -199,7 +210,11 @@ impl Store {
                 }
                 _ => &[],
             };
-            w.put(shard, &Key::inode(id), inode.encode(tail_bytes, &mut Vec::new()))?;
+            w.put(
+                shard,
+                &Key::inode(id),
+                inode.encode(tail_bytes, &mut Vec::new()),
+            )?;
             w.put(shard, &key, &Entry { id, kind }.encode())?;
             if is_dir {
                 self.change_inode(w, parent, |p| p.nlink += 1)?;
@@ -252,18 +267,20 @@ impl Store {
     /// The highest sequence number among the objects of `shard`.
     fn highest_seq(&self, shard: usize) -> Result<u64> {
         let mut highest = 0;
-        self.envs[shard].snapshot()?.scan(b"I", |key, _| match parse_key(key) {
-            Some((b'I', id, _)) => {
-                highest = highest.max(id.seq());
-                true
-            }
-            _ => false,
-        })?;
+        self.envs[shard]
+            .snapshot()?
+            .scan(b"I", |key, _| match parse_key(key) {
+                Some((b'I', id, _)) => {
+                    highest = highest.max(id.seq());
+                    true
+                }
+                _ => false,
+            })?;
         Ok(highest)
     }
 
     /// Reads, changes and writes an inode inside a transaction.
-    fn change_inode<T>(
+    pub(crate) fn change_inode<T>(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -297,7 +314,7 @@ impl Store {
             (i.nlink, i.is_dir())
         })?;
         if is_dir {
-            self.remove_records(w, id, freed)?;
+            self.remove_records(w, id, true, freed)?;
             return Ok(false);
         }
         if nlink > 0 {
@@ -307,15 +324,17 @@ impl Store {
             w.put(shard, &Key::orphan(id), &[])?;
             return Ok(true);
         }
-        self.remove_records(w, id, freed)?;
+        self.remove_records(w, id, true, freed)?;
         Ok(false)
     }
 
-    /// Removes all records of `id` inside a transaction.
+    /// Removes all records of `id` inside a transaction. `freed` gets the extents; those of
+    /// chunk 0 only with `first`.
     pub(crate) fn remove_records(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
+        first: bool,
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
         let shard = self.shard_of(id);
@@ -324,7 +343,7 @@ impl Store {
         let mut attributes = false;
         if let Some(record) = w.get(shard, &key)? {
             let (inode, tail_bytes) = Inode::decode(record).ok_or(Errno::IO)?;
-            if inode.tail == tail::EXTENTS {
+            if first && inode.tail == tail::EXTENTS {
                 let map = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?;
                 freed.extend_from_slice(map.extents());
             }
@@ -337,12 +356,14 @@ impl Store {
         }
         if attributes {
             let mut keys = Vec::new();
-            w.scan(shard, &Key::attribute(id, b""), |key, _| match parse_key(key) {
-                Some((b'A', of, _)) if of == id => {
-                    keys.push(key.to_vec());
-                    true
+            w.scan(shard, &Key::attribute(id, b""), |key, _| {
+                match parse_key(key) {
+                    Some((b'A', of, _)) if of == id => {
+                        keys.push(key.to_vec());
+                        true
+                    }
+                    _ => false,
                 }
-                _ => false,
             })?;
             for key in keys {
                 w.del(shard, &key)?;
@@ -361,15 +382,17 @@ impl Store {
     ) -> Result<()> {
         let shard = self.shard_of(id);
         let mut keys = Vec::new();
-        w.scan(shard, &Key::chunk(id, from), |key, value| match parse_key(key) {
-            Some((b'X', of, _)) if of == id => {
-                if let Some(map) = ChunkMap::decode(value) {
-                    freed.extend_from_slice(map.extents());
+        w.scan(shard, &Key::chunk(id, from), |key, value| {
+            match parse_key(key) {
+                Some((b'X', of, _)) if of == id => {
+                    if let Some(map) = ChunkMap::decode(value) {
+                        freed.extend_from_slice(map.extents());
+                    }
+                    keys.push(key.to_vec());
+                    true
                 }
-                keys.push(key.to_vec());
-                true
+                _ => false,
             }
-            _ => false,
         })?;
         for key in keys {
             w.del(shard, &key)?;
@@ -430,20 +453,24 @@ impl Store {
             let t = now();
             let mut freed = Vec::new();
             let _in_flight = self.in_flight();
-            let done = self.write(self.set(&[shard, self.shard_of(entry.id)]), Need::Removal, |w| {
-                self.check_epoch(epoch)?;
-                if w.get(shard, &key)? != Some(&entry.encode()) {
-                    return Ok(None);
-                }
-                w.del(shard, &key)?;
-                self.drop_link(w, entry.id, t, &mut freed).map(Some)
-            });
+            let done = self.write(
+                self.set(&[shard, self.shard_of(entry.id)]),
+                Need::Removal,
+                |w| {
+                    self.check_epoch(epoch)?;
+                    if w.get(shard, &key)? != Some(&entry.encode()) {
+                        return Ok(None);
+                    }
+                    w.del(shard, &key)?;
+                    if entry.kind == libc::S_IFLNK {
+                        w.names_change();
+                    }
+                    self.drop_link(w, entry.id, t, &mut freed).map(Some)
+                },
+            );
             match self.undo_mark(done, entry.id)? {
                 None => continue,
                 Some(_) => {
-                    if entry.kind == libc::S_IFLNK {
-                        self.bump_epoch();
-                    }
                     self.free_extents(freed);
                     self.set_live_ctime(entry.id, t)?;
                     return self.touch_dir(parent, t);
@@ -487,7 +514,7 @@ impl Store {
             w.del(shard, &key)?;
             self.drop_link(w, entry.id, t, &mut Vec::new())?;
             self.change_inode(w, parent, |p| p.nlink -= 1)?;
-            self.bump_epoch();
+            w.names_change();
             Ok(())
         })?;
         self.touch_dir(parent, t)
@@ -533,8 +560,8 @@ impl Store {
                 (_, Some(t)) if t.id == source.id => return Ok(()),
                 _ => {}
             }
-            let dirs = source.kind == libc::S_IFDIR
-                || target.is_some_and(|t| t.kind == libc::S_IFDIR);
+            let dirs =
+                source.kind == libc::S_IFDIR || target.is_some_and(|t| t.kind == libc::S_IFDIR);
             if mode == RenameMode::Replace
                 && let Some(t) = target
             {
@@ -572,14 +599,17 @@ impl Store {
             if !done {
                 continue;
             }
-            let link = libc::S_IFLNK;
-            if dirs || source.kind == link || target.is_some_and(|t| t.kind == link) {
-                self.bump_epoch();
-            }
             self.free_extents(freed);
             self.set_live_ctime(source.id, t)?;
+            if let Some(target) = target {
+                self.set_live_ctime(target.id, t)?;
+            }
             self.touch_dir(from.0, t)?;
-            return if from.0 == to.0 { Ok(()) } else { self.touch_dir(to.0, t) };
+            return if from.0 == to.0 {
+                Ok(())
+            } else {
+                self.touch_dir(to.0, t)
+            };
         }
     }
 
@@ -593,12 +623,19 @@ impl Store {
         t: i64,
         freed: &mut Vec<Extent>,
     ) -> Result<bool> {
-        let (from_shard, from_key) = (self.shard_of_entry(from.0, from.1), Key::entry(from.0, from.1));
+        let (from_shard, from_key) = (
+            self.shard_of_entry(from.0, from.1),
+            Key::entry(from.0, from.1),
+        );
         let (to_shard, to_key) = (self.shard_of_entry(to.0, to.1), Key::entry(to.0, to.1));
         if w.get(from_shard, &from_key)? != Some(&source.encode()[..])
             || w.get(to_shard, &to_key)? != target.map(|t| t.encode()).as_ref().map(|b| &b[..])
         {
             return Ok(false);
+        }
+        let moves_paths = |e: Entry| matches!(e.kind, libc::S_IFDIR | libc::S_IFLNK);
+        if moves_paths(source) || target.is_some_and(moves_paths) {
+            w.names_change();
         }
         let source_dir = source.kind == libc::S_IFDIR;
         let target_dir = target.is_some_and(|t| t.kind == libc::S_IFDIR);
@@ -715,6 +752,16 @@ impl Store {
         let shard = self.shard_of(id);
         let in_record = || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
+                if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+                    // Only a directory's matter, but what it is isn't known yet.
+                    let record = w.get(shard, &Key::inode(id))?;
+                    if record
+                        .and_then(Inode::decode)
+                        .is_some_and(|(i, _)| i.is_dir())
+                    {
+                        w.names_change();
+                    }
+                }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {
                         i.mode = i.mode & crate::S_IFMT | mode & !crate::S_IFMT;
@@ -746,99 +793,15 @@ impl Store {
         };
         if is_dir {
             self.set_dir_times(id, set.mtime, t)?;
-            if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-                self.bump_epoch();
-            }
         }
         Ok(())
     }
 
-    fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
+    pub(crate) fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
         if self.live_probe(id)?.is_some() {
             self.with_live(id, |index| self.live(index).ctime.store(t, Release))?;
         }
         Ok(())
-    }
-
-    // ---- extended attributes ----
-
-    /// The extended attribute `name`.
-    ///
-    /// # Errors
-    /// ENODATA if there is none; ENOENT.
-    pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        let snapshot = self.snapshot(self.shard_of(id))?;
-        let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
-        if !Inode::decode(record).ok_or(Errno::IO)?.0.has_attributes {
-            return Err(Errno::NODATA);
-        }
-        Ok(snapshot.get(&Key::attribute(id, name))?.ok_or(Errno::NODATA)?.to_vec())
-    }
-
-    /// The names of all extended attributes.
-    ///
-    /// # Errors
-    /// ENOENT.
-    pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
-        let snapshot = self.snapshot(self.shard_of(id))?;
-        let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
-        let mut names = Vec::new();
-        if Inode::decode(record).ok_or(Errno::IO)?.0.has_attributes {
-            snapshot.scan(&Key::attribute(id, b""), |key, _| match parse_key(key) {
-                Some((b'A', of, name)) if of == id => {
-                    names.push(name.to_vec());
-                    true
-                }
-                _ => false,
-            })?;
-        }
-        Ok(names)
-    }
-
-    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
-    /// must be there.
-    ///
-    /// # Errors
-    /// EEXIST, ENODATA, ENOSPC, ENOENT.
-    pub fn set_attribute(
-        &self,
-        id: ObjectId,
-        name: &[u8],
-        value: &[u8],
-        create: Option<bool>,
-    ) -> Result<()> {
-        let t = now();
-        let shard = self.shard_of(id);
-        let key = Key::attribute(id, name);
-        self.write(self.set(&[shard]), Need::Bytes(value.len() + 512), |w| {
-            match (create, w.get(shard, &key)?.is_some()) {
-                (Some(true), true) => return Err(Errno::EXIST),
-                (Some(false), false) => return Err(Errno::NODATA),
-                _ => {}
-            }
-            self.change_inode(w, id, |i| {
-                i.has_attributes = true;
-                i.ctime = t;
-            })?;
-            w.put(shard, &key, value)
-        })?;
-        self.set_live_ctime(id, t)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// ENODATA if there is none; ENOENT.
-    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
-        let t = now();
-        let shard = self.shard_of(id);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            if !w.del(shard, &Key::attribute(id, name))? {
-                return Err(Errno::NODATA);
-            }
-            self.change_inode(w, id, |i| i.ctime = t)
-        })?;
-        self.set_live_ctime(id, t)
     }
 
     /// Shards that hold anything of directory `dir`'s entries: all of them.

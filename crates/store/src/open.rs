@@ -1,8 +1,9 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
 use crate::control::{MAX_FDS, MAX_OPEN, Open};
+use crate::live::Held;
 use crate::lock::Acquired;
-use crate::process::Critical;
+use crate::process::{Critical, identity};
 use crate::{ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -39,19 +40,46 @@ impl Store {
         parent: ObjectId,
         name: &[u8],
     ) -> Result<u32> {
+        self.open_create_held(id, kind, live.map(|l| (l, None)), flags, parent, name)
+    }
+
+    /// As [`Store::open_create`], for an entry from [`Store::live_acquire_held`].
+    ///
+    /// # Errors
+    /// ENFILE if all are in use.
+    pub fn open_create_held(
+        &self,
+        id: ObjectId,
+        kind: u32,
+        live: Option<(u32, Option<Held<'_>>)>,
+        flags: u32,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<u32> {
         let h = self.control.header();
-        let index =
-            h.free_open.pop(MAX_OPEN, |i| &self.control.open_file(i).next).ok_or(Errno::NFILE)?;
+        let me = identity(&self.control, self.me()?);
+        let index = h
+            .free_open
+            .pop(MAX_OPEN, |i| &self.control.open_file(i).next)
+            .ok_or(Errno::NFILE)?;
         let o = self.open_file(index);
+        o.live.store(0, Relaxed);
+        o.flock.store(0, Relaxed);
+        o.refs.store(1, Relaxed);
+        // From here on, whoever reaps this process finds it.
+        o.owner.store(me, Release);
         o.id.store(id.0, Relaxed);
         o.kind.store(kind, Relaxed);
-        o.live.store(live.map_or(0, |l| l + 1), Relaxed);
         o.flags.store(flags, Relaxed);
         o.offset.store(0, Relaxed);
         o.parent.store(parent.0, Relaxed);
         o.shard.store(0, Relaxed);
         self.open_set_name(o, name);
-        o.refs.store(1, Release);
+        if let Some((live, held)) = live {
+            // From one that would release it to the other: never two at once.
+            drop(held);
+            o.live.store(live + 1, Release);
+        }
         Ok(index)
     }
 
@@ -82,12 +110,35 @@ impl Store {
     /// What writing the file's record back says (ENOSPC, EIO). It is ended all the same.
     pub fn open_release(&self, index: u32) -> Result<()> {
         let o = self.open_file(index);
-        if o.refs.fetch_sub(1, AcqRel) != 1 {
-            return Ok(());
+        let me = identity(&self.control, self.me()?);
+        loop {
+            let refs = o.refs.load(Acquire);
+            if refs > 1 {
+                if o.refs
+                    .compare_exchange(refs, refs - 1, AcqRel, Relaxed)
+                    .is_ok()
+                {
+                    return Ok(());
+                }
+                continue;
+            }
+            // The last reference is in our hands alone: should we die with it, whoever
+            // reaps us goes on here.
+            o.owner.store(me, Release);
+            if refs == 0 || o.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
+                break;
+            }
+            o.owner.store(0, Release);
+        }
+        if o.flock.swap(0, AcqRel) != 0 {
+            self.flock_changed();
         }
         let live = o.live.swap(0, AcqRel);
+        let held = live.checked_sub(1).map(|live| self.hold(live));
         o.id.store(0, Relaxed);
+        o.owner.store(0, Relaxed);
         self.control.header().free_open.push(index, &o.next);
+        drop(held);
         match live {
             0 => Ok(()),
             live => self.live_release(live - 1),
@@ -103,7 +154,10 @@ impl Store {
         let open = self.open_file(index);
         // An offset is one word: there is nothing to repair after an abandoned lock.
         let _: Acquired = open.lock.acquire(&self.control, self.me()?)?;
-        Ok(OpenLock { open, _critical: critical })
+        Ok(OpenLock {
+            open,
+            _critical: critical,
+        })
     }
 
     // ---- descriptor table of this process ----
@@ -121,13 +175,29 @@ impl Store {
     /// # Errors
     /// EMFILE for a number that is too high.
     pub fn fd_set(&self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
-        let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS).ok_or(Errno::MFILE)?;
+        let n = usize::try_from(fd)
+            .ok()
+            .filter(|&n| n < MAX_FDS)
+            .ok_or(Errno::MFILE)?;
         let area = self.area()?;
         if open.is_some() {
             let me = self.me()?;
-            self.control.process(me as usize).fds_end.fetch_max(n as u32 + 1, AcqRel);
+            self.control
+                .process(me as usize)
+                .fds_end
+                .fetch_max(n as u32 + 1, AcqRel);
         }
-        Ok(area.fds[n].swap(open.map_or(0, |o| o + 1), AcqRel).checked_sub(1))
+        let before = area.fds[n]
+            .swap(open.map_or(0, |o| o + 1), AcqRel)
+            .checked_sub(1);
+        if let Some(open) = open {
+            // Found by the table from now on. (In both for a moment: see reap.)
+            let owner = &self.open_file(open).owner;
+            if owner.load(Relaxed) != 0 {
+                owner.store(0, Release);
+            }
+        }
+        Ok(before)
     }
 
     /// One more than the highest number in this process's table.

@@ -56,21 +56,63 @@ fn decimal(mut n: u32, buffer: &mut [u8; 10]) -> &[u8] {
     }
 }
 
-/// Whether the process that `slot` belongs to still runs.
+const TIME_BITS: u32 = 40;
+const PID_BITS: u32 = 22;
+
+/// The owner word of a slot: state, process id, start time (tells a reused id).
+fn word(state: u32, pid: u32) -> u64 {
+    let started = start_time(pid).unwrap_or(0) & ((1 << TIME_BITS) - 1);
+    u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started
+}
+
+/// State in an owner word.
+pub fn state_of(word: u64) -> u32 {
+    (word >> (TIME_BITS + PID_BITS)) as u32
+}
+
+/// Process id in an owner word.
+pub fn pid_of(word: u64) -> u32 {
+    (word >> TIME_BITS) as u32 & ((1 << PID_BITS) - 1)
+}
+
+/// Whether the process in an owner word still runs.
+fn runs(word: u64) -> bool {
+    let time = (1 << TIME_BITS) - 1;
+    start_time(pid_of(word)).is_some_and(|t| t & time == word & time)
+}
+
+/// Whether somebody who still runs looks after `slot`: its process or, once that is dead,
+/// the one that reaps it.
 pub fn is_alive(control: &Control, slot: u32) -> bool {
     if slot as usize >= MAX_PROCESSES {
         return false;
     }
-    let p = control.process(slot as usize);
-    match p.state.load(Acquire) {
-        state::FREE => false,
-        // A slot being reaped is alive as long as its reaper is.
-        state::REAPING => {
-            let reaper = p.reaper.load(Acquire);
-            reaper != 0 && reaper - 1 != slot && is_alive(control, reaper - 1)
-        }
-        _ => start_time(p.pid.load(Acquire)).is_some_and(|t| t == p.started.load(Acquire)),
-    }
+    let owner = control.process(slot as usize).owner.load(Acquire);
+    state_of(owner) != state::FREE && runs(owner)
+}
+
+/// Bit that is set in every identity.
+pub const HELD: u32 = 1 << 30;
+const SLOT_BITS: u32 = MAX_PROCESSES.trailing_zeros();
+
+/// What the present owner of `slot` writes into what it holds: slot and generation.
+pub fn identity(control: &Control, slot: u32) -> u32 {
+    let generation = control.process(slot as usize).generation.load(Relaxed);
+    HELD | (generation << SLOT_BITS & (HELD - 1)) | slot
+}
+
+/// Slot in an identity.
+pub fn slot_of(identity: u32) -> u32 {
+    identity & ((1 << SLOT_BITS) - 1)
+}
+
+/// Whether the process that wrote `identity` still runs.
+pub fn identity_lives(control: &Control, id: u32) -> bool {
+    let slot = slot_of(id);
+    let owner = control.process(slot as usize).owner.load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED)
+        && identity(control, slot) == id
+        && runs(owner)
 }
 
 /// Takes a free slot for this process.
@@ -90,15 +132,12 @@ pub fn attach(control: &Control) -> Result<u32, Errno> {
 /// EAGAIN if all slots are taken.
 pub fn reserve(control: &Control) -> Result<u32, Errno> {
     let me = pid();
+    let mine = word(state::RESERVED, me);
     let first = me as usize % MAX_PROCESSES;
     for k in 0..MAX_PROCESSES {
         let i = (first + k) % MAX_PROCESSES;
-        let p = control.process(i);
-        if p.state.load(Relaxed) == state::FREE
-            && p.state.compare_exchange(state::FREE, state::RESERVED, AcqRel, Relaxed).is_ok()
-        {
-            p.pid.store(me, Release);
-            p.started.store(start_time(me).unwrap_or(0), Release);
+        let owner = &control.process(i).owner;
+        if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
             return Ok(i as u32);
         }
     }
@@ -107,17 +146,34 @@ pub fn reserve(control: &Control) -> Result<u32, Errno> {
 
 /// Makes the reserved `slot` this process's own.
 pub fn claim(control: &Control, slot: u32) {
+    control
+        .process(slot as usize)
+        .owner
+        .store(word(state::USED, pid()), Release);
+}
+
+/// Becomes the one who reaps `slot`, if its process (or its last reaper) is dead.
+pub(crate) fn begin_reaping(control: &Control, slot: u32) -> bool {
+    let owner = &control.process(slot as usize).owner;
+    let now = owner.load(Acquire);
+    state_of(now) != state::FREE
+        && !runs(now)
+        && owner
+            .compare_exchange(now, word(state::REAPING, pid()), AcqRel, Relaxed)
+            .is_ok()
+}
+
+/// Makes a slot free for others.
+pub(crate) fn free(control: &Control, slot: u32) {
     let p: &Process = control.process(slot as usize);
-    let me = pid();
-    p.started.store(start_time(me).unwrap_or(0), Release);
-    p.pid.store(me, Release);
-    p.state.store(state::USED, Release);
+    p.generation.fetch_add(1, AcqRel);
+    p.owner.store(0, Release);
 }
 
 /// Whether `slot` belongs to this very process (after exec).
 pub fn is_mine(control: &Control, slot: u32) -> bool {
-    let p = control.process(slot as usize);
-    p.state.load(Acquire) != state::FREE && p.pid.load(Acquire) == pid()
+    let owner = control.process(slot as usize).owner.load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()
 }
 
 thread_local! {
@@ -177,7 +233,10 @@ mod tests {
     fn start_times_tell_processes_apart() {
         assert!(start_time(pid()).is_some());
         assert!(start_time(u32::MAX / 2).is_none());
-        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
         assert!(start_time(child.id()).is_some());
         child.kill().unwrap();
         // Dead but not waited for: a zombie doesn't count as alive.
@@ -189,6 +248,15 @@ mod tests {
         }
         assert!(start_time(child.id()).is_none());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn owner_words_keep_state_id_and_time() {
+        let w = word(state::USED, pid());
+        assert_eq!((state_of(w), pid_of(w)), (state::USED, pid()));
+        assert!(runs(w));
+        assert!(!runs(w ^ 1), "another start time is another process");
+        assert_eq!(pid_of(word(state::RESERVED, 4_194_303)), 4_194_303);
     }
 
     #[test]

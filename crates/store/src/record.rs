@@ -35,7 +35,10 @@ impl Key {
         bytes[0] = tag;
         bytes[1..9].copy_from_slice(&id.0.to_be_bytes());
         bytes[9..9 + rest.len()].copy_from_slice(rest);
-        Key { bytes, len: 9 + rest.len() }
+        Key {
+            bytes,
+            len: 9 + rest.len(),
+        }
     }
 
     /// The entry `name` of directory `parent`.
@@ -103,7 +106,10 @@ impl Entry {
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
         let bytes: &[u8; 9] = bytes.try_into().ok()?;
         let id = u64::from_le_bytes(bytes[..8].try_into().ok()?);
-        Some(Entry { id: ObjectId(id), kind: u32::from(bytes[8] & 0xf) << 12 })
+        Some(Entry {
+            id: ObjectId(id),
+            kind: u32::from(bytes[8] & 0xf) << 12,
+        })
     }
 }
 
@@ -166,7 +172,16 @@ impl Inode {
     /// The record's bytes.
     pub fn encode<'a>(&self, tail: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
         out.clear();
-        out.extend_from_slice(&[VERSION, self.tail, u8::from(self.has_attributes), 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[
+            VERSION,
+            self.tail,
+            u8::from(self.has_attributes),
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
         for n in [self.mode, self.uid, self.gid, self.nlink] {
             out.extend_from_slice(&n.to_le_bytes());
         }
@@ -218,7 +233,10 @@ pub struct ChunkMap {
 
 impl Default for ChunkMap {
     fn default() -> Self {
-        ChunkMap { len: 0, extents: [Extent::NONE; MAX_EXTENTS] }
+        ChunkMap {
+            len: 0,
+            extents: [Extent::NONE; MAX_EXTENTS],
+        }
     }
 }
 
@@ -262,7 +280,10 @@ impl ChunkMap {
 
     /// The record's bytes: for the value of 'X', or the tail of an inode.
     pub fn encode(&self) -> Vec<u8> {
-        self.extents().iter().flat_map(|e| e.0.to_le_bytes()).collect()
+        self.extents()
+            .iter()
+            .flat_map(|e| e.0.to_le_bytes())
+            .collect()
     }
 
     pub fn decode(bytes: &[u8]) -> Option<ChunkMap> {
@@ -304,7 +325,11 @@ pub fn decode_journal(mut bytes: &[u8]) -> Option<Vec<Change>> {
         let (key, rest) = rest.split_at_checked(key_len)?;
         let value_len = if len == u32::MAX { 0 } else { len as usize };
         let (value, rest) = rest.split_at_checked(value_len)?;
-        changes.push((shard, key.to_vec(), (len != u32::MAX).then(|| value.to_vec())));
+        changes.push((
+            shard,
+            key.to_vec(),
+            (len != u32::MAX).then(|| value.to_vec()),
+        ));
         bytes = rest;
     }
     Some(changes)

@@ -1,10 +1,11 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
-use crate::control::{MAX_PROCESSES, slot_state as state};
+use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
 use crate::record::{ChunkMap, Inode, parse_key, tail};
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
 use rustix::io::Result;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 
 /// What [`Store::reap`] found.
@@ -23,14 +24,15 @@ impl Store {
     pub fn attached(&self) -> Vec<u32> {
         (0..MAX_PROCESSES)
             .map(|i| self.control.process(i))
-            .filter(|p| p.state.load(Acquire) == state::USED)
-            .map(|p| p.pid.load(Relaxed))
+            .map(|p| p.owner.load(Acquire))
+            .filter(|&owner| process::state_of(owner) == state::USED)
+            .map(process::pid_of)
             .collect()
     }
 
     /// Whether any slot is in use.
     pub fn any_attached(&self) -> bool {
-        (0..MAX_PROCESSES).any(|i| self.control.process(i).state.load(Acquire) != state::FREE)
+        (0..MAX_PROCESSES).any(|i| self.control.process(i).owner.load(Acquire) != 0)
     }
 
     /// Gives this process's slot and all that it holds back, before it ends.
@@ -43,8 +45,18 @@ impl Store {
         }
         let slot = self.me()?;
         let result = self.release_descriptors(slot).map(|_| ());
-        self.control.process(slot as usize).state.store(state::FREE, Release);
+        process::free(&self.control, slot);
         self.after_detach();
+        result
+    }
+
+    /// Gives back a slot that was prepared for a child, or lent to one that has ended.
+    ///
+    /// # Errors
+    /// What writing files back says.
+    pub fn release_slot(&self, slot: u32) -> Result<()> {
+        let result = self.release_descriptors(slot).map(|_| ());
+        process::free(&self.control, slot);
         result
     }
 
@@ -55,22 +67,27 @@ impl Store {
     /// What writing their files back says.
     pub fn reap(&self) -> Result<Reaped> {
         let mut reaped = Reaped::default();
+        let mut result = Ok(());
         for slot in 0..MAX_PROCESSES as u32 {
             let p = self.control.process(slot as usize);
-            let now = p.state.load(Acquire);
-            if now == state::FREE || process::is_alive(&self.control, slot) {
+            if p.owner.load(Acquire) == 0 || process::is_alive(&self.control, slot) {
                 continue;
             }
             let me = self.me()?;
-            if slot == me || p.state.compare_exchange(now, state::REAPING, AcqRel, Relaxed).is_err() {
+            if slot == me || !process::begin_reaping(&self.control, slot) {
                 continue;
             }
-            p.reaper.store(me + 1, Release);
-            reaped.descriptors += self.release_descriptors(slot)?;
+            // What fails for one file must not keep the others, nor the slot.
+            let owned = self.release_owned(slot);
+            match self.release_descriptors(slot) {
+                Ok(n) => reaped.descriptors += n,
+                Err(e) => result = Err(e),
+            }
+            result = owned.and(result);
             reaped.processes += 1;
             reaped.in_flight += usize::from(p.in_flight.swap(0, AcqRel) != 0);
-            p.reaper.store(0, Release);
-            p.state.store(state::FREE, Release);
+            self.control.header().leaks.store(1, Release);
+            process::free(&self.control, slot);
         }
         if reaped.processes > 0 {
             self.recover_commits()?;
@@ -78,13 +95,13 @@ impl Store {
                 env.release_dead_readers()?;
             }
         }
-        Ok(reaped)
+        result.map(|()| reaped)
     }
 
     /// Releases all descriptors of `slot`; how many there were.
     fn release_descriptors(&self, slot: u32) -> Result<usize> {
         let p = self.control.process(slot as usize);
-        let end = p.fds_end.swap(0, AcqRel) as usize;
+        let end = p.fds_end.load(Acquire) as usize;
         let area = self.map_area(slot)?;
         // SAFETY: just mapped; made of atomics.
         let a = unsafe { &*area };
@@ -97,6 +114,12 @@ impl Store {
                 result = self.open_release(open).and(result);
             }
         }
+        for map in &a.maps {
+            if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
+                result = self.open_release(open).and(result);
+            }
+        }
+        p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
         // SAFETY: only used in this function.
@@ -104,16 +127,45 @@ impl Store {
         result.map(|()| released)
     }
 
-    /// Forgets everything of the control region that belongs to processes, writes back
-    /// open files and removes orphans: after all processes of a pool have died.
-    ///
-    /// # Errors
-    /// EIO, ENOSPC.
-    pub fn settle(&self) -> Result<Reaped> {
-        let reaped = self.reap()?;
-        self.recover_commits()?;
-        self.remove_orphans()?;
-        Ok(reaped)
+    /// Releases what the dead process in `slot` used without a descriptor: files on the way
+    /// from or to its table, files of the simple interface, entries held for a moment.
+    fn release_owned(&self, slot: u32) -> Result<()> {
+        let dead = process::identity(&self.control, slot);
+        let mut result = Ok(());
+        let area = self.map_area(slot)?;
+        // SAFETY: just mapped; made of atomics.
+        let in_table = |open: u32| unsafe {
+            (*area).fds.iter().any(|f| f.load(Acquire) == open + 1)
+                || (*area)
+                    .maps
+                    .iter()
+                    .any(|m| m.open.load(Acquire) == open + 1)
+        };
+        let h = self.control.header();
+        for i in 0..h.free_open.end(MAX_OPEN) {
+            let o = self.open_file(i);
+            if o.owner.load(Acquire) != dead {
+                continue;
+            }
+            if o.refs.load(Acquire) > 0 && in_table(i) {
+                o.owner.store(0, Release);
+            } else {
+                result = self.open_release(i).and(result);
+            }
+        }
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        for i in 0..h.free_live.end(MAX_LIVE) {
+            if self.live(i).finisher.load(Acquire) == dead {
+                result = self.live_release(i).and(result);
+            }
+        }
+        for place in &self.control.process(slot as usize).held {
+            if let Some(index) = place.swap(0, AcqRel).checked_sub(1) {
+                result = self.live_release(index).and(result);
+            }
+        }
+        result
     }
 
     /// Rebuilds the maps of free pages from the records. Only while nobody else uses the
@@ -122,39 +174,76 @@ impl Store {
     /// # Errors
     /// EIO.
     pub fn rebuild_free_space(&self) -> Result<u64> {
-        let mut used: Vec<Vec<u64>> =
-            self.media().iter().map(|m| vec![0; m.cells().count() * 4]).collect();
-        let mut mark = |e: Extent| {
-            let Some(bits) = used.get_mut(e.medium()) else { return };
+        const { assert!(CELL_PAGES == 4 * 64) };
+        let mut used: Vec<Vec<u64>> = self
+            .media()
+            .iter()
+            .map(|m| vec![0; m.cells().count() * 4])
+            .collect();
+        self.each_extent(|_, e| {
+            let Some(bits) = used.get_mut(e.medium()) else {
+                return;
+            };
             for page in e.start()..e.start() + e.pages() as u64 {
                 if let Some(word) = bits.get_mut(page as usize / 64) {
                     *word |= 1 << (page % 64);
                 }
             }
-        };
-        const { assert!(CELL_PAGES == 4 * 64) };
-        for shard in 0..self.shard_count() {
-            self.envs[shard].snapshot()?.scan(b"I", |key, value| {
-                match (parse_key(key), Inode::decode(value)) {
-                    (Some((b'I', ..)), Some((inode, bytes))) if inode.tail == tail::EXTENTS => {
-                        if let Some(map) = ChunkMap::decode(bytes) {
-                            map.extents().iter().for_each(|&e| mark(e));
+        })?;
+        Ok(self
+            .media()
+            .iter()
+            .zip(&used)
+            .map(|(m, bits)| m.cells().rebuild(bits))
+            .sum())
+    }
+
+    /// The objects that the live table knows better than their records.
+    pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
+        let mut open = HashMap::new();
+        for i in 0..self.control.header().free_live.end(MAX_LIVE) {
+            // An entry outside its chain was left by a process that died while it was
+            // taking or returning it.
+            if self.live(i).flags.load(Acquire) & flag::LOADED != 0 && self.is_linked(i)? {
+                open.insert(self.live(i).id.load(Acquire), i);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Calls `each` for every extent of every object; for open files, those of chunk 0 are
+    /// in the live table.
+    pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
+        let open = self.open_objects()?;
+        for (&id, &i) in &open {
+            if self.live(i).flags.load(Acquire) & flag::INLINE == 0 {
+                self.first_chunk(self.live(i))
+                    .extents()
+                    .iter()
+                    .for_each(|&e| each(ObjectId(id), e));
+            }
+        }
+        for env in &self.envs {
+            env.snapshot()?.scan(b"", |key, value| {
+                let map = match parse_key(key) {
+                    Some((b'X', id, _)) => ChunkMap::decode(value).map(|m| (id, m)),
+                    Some((b'I', id, _)) if !open.contains_key(&id.0) => {
+                        match Inode::decode(value) {
+                            Some((i, bytes)) if i.tail == tail::EXTENTS => {
+                                ChunkMap::decode(bytes).map(|m| (id, m))
+                            }
+                            _ => None,
                         }
-                        true
                     }
-                    (Some((b'I', ..)), _) => true,
-                    _ => false,
+                    _ => None,
+                };
+                if let Some((id, map)) = map {
+                    map.extents().iter().for_each(|&e| each(id, e));
                 }
-            })?;
-            self.envs[shard].snapshot()?.scan(b"X", |key, value| {
-                let is_chunk = matches!(parse_key(key), Some((b'X', ..)));
-                if is_chunk && let Some(map) = ChunkMap::decode(value) {
-                    map.extents().iter().for_each(|&e| mark(e));
-                }
-                is_chunk
+                true
             })?;
         }
-        Ok(self.media().iter().zip(&used).map(|(m, bits)| m.cells().rebuild(bits)).sum())
+        Ok(())
     }
 
     /// Number of objects and of directory entries, for reports.

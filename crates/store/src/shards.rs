@@ -49,6 +49,8 @@ pub struct Write<'s> {
     dirty: u64,
     /// Shards whose `removing` counter this transaction has made odd.
     removing: u64,
+    /// Whether resolved paths become wrong by this.
+    names_change: bool,
     /// The changes, when there is more than one shard.
     log: Option<Vec<Change>>,
 }
@@ -121,6 +123,7 @@ impl Store {
             txns: [const { None }; MAX_SHARDS],
             dirty: 0,
             removing: 0,
+            names_change: false,
             log: (set.0.count_ones() > 1).then(Vec::new),
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
@@ -130,6 +133,10 @@ impl Store {
         }
         for shard in ShardSet(w.removing).iter() {
             self.control.shard(shard).removing.fetch_add(1, AcqRel);
+        }
+        if w.names_change {
+            // Who resolved while the commit was under way must resolve again.
+            self.bump_epoch();
         }
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
@@ -198,7 +205,10 @@ impl Store {
 
     fn complete_journals(&self) -> Result<()> {
         for first in 0..self.envs.len() {
-            let journal = self.envs[first].snapshot()?.get(JOURNAL)?.map(<[u8]>::to_vec);
+            let journal = self.envs[first]
+                .snapshot()?
+                .get(JOURNAL)?
+                .map(<[u8]>::to_vec);
             let Some(journal) = journal else { continue };
             let changes = decode_journal(&journal).ok_or(Errno::IO)?;
             for shard in 0..self.envs.len() {
@@ -298,14 +308,29 @@ impl Write<'_> {
     pub fn begin_removing(&mut self, shard: usize) {
         if self.removing >> shard & 1 == 0 {
             self.removing |= 1 << shard;
-            self.store.control.shard(shard).removing.fetch_add(1, SeqCst);
+            self.store
+                .control
+                .shard(shard)
+                .removing
+                .fetch_add(1, SeqCst);
         }
+    }
+
+    /// Announces that resolved paths become wrong: the epoch of names changes before the
+    /// commit (should the process die behind it) and again after.
+    pub fn names_change(&mut self) {
+        self.names_change = true;
     }
 
     fn commit(&mut self) -> Result<()> {
         let dirty = ShardSet(self.dirty);
-        let Some(first) = dirty.iter().next() else { return Ok(()) };
+        let Some(first) = dirty.iter().next() else {
+            return Ok(());
+        };
         let store = self.store;
+        if self.names_change {
+            store.bump_epoch();
+        }
         if self.dirty.count_ones() == 1 {
             return store.commit_one(first, self.txns[first].take().expect("a dirty shard's"));
         }

@@ -32,7 +32,11 @@ impl Said {
     /// Panics, telling all, unless the exit code is `code`.
     #[track_caller]
     pub fn expect(self, code: i32) -> Said {
-        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
+        assert_eq!(
+            self.code, code,
+            "stdout: {}\nstderr: {}",
+            self.out, self.err
+        );
         self
     }
 
@@ -71,7 +75,10 @@ pub fn finish(mut child: Child) -> Said {
             Some(status) => break status,
             None if Instant::now() > until => {
                 child.kill().unwrap();
-                panic!("took longer than {LIMIT:?}; stderr: {}", err.join().unwrap());
+                panic!(
+                    "took longer than {LIMIT:?}; stderr: {}",
+                    err.join().unwrap()
+                );
             }
             None => std::thread::sleep(Duration::from_millis(2)),
         }
@@ -79,14 +86,21 @@ pub fn finish(mut child: Child) -> Said {
     let code = status.code().unwrap_or_else(|| {
         128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0)
     });
-    Said { code, out: out.join().unwrap(), err: err.join().unwrap() }
+    Said {
+        code,
+        out: out.join().unwrap(),
+        err: err.join().unwrap(),
+    }
 }
 
 impl Place {
     pub fn new() -> Place {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let id =
-            format!("forebay-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let id = format!(
+            "forebay-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let home = Path::new("/dev/shm").join(&id);
         let files = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
         for dir in [&home, &files] {
@@ -155,13 +169,21 @@ impl Place {
 
     /// Paths, types and sizes in the pool, without leftovers of interrupted staging.
     pub fn pool_files(&self, root: &str) -> Vec<(String, u64)> {
-        let list = self.forebay(&["ls", "-R", "-a", "--json", root]).expect(0).json();
+        let list = self
+            .forebay(&["ls", "-R", "-a", "--json", root])
+            .expect(0)
+            .json();
         let mut files: Vec<(String, u64)> = list
             .as_array()
             .unwrap()
             .iter()
             .filter(|e| e["type"] == "file")
-            .map(|e| (e["path"].as_str().unwrap().to_owned(), e["size"].as_u64().unwrap()))
+            .map(|e| {
+                (
+                    e["path"].as_str().unwrap().to_owned(),
+                    e["size"].as_u64().unwrap(),
+                )
+            })
             .filter(|(path, _)| !path.contains("/.forebay-part-"))
             .collect();
         files.sort();
@@ -171,9 +193,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for entry in std::fs::read_dir(&self.home).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(&self.home)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let name = entry.file_name();
-            let _ = self.command(&["down", "--force", "--pool"]).arg(name).output();
+            let _ = self
+                .command(&["down", "--force", "--pool"])
+                .arg(name)
+                .output();
         }
         for dir in [&self.home, &self.files] {
             let _ = std::fs::remove_dir_all(dir);
@@ -190,7 +219,10 @@ pub fn kill(pid: u32, signal: i32) {
 /// the command line; programs in pools have tests of their own.
 fn some_library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|l| l.contains("/libc.so") || l.contains("/libc-")).unwrap();
+    let line = maps
+        .lines()
+        .find(|l| l.contains("/libc.so") || l.contains("/libc-"))
+        .unwrap();
     PathBuf::from(&line[line.find('/').unwrap()..])
 }
 
@@ -216,7 +248,10 @@ pub fn make_tree(root: &Path) -> bool {
     fs::create_dir_all(root.join("deep/er/still")).unwrap();
     fs::create_dir(root.join("empty-directory")).unwrap();
     File::create(root.join("empty")).unwrap();
-    for (i, len) in [1, 100, 4095, 4096, 4097, 70_000, 1 << 20, 3_000_001].into_iter().enumerate() {
+    for (i, len) in [1, 100, 4095, 4096, 4097, 70_000, 1 << 20, 3_000_001]
+        .into_iter()
+        .enumerate()
+    {
         fs::write(root.join(format!("deep/er/{len}")), noise(i as u64, len)).unwrap();
     }
     let odd: [&[u8]; 6] = [
@@ -245,7 +280,10 @@ pub fn make_tree(root: &Path) -> bool {
     sparse.write_all_at(b"middle", 5 << 20).unwrap();
     sparse.write_all_at(b"near the end", 40 << 20).unwrap();
     sparse.set_len((48 << 20) + 7).unwrap();
-    File::create(root.join("all-hole")).unwrap().set_len(1 << 20).unwrap();
+    File::create(root.join("all-hole"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
     // SAFETY: the strings are terminated.
     let has_xattrs = unsafe {
         let path = std::ffi::CString::new(root.join("program").as_os_str().as_bytes()).unwrap();
@@ -275,7 +313,10 @@ pub fn make_tree(root: &Path) -> bool {
 
 pub fn set_mtime(path: &Path, sec: i64, ns: i64) {
     let c = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-    let time = libc::timespec { tv_sec: sec, tv_nsec: ns };
+    let time = libc::timespec {
+        tv_sec: sec,
+        tv_nsec: ns,
+    };
     // SAFETY: pointers to live memory.
     let rc = unsafe {
         libc::utimensat(
@@ -308,7 +349,9 @@ pub fn manifest(root: &Path) -> Vec<String> {
                 inodes.entry(m.ino()).or_default().push(name.clone());
                 let bytes = std::fs::read(&path).unwrap();
                 let sum = bytes.iter().fold(0u64, |h, &b| {
-                    (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3).rotate_left(5)
+                    (h ^ u64::from(b))
+                        .wrapping_mul(0x0100_0000_01b3)
+                        .rotate_left(5)
                 });
                 format!("{} bytes {sum:x}", bytes.len())
             };

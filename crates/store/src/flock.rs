@@ -1,0 +1,96 @@
+//! flock(2): locks on whole files that belong to open file descriptions.
+//!
+//! A description carries its lock (`Open::flock`), so that dup, fork and exec share it and
+//! it goes with the last descriptor, however that one goes. Whether a file is locked is
+//! found by looking at all descriptions: nothing is counted that a death could falsify.
+
+use crate::Store;
+use crate::process::Critical;
+use rustix::io::{Errno, Result};
+use rustix::thread::{Timespec, futex};
+use std::sync::atomic::Ordering::*;
+
+/// What a description holds, or asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Flock {
+    Unlocked = 0,
+    Shared = 1,
+    Exclusive = 2,
+}
+
+/// A holder that died is noticed after at most this long (in nanoseconds).
+const TURN: i64 = 50_000_000;
+
+impl Store {
+    /// Changes the lock of description `open`, waiting for others if `wait`.
+    ///
+    /// # Errors
+    /// EAGAIN if it would have to wait; EINTR if a signal came while it waited.
+    pub fn flock(&self, open: u32, want: Flock, wait: bool) -> Result<()> {
+        let header = self.control.header();
+        loop {
+            let seen = header.flock_changes.load(Acquire);
+            {
+                let _critical = Critical::enter();
+                header.flock_lock.acquire(&self.control, self.me()?)?;
+                let place = &self.open_file(open).flock;
+                // As in Linux: a lock that is to be changed is given up first.
+                let before = place.swap(0, AcqRel);
+                let free = !self.in_conflict(open, want);
+                if free {
+                    place.store(want as u32, Release);
+                }
+                header.flock_lock.release();
+                if before != 0 {
+                    self.flock_changed();
+                }
+                if free {
+                    return Ok(());
+                }
+            }
+            if !wait {
+                return Err(Errno::AGAIN);
+            }
+            let turn = Timespec {
+                tv_sec: 0,
+                tv_nsec: TURN,
+            };
+            match futex::wait(
+                &header.flock_changes,
+                futex::Flags::empty(),
+                seen,
+                Some(&turn),
+            ) {
+                Err(Errno::INTR) => return Err(Errno::INTR),
+                _ => continue,
+            }
+        }
+    }
+
+    fn in_conflict(&self, open: u32, want: Flock) -> bool {
+        let id = self.open_file(open).id.load(Acquire);
+        want != Flock::Unlocked
+            && (0..self
+                .control
+                .header()
+                .free_open
+                .end(crate::control::MAX_OPEN))
+                .any(|i| {
+                    let o = self.open_file(i);
+                    let held = o.flock.load(Acquire);
+                    i != open
+                        && held != 0
+                        && (held == Flock::Exclusive as u32 || want == Flock::Exclusive)
+                        && o.id.load(Acquire) == id
+                        && o.refs.load(Acquire) > 0
+                })
+    }
+
+    /// Wakes those who wait for a lock.
+    pub(crate) fn flock_changed(&self) {
+        let changes = &self.control.header().flock_changes;
+        changes.fetch_add(1, AcqRel);
+        let _ = futex::wake(changes, futex::Flags::empty(), u32::MAX);
+    }
+}

@@ -1,0 +1,437 @@
+//! Putting in order what dead processes left half done in the control region.
+//!
+//! A live entry whose lock was abandoned is repaired by whoever takes the lock next
+//! ([`Store::repair_live`]): what was written behind the end of the file goes, and what is
+//! derived is counted anew. What was lost between two counters (an entry taken from the
+//! free list but not linked yet, a reference counted but not noted) can only be told from
+//! what a living process is just doing when there is none: [`Store::settle`] does it then.
+
+use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
+use crate::live::Chain;
+use crate::process::{self, Critical};
+use crate::record::{ChunkMap, Key, parse_key};
+use crate::recover::Reaped;
+use crate::shards::Need;
+use crate::{ObjectId, Store};
+use forebay_media::{CELL_PAGES, Extent, PAGE};
+use rustix::io::Result;
+use std::sync::atomic::Ordering::*;
+
+impl Store {
+    /// Repairs a live entry that a dead process may have left half changed. Locked.
+    pub(crate) fn repair_live(&self, index: u32) -> Result<()> {
+        let live = self.live(index);
+        // Even, and different: nobody goes on with extents read before.
+        live.moved
+            .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
+        let flags = live.flags.load(Acquire);
+        if flags & flag::LOADED != 0 {
+            if flags & flag::INLINE != 0 {
+                self.set_extents(live, &ChunkMap::default());
+                live.pages.store(0, Relaxed);
+            } else {
+                self.repair_extents(index, flags & flag::MAPPED != 0)?;
+            }
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+        }
+        live.flags.fetch_and(!flag::TORN, AcqRel);
+        Ok(())
+    }
+
+    /// Cuts the extents to the size (unless they are mapped), clears the rest of the last
+    /// page, and counts the pages.
+    fn repair_extents(&self, index: u32, mapped: bool) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let shard = self.shard_of(id);
+        let chunk = (CELL_PAGES * PAGE) as u64;
+        let size = live.size.load(Acquire);
+        let (last, keep) = (size / chunk, (size % chunk).div_ceil(PAGE as u64) as usize);
+        let mut first = self.first_chunk(live);
+        let mut freed: Vec<Extent> = Vec::new();
+        let mut end_map = first;
+        let mut pages = 0;
+        let _in_flight = self.in_flight();
+        self.write(self.object_set(id), Need::Removal, |w| {
+            freed.clear();
+            pages = 0;
+            let mut cut = None;
+            w.scan(shard, &Key::chunk(id, 1), |key, value| {
+                match parse_key(key) {
+                    Some((b'X', of, n)) if of == id => {
+                        let n = n.try_into().map_or(0, u64::from_be_bytes);
+                        let map = ChunkMap::decode(value).unwrap_or_default();
+                        if n == last {
+                            cut = Some(map);
+                            end_map = map;
+                        } else if n < last || mapped {
+                            pages += map.pages();
+                        }
+                        true
+                    }
+                    _ => false,
+                }
+            })?;
+            if !mapped {
+                self.remove_chunks(w, id, last.max(1) + u64::from(last > 0), &mut freed)?;
+            }
+            if let Some(mut map) = cut {
+                if !mapped {
+                    map.truncate(keep, |e| freed.push(e));
+                    match map.extents() {
+                        [] => _ = w.del(shard, &Key::chunk(id, last))?,
+                        _ => w.put(shard, &Key::chunk(id, last), &map.encode())?,
+                    }
+                }
+                pages += map.pages();
+            }
+            Ok(())
+        })?;
+        if last == 0 && !mapped {
+            first.truncate(keep, |e| freed.push(e));
+        }
+        self.set_extents(live, &first);
+        live.pages.store((pages + first.pages()) as u64, Relaxed);
+        self.free_extents(freed);
+        // Bytes behind the end, in the last page or (mapped) in all that follow.
+        let map = if last == 0 { first } else { end_map };
+        let to = if mapped {
+            map.pages() * PAGE
+        } else {
+            keep * PAGE
+        };
+        if last == 0 || end_map != first {
+            self.zero_range(index, size, last * chunk + to as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Removes orphans that nobody has open: their processes died before they could.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn remove_orphans(&self) -> Result<usize> {
+        let mut removed = 0;
+        for shard in 0..self.shard_count() {
+            let mut ids = Vec::new();
+            self.snapshot(shard)?
+                .scan(b"O", |key, _| match parse_key(key) {
+                    Some((b'O', id, _)) => {
+                        ids.push(id);
+                        true
+                    }
+                    _ => false,
+                })?;
+            for id in ids {
+                // Becoming its last user and leaving removes it (unless it has got a name).
+                if self.live_probe(id)?.is_none()
+                    && let Ok(index) = self.live_acquire(id)
+                {
+                    let _critical = Critical::enter();
+                    self.live_mark_unlinked(id, false)?;
+                    self.live_release(index)?;
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// After processes have died: releases what they held, completes what they began,
+    /// removes orphans. If no other process is attached, also finds what was lost at the
+    /// instant of a death: references, entries, pages. This process must not be doing
+    /// anything else on the store meanwhile (it may have files open).
+    ///
+    /// # Errors
+    /// EIO, ENOSPC.
+    pub fn settle(&self) -> Result<Reaped> {
+        let reaped = self.reap()?;
+        self.recover_commits()?;
+        self.put_in_order()?;
+        self.remove_orphans()?;
+        Ok(reaped)
+    }
+
+    /// The part of [`Store::settle`] that is only possible alone. False if others are
+    /// attached, or nothing was lost.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC.
+    pub fn put_in_order(&self) -> Result<bool> {
+        let h = self.control.header();
+        if h.leaks.load(Acquire) == 0 {
+            return Ok(false);
+        }
+        // Seen without attaching ourselves, as far as can be.
+        let attached =
+            (0..MAX_PROCESSES).filter(|&i| self.control.process(i).owner.load(Acquire) != 0);
+        if attached.count() > usize::from(self.is_attached()) {
+            return Ok(false);
+        }
+        let _critical = Critical::enter();
+        let me = self.me()?;
+        // Who attaches now waits (with its slot taken, so that we see it or it sees us).
+        h.attaching.acquire(&self.control, me)?;
+        let alone = (0..MAX_PROCESSES)
+            .all(|i| i == me as usize || self.control.process(i).owner.load(SeqCst) == 0);
+        let result = if alone {
+            self.recount(me).map(|()| true)
+        } else {
+            Ok(false)
+        };
+        h.attaching.release();
+        result
+    }
+
+    /// Counts all references anew, frees the entries without any, and rebuilds the maps of
+    /// free pages.
+    fn recount(&self, me: u32) -> Result<()> {
+        let h = self.control.header();
+        let opens = h.free_open.end(MAX_OPEN);
+        let lives = h.free_live.end(MAX_LIVE);
+        let area = self.area()?;
+        let mut open_refs = vec![0u32; opens as usize];
+        let table = area.fds[..self.fds_end()].iter().map(|f| f.load(Acquire));
+        for open in table.chain(area.maps.iter().map(|m| m.open.load(Acquire))) {
+            if let Some(n) = open
+                .checked_sub(1)
+                .and_then(|i| open_refs.get_mut(i as usize))
+            {
+                *n += 1;
+            }
+        }
+        let mine = process::identity(&self.control, me);
+        let mut live_refs = vec![0u32; lives as usize];
+        h.free_open.clear();
+        for i in (0..opens).rev() {
+            let o = self.open_file(i);
+            let refs = open_refs[i as usize] + u32::from(o.owner.load(Acquire) == mine);
+            o.refs.store(refs, Release);
+            if refs == 0 {
+                o.owner.store(0, Relaxed);
+                o.live.store(0, Relaxed);
+                o.id.store(0, Relaxed);
+                h.free_open.push(i, &o.next);
+            } else if let Some(live) = o.live.load(Acquire).checked_sub(1) {
+                live_refs[live as usize] += 1;
+            }
+        }
+        let mut result = Ok(());
+        for i in 0..lives {
+            let live = self.live(i);
+            live.finisher.store(0, Relaxed);
+            if self.is_linked(i)? {
+                live.flags.fetch_and(!flag::GONE, AcqRel);
+                // With one use of our own, whose end writes it back if it was the last.
+                live.refs.store(live_refs[i as usize] + 1, Release);
+                result = self.live_release(i).and(result);
+            }
+        }
+        h.free_live.clear();
+        for i in (0..lives).rev() {
+            if !self.is_linked(i)? {
+                let live = self.live(i);
+                live.refs.store(0, Relaxed);
+                live.flags.store(0, Relaxed);
+                live.id.store(0, Relaxed);
+                h.free_live.push(i, &live.next);
+            }
+        }
+        result?;
+        self.rebuild_free_space()?;
+        h.leaks.store(0, Release);
+        Ok(())
+    }
+
+    /// Whether the live entry is in the chain of its object.
+    pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
+        let _critical = Critical::enter();
+        let id = self.live(index).id.load(Acquire);
+        Ok(id != 0 && Chain::lock(self, id)?.find(id) == Some(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Live;
+    use crate::{Medium, NewObject};
+    use std::path::PathBuf;
+
+    /// A store in a directory that goes with it.
+    struct TestStore {
+        store: Option<Store>,
+        dir: PathBuf,
+    }
+
+    impl std::ops::Deref for TestStore {
+        type Target = Store;
+        fn deref(&self) -> &Store {
+            self.store.as_ref().unwrap()
+        }
+    }
+
+    impl Drop for TestStore {
+        fn drop(&mut self) {
+            self.store = None;
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    fn store(name: &str) -> TestStore {
+        let dir = PathBuf::from(format!("/dev/shm/forebay-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        for sub in ["records", "medium"] {
+            std::fs::create_dir_all(dir.join(sub)).unwrap();
+        }
+        Medium::create(&dir.join("medium"), 8 << 20).unwrap();
+        let kind = forebay_media::MediumKind::Memory;
+        let medium = Medium::open(0, kind, &dir.join("medium"), 8 << 20).unwrap();
+        let (control, records) = (dir.join("control"), dir.join("records"));
+        Store::create(&control, &records, 4, 64 << 20, (0o755, 0, 0)).unwrap();
+        let store = Some(Store::open(&control, &records, 64 << 20, vec![medium]).unwrap());
+        TestStore { store, dir }
+    }
+
+    fn make(s: &Store, name: &str) -> ObjectId {
+        let mode = libc::S_IFREG | 0o600;
+        let new = NewObject {
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: b"",
+        };
+        let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
+        made.unwrap().unwrap()
+    }
+
+    fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
+        // SAFETY: the slice is readable.
+        let written = unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
+        assert_eq!(written, Ok((at, bytes.len())));
+    }
+
+    fn read(s: &Store, index: u32) -> Vec<u8> {
+        let mut bytes = vec![0xee; s.size(index) as usize];
+        // SAFETY: the vector is writable.
+        let n = unsafe { s.read(index, 0, bytes.as_mut_ptr(), bytes.len()) };
+        assert_eq!(n, Ok(bytes.len()));
+        bytes
+    }
+
+    /// Leaves the entry's lock to a process that has ended since, after `half` of a change.
+    fn die_holding(s: &Store, index: u32, half: impl FnOnce(&Live)) {
+        let dead = process::attach(&s.control).unwrap();
+        s.live(index).lock.acquire(&s.control, dead).unwrap();
+        half(s.live(index));
+        process::free(&s.control, dead);
+    }
+
+    #[test]
+    fn a_write_cut_short_leaves_nothing_behind_the_end() {
+        let s = store("repair-write");
+        for size in [2000usize, 1_500_000] {
+            let index = s.live_acquire(make(&s, &format!("f{size}"))).unwrap();
+            write(&s, index, 0, &vec![7; size]);
+            let pages = s.live(index).pages.load(Relaxed);
+            // As if the bytes had been written, but not the size; and not all counted.
+            write(&s, index, size as u64, &vec![9; 900_000]);
+            die_holding(&s, index, |l| {
+                l.size.store(size as u64, Relaxed);
+                l.pages.store(1, Relaxed);
+                l.moved.fetch_add(1, Relaxed);
+            });
+            s.truncate(index, size as u64 + 600_000).unwrap();
+            let mut expected = vec![7; size];
+            expected.resize(size + 600_000, 0);
+            assert!(read(&s, index) == expected, "{size}");
+            assert!(s.live(index).pages.load(Relaxed) <= pages);
+            s.live_release(index).unwrap();
+        }
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_last_user_repairs_what_a_dead_one_left() {
+        let s = store("repair-release");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, &[7; 5000]);
+        s.flush(index, false).unwrap();
+        die_holding(&s, index, |l| l.size.store(3000, Relaxed));
+        s.live_release(index).unwrap();
+        let index = s.live_acquire(id).unwrap();
+        s.truncate(index, 5000).unwrap();
+        let mut expected = vec![7; 3000];
+        expected.resize(5000, 0);
+        assert!(read(&s, index) == expected);
+        s.live_release(index).unwrap();
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_removal_that_was_only_announced_removes_nothing() {
+        let s = store("repair-mark");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, b"stays");
+        // Killed between marking the entry and the commit.
+        s.live_set_unlinked(id).unwrap();
+        s.live_release(index).unwrap();
+        let index = s.live_acquire(id).unwrap();
+        assert_eq!(read(&s, index), b"stays");
+        s.live_release(index).unwrap();
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
+    fn alone_it_finds_every_entry_and_page_again() {
+        let s = store("repair-order");
+        let id = make(&s, "f");
+        let open = s.live_acquire(id).unwrap();
+        let open = s
+            .open_create(id, libc::S_IFREG, Some(open), 0, ObjectId::ROOT, b"f")
+            .unwrap();
+        let live = s.open_file(open).live.load(Relaxed) - 1;
+        write(&s, live, 0, &[1; 9000]);
+        // References, entries and pages that nobody knows of.
+        let lost = s.live_acquire(make(&s, "g")).unwrap();
+        write(&s, lost, 0, &[2; 9000]);
+        s.live_retain(live);
+        let h = s.control.header();
+        h.free_live
+            .pop(MAX_LIVE, |i| &s.control.live(i).next)
+            .unwrap();
+        h.free_open
+            .pop(MAX_OPEN, |i| &s.control.open_file(i).next)
+            .unwrap();
+        s.media()[0].alloc(100).unwrap();
+        assert_eq!(s.put_in_order(), Ok(false), "nobody has died");
+        h.leaks.store(1, Relaxed);
+        let other = process::attach(&s.control).unwrap();
+        assert_eq!(s.put_in_order(), Ok(false), "not alone");
+        process::free(&s.control, other);
+        assert_eq!(s.put_in_order(), Ok(true));
+        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(
+            (
+                s.live(live).refs.load(Relaxed),
+                s.live(lost).id.load(Relaxed)
+            ),
+            (1, 0)
+        );
+        assert_eq!(read(&s, live), [1; 9000]);
+        s.open_release(open).unwrap();
+        assert_eq!(s.live(live).id.load(Relaxed), 0);
+        // Every entry can be taken again, each once.
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..h.free_live.end(MAX_LIVE) {
+            let i = h
+                .free_live
+                .pop(MAX_LIVE, |i| &s.control.live(i).next)
+                .unwrap();
+            assert!(seen.insert(i));
+        }
+    }
+}
