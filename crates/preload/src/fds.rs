@@ -60,13 +60,7 @@ pub fn any_open(store: &Store) -> bool {
 
 /// Guards the library's own descriptors against a program that closes everything.
 pub fn protect_internal() {
-    // Their numbers are high; those beyond the filter can't be closed by accident of
-    // numbering, and close_range leaves them out.
-    for fd in 0..MAX_FDS as i32 {
-        if fd > 255 && forebay_media::is_internal(fd) {
-            watch(fd);
-        }
-    }
+    forebay_media::internal().into_iter().for_each(watch);
 }
 
 fn placeholder(fs: &Fs) -> Result<i32, Errno> {

@@ -365,7 +365,10 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     // SAFETY: null, or the program's own loff_t; here and below.
     let get = |p: i64| {
         (p != 0)
-            .then(|| unsafe { *(p as *const i64) })
+            .then(|| {
+                // SAFETY: null was sorted out; the program's own loff_t.
+                unsafe { *(p as *const i64) }
+            })
             .map(offset)
             .transpose()
     };
