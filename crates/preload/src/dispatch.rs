@@ -8,8 +8,9 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{attributes, exec, fds, io, locks, map, names, paths, poll, process, runtime, stat};
-use forebay_intercept::{Call, Hooks, PASS, bitmap, raw};
+use forebay_intercept::{Call, Hooks, PASS, bitmap, has, raw};
 use forebay_posix::Errno;
+use forebay_store::process::Critical;
 use libc::*;
 
 const FCHMODAT2: i64 = 452;
@@ -51,6 +52,18 @@ static BY_FD: [u64; 8] = bitmap(&[
     SYS_readahead,
     SYS_fadvise64,
 ]);
+
+/// Those of them that never wait for anything outside the pool.
+static SHORT: [u64; 8] = {
+    let mut map = BY_FD;
+    let waiting = bitmap(&[SYS_fcntl, SYS_flock]);
+    let mut i = 0;
+    while i < 8 {
+        map[i] &= !waiting[i];
+        i += 1;
+    }
+    map
+};
 
 /// All calls that may concern us.
 static WANTED: [u64; 8] = {
@@ -161,8 +174,12 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno_at };
+    // No signal handler, and no cancellation of the thread, in the midst of our work.
+    let short = has(&SHORT, call.nr) && fds::watched(call.args[0] as i32);
+    let critical = short.then(Critical::enter);
     // SAFETY: a system call that the program is making.
     let result = unsafe { answer(call.nr, &call.args) };
+    drop(critical);
     // SAFETY: as above.
     unsafe { *errno_at = saved };
     result

@@ -10,6 +10,7 @@ use crate::process::{in_vfork_child, leave_to_parent};
 use crate::{fds, runtime};
 use forebay_intercept::raw;
 use forebay_posix::{EXEC, Errno, Fail, Follow, Fs};
+use forebay_store::process::Critical;
 use rustix::fd::AsRawFd;
 use std::ffi::{CStr, CString};
 
@@ -156,6 +157,13 @@ fn add_preload(
     }
 }
 
+/// Runs `f` with signals kept out. They must not be kept out over exec itself: the new
+/// program would inherit that.
+fn guarded<T>(f: impl FnOnce() -> T) -> T {
+    let _critical = Critical::enter();
+    f()
+}
+
 /// execve and execveat.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let at = nr == libc::SYS_execveat;
@@ -168,7 +176,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let flags = if at { a[4] as i32 } else { 0 };
     // SAFETY: the program's own arguments; here and below.
     unsafe {
-        let mut env = environment(envp);
+        let mut env = guarded(|| environment(envp));
         let env_pointer = env.finish();
         let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && crate::stat::is_empty(path);
         let located = if by_descriptor {
@@ -263,7 +271,7 @@ unsafe fn exec_open(
         // SAFETY: passed on.
         return unsafe { exec_script(fs, open, line, path, argv, envp, depth) };
     }
-    let memory = match copy_to_memory(fs, open) {
+    let memory = match guarded(|| copy_to_memory(fs, open)) {
         Ok(fd) => fd,
         Err(e) => return errno(e),
     };

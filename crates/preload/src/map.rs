@@ -10,6 +10,7 @@ use crate::paths::{errno, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 use forebay_store::PAGE;
+use forebay_store::process::Critical;
 use rustix::fd::{AsRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 
@@ -62,6 +63,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(fd) else {
         return PASS;
     };
+    let _critical = Critical::enter();
     // SAFETY: the program's own arguments.
     value(unsafe { map_file(fs, open, a[0], a[1] as usize, prot, flags, a[5]) })
 }
@@ -206,6 +208,7 @@ pub unsafe fn munmap(a: &[i64; 6]) -> i64 {
 }
 
 fn release_within(start: u64, len: u64) {
+    let _critical = Critical::enter();
     let Some(fs) = crate::runtime::open_fs() else {
         return;
     };

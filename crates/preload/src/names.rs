@@ -4,6 +4,7 @@ use crate::fds;
 use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place, RenameMode};
+use forebay_store::process::Critical;
 use std::ffi::CString;
 use std::sync::atomic::Ordering::*;
 
@@ -285,6 +286,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
                     libc::RENAME_EXCHANGE => RenameMode::Exchange,
                     _ => return errno(Errno::INVAL),
                 };
+                let _once = Critical::enter();
                 match fs.rename_places(&source, &target, mode) {
                     Err(Errno::STALE) => {}
                     other => return value(other.map(|()| 0)),

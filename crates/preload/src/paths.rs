@@ -9,6 +9,7 @@ use crate::{fds, runtime};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
 use forebay_store::Store;
+use forebay_store::process::Critical;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -166,6 +167,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
                 ));
             }
             if has_dots(path) && contains(path, settings.mark) {
+                let _critical = Critical::enter();
                 let full = normalise(b"", path);
                 if let Some(rest) = under(settings.mount, &full) {
                     let rest = keep_end(rest, path);
@@ -226,6 +228,7 @@ fn relative_to_kernel(
     if !contains(path, settings.mark) {
         return Ok(Where::Kernel);
     }
+    let _critical = Critical::enter();
     let mut link = [0u8; 40];
     let name: &[u8] = match dirfd {
         None => b"/proc/self/cwd\0",
@@ -328,14 +331,24 @@ pub unsafe fn on_path(
     mut f: impl FnMut(&Fs, &Place) -> Result<i64, Errno>,
 ) -> i64 {
     let base = dirfd.map_or(libc::AT_FDCWD, |i| call.args[i] as i32);
+    // Dropped last: no signal handler runs while we work, nor a cancellation.
+    let mut critical = None;
     // SAFETY: the program's path.
-    match unsafe { locate(base, call.args[path]) } {
+    let located = unsafe { locate(base, call.args[path]) };
+    if matches!(located, Ok(Where::Pool(..) | Where::Descriptor(..))) {
+        critical = Some(Critical::enter());
+    }
+    match located {
         Ok(Where::Kernel) => PASS,
         Ok(Where::Pool(fs, base, p)) => match fs.at(base, &p, follow, |place| f(fs, place)) {
             Ok(value) => value,
             Err(Fail::Errno(e)) => errno(e),
-            // SAFETY: the program's own call, with the path it really means.
-            Err(Fail::Outside(to)) => unsafe { again_outside(call, dirfd, path, to) },
+            Err(Fail::Outside(to)) => {
+                // It may wait, as the program's own call would.
+                drop(critical);
+                // SAFETY: the program's own call, with the path it really means.
+                unsafe { again_outside(call, dirfd, path, to) }
+            }
         },
         Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
             match f(fs, &place_of_open(fs, open)) {

@@ -274,6 +274,7 @@ pub fn resume_after_exec(slot: u32) {
 /// Before the process ends: writes open files back at once instead of leaving it to the
 /// keeper.
 pub fn before_exit() {
+    let _critical = slots::Critical::enter();
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if in_vfork_child() {
