@@ -86,7 +86,7 @@ mod test {
         assert!(CALLS.load(Ordering::Relaxed) > before);
         let trace = TRACED.lock().unwrap().clone();
         assert!(
-            trace.contains("this_calls_close") && trace.contains("far::main"),
+            trace.contains("this_calls_close") && trace.contains("far::test::main"),
             "{trace}"
         );
         // A panic after all that: exceptions find the registered table beside the others.
