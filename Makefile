@@ -22,6 +22,7 @@ test:
 	$(MAKE) lint
 	cargo test --release --workspace
 	python3 tests/programs/run.py
+	python3 tests/pools/run.py -j 2
 
 demo:
 	examples/bowtie2/demo.sh

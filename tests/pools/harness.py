@@ -325,7 +325,8 @@ class Lines:
             if len(self.lines) >= n:
                 return True
             if self.process.poll() is not None and not self.thread.is_alive():
-                err = self.process.stderr.read().decode("utf-8", "replace")
+                pipe = self.process.stderr
+                err = pipe.read().decode("utf-8", "replace") if pipe else ""
                 raise Failed("a program ended early (%s): %s" % (self.process.returncode, err))
             return False
         wait_until(there, seconds, "%d lines of output" % n)

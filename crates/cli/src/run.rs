@@ -168,6 +168,7 @@ fn bring(
 /// Runs the program to its end, passing signals on to it.
 fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<ExitStatus, Fail> {
     let mut prepared = exec::prepare(pool, command)?;
+    relay.unblock_in(&mut prepared);
     let mut child = prepared
         .spawn()
         .map_err(|e| exec::cannot_start(&command[0], &e))?;

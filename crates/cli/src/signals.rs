@@ -1,18 +1,20 @@
 //! Signals of `forebay run`: passed on to the program, or the end of staging.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
 /// What ends a program politely.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Where signals go.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Relay {
     /// The program's process id while it runs.
     child: AtomicI32,
     /// A signal has come that no program took.
     stopped: AtomicBool,
+    /// The signal mask before: the program gets it.
+    before: OnceLock<libc::sigset_t>,
 }
 
 impl Relay {
@@ -31,7 +33,9 @@ impl Relay {
                     libc::sigaddset(&mut set, signal);
                 }
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            let _ = relay.before.set(before);
             set
         };
         let own = relay.clone();
@@ -60,6 +64,21 @@ impl Relay {
             // From the terminal it has reached the program already.
             // SAFETY: the child isn't waited for before `child` is reset.
             unsafe { libc::kill(child, signal) };
+        }
+    }
+
+    /// Has `command` start with the signal mask that this process was started with.
+    pub fn unblock_in(&self, command: &mut std::process::Command) {
+        use std::os::unix::process::CommandExt;
+        let Some(before) = self.before.get().copied() else {
+            return;
+        };
+        // SAFETY: only an async-signal-safe call, with a copy of its own.
+        unsafe {
+            command.pre_exec(move || {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+                Ok(())
+            });
         }
     }
 

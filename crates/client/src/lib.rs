@@ -116,6 +116,7 @@ impl Pool {
             Medium::create(&medium, spec.capacity).map_err(failed)?;
             if spec.kind != MediumKind::Memory {
                 config.write(&medium)?;
+                link_medium(dir, i, &medium)?;
             }
         }
         let records = config.records_dir(dir);
@@ -155,6 +156,10 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::open`].
     pub fn open_dir(dir: &Path) -> Result<Pool, PoolError> {
+        if !dir.exists() {
+            let name = dir.file_name().unwrap_or(dir.as_os_str());
+            return Err(PoolError::Absent(name.to_string_lossy().into_owned()));
+        }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| PoolError::Damaged {
             name: config.name.clone(),
@@ -171,6 +176,12 @@ impl Pool {
             media.push(medium.map_err(|e| damaged(&format!("medium {spec}"), e))?);
         }
         let records = config.records_dir(dir);
+        for shard in 0..config.shards {
+            // LMDB would make an empty one in place of one that is gone.
+            if !records.join(format!("{shard:02}")).exists() {
+                return Err(damaged("the records", Errno::NOENT));
+            }
+        }
         let store = Store::open(&dir.join("control"), &records, config.record_bytes, media)
             .map_err(|e| damaged("the control region", e))?;
         Ok(Pool {
@@ -291,9 +302,7 @@ impl Pool {
         }
         config::check_owner(&dir)?;
         end_keeper(&dir);
-        if let Ok(config) = PoolConfig::read(&dir) {
-            remove_everything(&config, &dir);
-        }
+        remove_linked_media(&dir);
         match std::fs::remove_dir_all(&dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
@@ -324,6 +333,9 @@ pub fn reopen(medium: &Path) -> Result<Pool, PoolError> {
     let made = (|| {
         Store::create_control(&dir.join("control"), config.shards)
             .map_err(|e| PoolError::io("can't make", &dir.join("control"), e))?;
+        for i in 0..config.media.len() {
+            link_medium(&dir, i, &config.medium_dir(&dir, i))?;
+        }
         config.write(&dir)?;
         let pool = Pool::open_dir(&dir)?;
         let failed = |e| PoolError::io("can't read the records", &config.records_dir(&dir), e);
@@ -336,6 +348,29 @@ pub fn reopen(medium: &Path) -> Result<Pool, PoolError> {
         let _ = std::fs::remove_dir_all(&dir);
     }
     made
+}
+
+/// Links a pool's directory to that of a `files` medium, so that it is found even if
+/// pool.json should be lost.
+fn link_medium(dir: &Path, i: usize, medium: &Path) -> Result<(), PoolError> {
+    let link = dir.join(format!("medium-{i}"));
+    rustix::fs::symlink(medium, &link).map_err(|e| PoolError::io("can't make", &link, e))
+}
+
+/// Removes the directories in other file systems that a pool's directory links to.
+fn remove_linked_media(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for link in entries.flatten().map(|e| e.path()) {
+        let Ok(medium) = std::fs::read_link(&link) else {
+            continue;
+        };
+        let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("forebay-");
+        if medium.file_name().is_some_and(ours) && config::check_owner(&medium).is_ok() {
+            let _ = std::fs::remove_dir_all(&medium);
+        }
+    }
 }
 
 fn remove_everything(config: &PoolConfig, dir: &Path) {

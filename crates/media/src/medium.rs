@@ -65,6 +65,9 @@ impl Medium {
         let cells = (capacity / CELL as u64) as usize;
         let map = Region::open(&dir.join("map"), Cells::map_len(cells))?;
         let cells = Cells::open(map, index as u8, cells).map_err(|_| Errno::INVAL)?;
+        if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells.count() * CELL {
+            return Err(Errno::NODATA);
+        }
         let windows = (cells.count() * CELL).div_ceil(WINDOW);
         Ok(Medium {
             kind,
@@ -320,7 +323,11 @@ impl Medium {
     pub fn sync(&self) -> Result<()> {
         match self.kind {
             MediumKind::Memory => Ok(()),
-            MediumKind::Files(_) => rustix::fs::fdatasync(self.file()?),
+            MediumKind::Files(_) => {
+                rustix::fs::fdatasync(self.file()?)?;
+                // The map too: what isn't known to be initialised reads as zero.
+                rustix::fs::fdatasync(open_rw(&self.segment.with_file_name("map"))?)
+            }
         }
     }
 

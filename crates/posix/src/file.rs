@@ -90,19 +90,25 @@ impl Fs {
         let live = self.check_access(open, true)?;
         let store = self.store();
         let o = store.open_file(open);
-        let append = o.flags.load(Relaxed) as i32 & libc::O_APPEND != 0;
+        let flags = o.flags.load(Relaxed) as i32;
+        let append = flags & libc::O_APPEND != 0;
+        let finish = |n| match flags & libc::O_DSYNC {
+            0 => Ok(n),
+            // O_SYNC contains O_DSYNC: here they are the same.
+            _ => store.sync(live).map(|()| n),
+        };
         if let Some(offset) = offset {
             // Linux appends even with an offset if the file was opened so.
             let offset = (!append).then_some(offset);
             // SAFETY: passed on.
-            return unsafe { store.write_at(live, offset, from, len).map(|(_, n)| n) };
+            return finish(unsafe { store.write_at(live, offset, from, len)?.1 });
         }
         let _lock = store.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         // SAFETY: passed on.
         let (at, n) = unsafe { store.write_at(live, offset, from, len)? };
         o.offset.store(at + n as u64, Release);
-        Ok(n)
+        finish(n)
     }
 
     /// Writes at the end of the file, whatever the open flags (pwritev2's RWF_APPEND).
@@ -286,7 +292,8 @@ impl Fs {
             .checked_sub(1)
         {
             Some(live) => self.store().sync(live),
-            None => Ok(()),
+            // A directory: its entries are records.
+            None => self.store().sync_entries(),
         }
     }
 

@@ -72,6 +72,10 @@ unsafe fn environment(envp: i64) -> Strings {
     let Some(settings) = runtime::settings() else {
         return env;
     };
+    if leads_elsewhere(&env, settings) {
+        env.pointers.retain(|&p| !is_variable(p, runtime::SLOT));
+        return env;
+    }
     let mut slot = None;
     if let Some(fs) = runtime::open_fs() {
         let store = fs.store();
@@ -82,12 +86,6 @@ unsafe fn environment(envp: i64) -> Strings {
                 .flatten()
         });
     }
-    // SAFETY: C strings of the environment.
-    let starts = |p: i64, name: &CStr| unsafe {
-        let text = CStr::from_ptr(p as *const libc::c_char).to_bytes();
-        text.strip_prefix(name.to_bytes())
-            .is_some_and(|rest| rest.first() == Some(&b'='))
-    };
     let join = |name: &CStr, value: &[u8]| {
         let mut text = name.to_bytes().to_vec();
         text.push(b'=');
@@ -108,25 +106,45 @@ unsafe fn environment(envp: i64) -> Strings {
         wanted.push((runtime::SLOT, number.as_bytes()));
     }
     if number.is_none() {
-        env.pointers.retain(|&p| !starts(p, runtime::SLOT));
+        env.pointers.retain(|&p| !is_variable(p, runtime::SLOT));
     }
     for (name, value) in wanted {
         let text = join(name, value);
         let pointer = env.own(text);
-        match env.pointers.iter_mut().find(|p| starts(**p, name)) {
+        match env.pointers.iter_mut().find(|p| is_variable(**p, name)) {
             Some(place) => *place = pointer,
             None => env.pointers.push(pointer),
         }
     }
-    add_preload(&mut env, settings, starts, join);
+    add_preload(&mut env, settings, join);
     env
+}
+
+/// Whether an environment string sets the variable `name`.
+fn is_variable(text: i64, name: &CStr) -> bool {
+    value_of(text, name).is_some()
+}
+
+/// The value that an environment string gives the variable `name`.
+fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
+    // SAFETY: a C string of the environment, which stays for the call.
+    let text = unsafe { CStr::from_ptr(text as *const libc::c_char) }.to_bytes();
+    text.strip_prefix(name.to_bytes())?.strip_prefix(b"=")
+}
+
+/// Whether the new program is to use another pool, or (the command line itself) none:
+/// then its environment is its own business.
+fn leads_elsewhere(env: &Strings, settings: &runtime::Settings) -> bool {
+    env.pointers.iter().any(|&p| {
+        is_variable(p, runtime::BARE)
+            || value_of(p, runtime::DIR).is_some_and(|dir| dir != settings.dir.to_bytes())
+    })
 }
 
 /// Makes sure that LD_PRELOAD names this library; a program may have put others there.
 fn add_preload(
     env: &mut Strings,
     settings: &runtime::Settings,
-    starts: impl Fn(i64, &CStr) -> bool,
     join: impl Fn(&CStr, &[u8]) -> CString,
 ) {
     let ours = settings.preload.to_bytes();
@@ -137,7 +155,7 @@ fn add_preload(
     let place = env
         .pointers
         .iter()
-        .position(|&p| starts(p, runtime::PRELOAD));
+        .position(|&p| is_variable(p, runtime::PRELOAD));
     let value = match place {
         None => ours.to_vec(),
         Some(i) => {

@@ -9,7 +9,7 @@ use crate::{locks, process, runtime};
 use forebay_intercept::raw;
 use forebay_posix::Fs;
 use forebay_store::{Errno, MAX_FDS, Store};
-use rustix::fd::IntoRawFd;
+use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
 
@@ -63,7 +63,16 @@ pub fn protect_internal() {
     forebay_media::internal().into_iter().for_each(watch);
 }
 
-fn placeholder(fs: &Fs) -> Result<i32, Errno> {
+/// The next one is opened anew.
+pub fn forget_placeholder() {
+    PLACEHOLDER.store(-1, Release);
+}
+
+/// The descriptor whose duplicates stand for files of the pool.
+///
+/// # Errors
+/// What open says.
+pub fn placeholder(fs: &Fs) -> Result<i32, Errno> {
     let fd = PLACEHOLDER.load(Acquire);
     if fd >= 0 {
         return Ok(fd);
@@ -80,6 +89,28 @@ fn placeholder(fs: &Fs) -> Result<i32, Errno> {
         Ok(_) => Ok(new),
         // Two threads at once: one descriptor more does no harm.
         Err(other) => Ok(other),
+    }
+}
+
+/// Takes out of the table, in a child or after exec, what the kernel doesn't have: what
+/// exec has closed, and what another thread closed between our copying the table and the
+/// kernel's copying its own (the number may stand for something else by now).
+pub fn drop_strangers(fs: &Fs) {
+    let store = fs.store();
+    let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
+        return;
+    };
+    for fd in 0..store.fds_end() as i32 {
+        if store.fd_get(fd).is_none() {
+            continue;
+        }
+        // SAFETY: only asks the kernel; no such descriptor is an error.
+        let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+        if there.is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
+            watch(fd);
+        } else if let Ok(Some(open)) = store.fd_set(fd, None) {
+            let _ = store.open_release(open);
+        }
     }
 }
 

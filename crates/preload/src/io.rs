@@ -46,6 +46,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
+    const SYNC: i64 = (libc::RWF_DSYNC | libc::RWF_SYNC) as i64;
     const KNOWN: i64 =
         (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND)
             as i64;
@@ -71,7 +72,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     // One piece of data: a vector is written as a whole, like any other write.
     if writing && parts.len() > 1 {
         let total: usize = parts.iter().map(|p| p.iov_len).sum();
-        if total <= PIECE {
+        if total <= PIECE && flags & SYNC == 0 {
             let mut joined = Vec::with_capacity(total);
             for p in parts.iter().filter(|p| p.iov_len > 0) {
                 // SAFETY: see read.
@@ -117,6 +118,9 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             }
             .map(|n| n as i64)
         });
+    }
+    if writing && flags & SYNC != 0 {
+        return value(fs.sync_open(open).map(|()| done));
     }
     done
 }

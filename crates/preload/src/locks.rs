@@ -75,7 +75,8 @@ pub fn after_fork_in_child() {
 /// When a descriptor of `open` has been closed: POSIX drops all locks that the process has
 /// on the file; those of the description go with its last descriptor.
 pub fn on_close(fs: &Fs, open: u32) {
-    if !ANY.load(Acquire) {
+    // A vfork child shares our table, but not our descriptors.
+    if !ANY.load(Acquire) || crate::process::in_vfork_child() {
         return;
     }
     let o = fs.store().open_file(open);

@@ -7,7 +7,7 @@
 //! finds the slot by its number in the environment.
 
 use crate::{fds, paths, runtime};
-use forebay_intercept::{Call, raw};
+use forebay_intercept::Call;
 use forebay_store::process as slots;
 use forebay_store::{Errno, Store};
 use std::cell::Cell;
@@ -103,6 +103,9 @@ fn shares_memory(flags: u64) -> bool {
 /// Before fork and the like.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
     let flags = clone_flags(call);
+    if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !in_vfork_child() {
+        runtime::open_all();
+    }
     prepare_child(flags);
     if !shares_memory(flags) {
         crate::alloc::before_fork();
@@ -139,22 +142,19 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
         .process(slot as usize)
         .fds_end
         .store(end as u32, Release);
+    // Other threads may open and close meanwhile.
     for (from, to) in from.fds[..end].iter().zip(&to.fds) {
-        let open = from.load(Acquire);
-        if open != 0 {
-            store.open_retain(open - 1);
-        }
-        if to.load(Relaxed) != open {
-            to.store(open, Release);
+        match store.open_retain_at(from) {
+            Some(open) => to.store(open + 1, Release),
+            None if to.load(Relaxed) != 0 => to.store(0, Release),
+            None => {}
         }
     }
     for (from, to) in from.maps.iter().zip(&to.maps) {
-        let open = from.open.load(Acquire);
-        if open != 0 {
-            store.open_retain(open - 1);
+        if let Some(open) = store.open_retain_at(&from.open) {
             to.address.store(from.address.load(Relaxed), Relaxed);
             to.len.store(from.len.load(Relaxed), Relaxed);
-            to.open.store(open, Release);
+            to.open.store(open + 1, Release);
         }
     }
     to.cwd.store(from.cwd.load(Acquire), Release);
@@ -189,9 +189,13 @@ fn begin_vfork_child() {
         store.borrow_later();
         return;
     }
+    store.between_slots();
     slots::claim(store.control(), slot);
     match store.map_area(slot) {
-        Ok(area) => store.lend(slot, area),
+        Ok(area) => {
+            store.lend(slot, area);
+            fds::drop_strangers(fs);
+        }
         Err(_) => store.borrow_later(),
     }
 }
@@ -204,9 +208,12 @@ fn begin_forked_child() {
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if slot != NONE {
+        store.between_slots();
         slots::claim(store.control(), slot);
         // Without its area the child sees no descriptors of the pool, and says EBADF.
         let _ = store.adopt(slot);
+        store.end_lending();
+        fds::drop_strangers(fs);
     }
 }
 
@@ -216,6 +223,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
         if let Some(fs) = runtime::open_fs() {
             fs.store().end_lending();
         }
+        runtime::forget_childs();
         let left = LEFT_BY_CHILD.with(|l| l.replace(std::ptr::null_mut()));
         if !left.is_null() {
             // SAFETY: made by into_raw in leave_to_parent; the child is gone.
@@ -248,26 +256,7 @@ pub fn resume_after_exec(slot: u32) {
             let _ = store.open_release(open);
         }
     }
-    for fd in 0..store.fds_end() as i32 {
-        if store.fd_get(fd).is_none() {
-            continue;
-        }
-        // SAFETY: asks the kernel for a flag.
-        let flags = unsafe {
-            raw(
-                libc::SYS_fcntl,
-                [i64::from(fd), i64::from(libc::F_GETFD), 0, 0, 0, 0],
-            )
-        };
-        if flags < 0 {
-            // Close-on-exec has closed it.
-            if let Ok(Some(open)) = store.fd_set(fd, None) {
-                let _ = store.open_release(open);
-            }
-        } else {
-            fds::watch(fd);
-        }
-    }
+    fds::drop_strangers(fs);
     paths::note_cwd(area.cwd.load(Acquire) != 0);
 }
 

@@ -4,6 +4,7 @@ use crate::{dispatch, fds, process};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
+use forebay_store::process::Critical;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -15,13 +16,15 @@ pub const MOUNT: &CStr = c"FOREBAY_MOUNT";
 /// The process's slot, handed over exec.
 pub const SLOT: &CStr = c"FOREBAY_SLOT";
 pub const PRELOAD: &CStr = c"LD_PRELOAD";
+/// Set by the command line for itself: it wants no interception.
+pub const BARE: &CStr = c"FOREBAY_CLI_BARE";
 
 /// What `start` read from the environment. Leaked: lives as long as the process.
 pub struct Settings {
     pub dir: &'static CStr,
     pub mount: &'static [u8],
-    /// The first component of the mount prefix: a path that doesn't contain it can't lead
-    /// into the pool.
+    /// The last component of the mount prefix: a path that leads into the pool without
+    /// starting with the prefix contains it.
     pub mark: &'static [u8],
     /// LD_PRELOAD as this process was started with.
     pub preload: &'static CStr,
@@ -30,6 +33,8 @@ pub struct Settings {
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 static FS: AtomicPtr<Fs> = AtomicPtr::new(std::ptr::null_mut());
 static OPENING: process::ProcessLock = process::ProcessLock::new();
+/// The pool was opened by a vfork child, in our memory.
+static OPENED_BY_CHILD: AtomicBool = AtomicBool::new(false);
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// A copy of an environment variable that lives as long as the process.
@@ -60,7 +65,7 @@ pub fn start() {
     if mount.first() != Some(&b'/') {
         return;
     }
-    let mark = mount[1..].split(|&b| b == b'/').next().unwrap_or(b"");
+    let mark = mount.rsplit(|&b| b == b'/').next().unwrap_or(b"");
     let preload = variable(PRELOAD).unwrap_or(c"");
     let settings = Box::new(Settings {
         dir,
@@ -127,6 +132,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
         Ok(pool) => {
             let fs = Box::leak(Box::new(Fs::new(Arc::new(pool))));
             FS.store(fs, Release);
+            OPENED_BY_CHILD.store(process::in_vfork_child(), Release);
             fds::protect_internal();
             Ok(fs)
         }
@@ -134,6 +140,26 @@ pub fn fs() -> Result<&'static Fs, Errno> {
             complain(&format!("{}: {e}", text(settings.mount)));
             Err(Errno::NOTCONN)
         }
+    }
+}
+
+/// Opens whatever of the pool would otherwise be opened when it is first needed: before a
+/// vfork, whose child shares our memory but not our descriptors.
+pub fn open_all() {
+    if let Some(fs) = open_fs() {
+        let _critical = Critical::enter();
+        // What can't be opened now fails in the child as it would here.
+        let _ = fs.store().open_all();
+        let _ = fds::placeholder(fs);
+    }
+}
+
+/// After a vfork: if it was the child that opened the pool, its descriptors went with it.
+/// The pool is opened anew when it is needed.
+pub fn forget_childs() {
+    if OPENED_BY_CHILD.swap(false, AcqRel) {
+        FS.store(std::ptr::null_mut(), Release);
+        fds::forget_placeholder();
     }
 }
 

@@ -29,7 +29,7 @@ pub const NAME_MAX: usize = 255;
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
-pub const MAX_EXTENTS: usize = 16;
+pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
 const MAGIC: u64 = 0x3130_4c54_4359_4246; // "FBYCTL01"
 const BUCKETS: usize = 32_768;

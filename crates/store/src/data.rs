@@ -12,7 +12,7 @@
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::Critical;
-use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
+use crate::record::{ChunkMap, FEW_EXTENTS, INLINE_MAX, Inode, Key, tail};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
 use forebay_media::{CELL_PAGES, Extent, PAGE};
@@ -49,7 +49,7 @@ struct CacheEntry {
     id: AtomicU64,
     chunk: AtomicU64,
     moved: AtomicU64,
-    extents: [AtomicU64; MAX_EXTENTS],
+    extents: [AtomicU64; FEW_EXTENTS],
 }
 
 impl ExtentCache {
@@ -90,8 +90,10 @@ impl ExtentCache {
     fn put(&self, id: u64, index: u32, chunk: u64, moved: u64, map: &ChunkMap) {
         let e = self.place(id, chunk);
         let version = e.version.load(Relaxed);
-        // Somebody else writes this entry: theirs is as good.
-        if !version.is_multiple_of(2)
+        // Somebody else writes this entry: theirs is as good. A splintered chunk's extents
+        // don't fit.
+        if map.extents().len() > FEW_EXTENTS
+            || !version.is_multiple_of(2)
             || e.version
                 .compare_exchange(version, version + 1, AcqRel, Relaxed)
                 .is_err()
@@ -102,7 +104,7 @@ impl ExtentCache {
         e.index.store(index, Relaxed);
         e.chunk.store(chunk, Relaxed);
         e.moved.store(moved, Relaxed);
-        for i in 0..MAX_EXTENTS {
+        for i in 0..FEW_EXTENTS {
             let extent = map.extents().get(i).copied().unwrap_or(Extent::NONE);
             e.extents[i].store(extent.0, Relaxed);
         }
@@ -222,8 +224,9 @@ impl Store {
         } else {
             let id = ObjectId(live.id.load(Relaxed));
             let shard = self.shard_of(id);
-            let stored = self.write(self.object_set(id), Need::Bytes(256), |w| {
-                w.put(shard, &Key::chunk(id, chunk), &map.encode())
+            let bytes = map.encode();
+            let stored = self.write(self.object_set(id), Need::Bytes(bytes.len()), |w| {
+                w.put(shard, &Key::chunk(id, chunk), &bytes)
             });
             if let Err(e) = stored {
                 self.free_extents(added);
@@ -755,7 +758,7 @@ impl Store {
             } else {
                 let (chunk, keep) = (size / CHUNK, pages(size % CHUNK));
                 if chunk == 0 {
-                    let mut m = map;
+                    let mut m = map.clone();
                     m.truncate(keep, |e| freed.push(e));
                     // Another extent must fit when the file grows again.
                     if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
@@ -778,7 +781,7 @@ impl Store {
         let gone: usize = freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
         let _in_flight = self.in_flight();
-        let written = self.write(self.object_set(id), Need::Bytes(0), |w| {
+        let written = self.write(self.object_set(id), Need::Bytes(4096), |w| {
             let key = Key::inode(id);
             let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
             let (mut inode, old_tail) = Inode::decode(record).ok_or(Errno::IO)?;
@@ -842,6 +845,15 @@ impl Store {
         for m in self.media() {
             m.sync()?;
         }
+        self.sync_entries()
+    }
+
+    /// Makes the records durable, if they lie on anything that is: only where no medium is
+    /// memory.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    pub fn sync_entries(&self) -> Result<()> {
         if self
             .media()
             .iter()

@@ -50,6 +50,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Not attached.
 const NO_SLOT: u32 = u32::MAX;
+/// A thread that is between slots: what it opens and closes itself is none of the table's
+/// business.
+const BETWEEN: u32 = u32::MAX - 2;
 /// A vfork child that gets a slot when it first needs one.
 const BORROW_LATER: u32 = u32::MAX - 1;
 
@@ -171,6 +174,7 @@ impl Store {
     pub fn me(&self) -> Result<u32> {
         match BORROWED.with(Cell::get).0 {
             NO_SLOT => {}
+            BETWEEN => return Err(Errno::AGAIN),
             BORROW_LATER => return self.borrow_now(),
             borrowed => return Ok(borrowed),
         }
@@ -193,8 +197,11 @@ impl Store {
         if slot != NO_SLOT {
             return Ok(slot);
         }
-        let slot = process::attach(&self.control)?;
-        self.adopt(slot)?;
+        self.between_slots();
+        let slot = process::attach(&self.control);
+        let slot = slot.and_then(|slot| self.adopt(slot).map(|()| slot));
+        self.end_lending();
+        let slot = slot?;
         self.wait_for_order(slot)?;
         self.control.wake_keeper();
         Ok(slot)
@@ -269,6 +276,12 @@ impl Store {
         BORROWED.with(|b| b.set((slot, area)));
     }
 
+    /// Until [`Store::lend`] or [`Store::end_lending`], this thread has no slot at all: it
+    /// is about to get one, and must not touch another process's table meanwhile.
+    pub fn between_slots(&self) {
+        BORROWED.with(|b| b.set((BETWEEN, std::ptr::null_mut())));
+    }
+
     /// As [`Store::lend`], with a slot that is only taken when it is needed.
     pub fn borrow_later(&self) {
         BORROWED.with(|b| b.set((BORROW_LATER, std::ptr::null_mut())));
@@ -277,8 +290,12 @@ impl Store {
     #[cold]
     fn borrow_now(&self) -> Result<u32> {
         let _critical = Critical::enter();
-        let slot = process::attach(&self.control)?;
-        self.lend(slot, self.map_area(slot)?);
+        self.between_slots();
+        let lent = process::attach(&self.control)
+            .and_then(|slot| Ok((slot, self.map_area(slot)?)))
+            .inspect_err(|_| self.borrow_later());
+        let (slot, area) = lent?;
+        self.lend(slot, area);
         self.wait_for_order(slot)?;
         self.control.wake_keeper();
         Ok(slot)
@@ -287,7 +304,7 @@ impl Store {
     /// The slot lent to the vfork child on this thread, if it has one.
     pub fn lent(&self) -> Option<u32> {
         match BORROWED.with(Cell::get).0 {
-            NO_SLOT | BORROW_LATER => None,
+            NO_SLOT | BORROW_LATER | BETWEEN => None,
             slot => Some(slot),
         }
     }
@@ -304,6 +321,17 @@ impl Store {
 
     fn after_detach(&self) {
         self.slot.store(NO_SLOT, Release);
+    }
+
+    /// Opens all record files and segments now.
+    ///
+    /// # Errors
+    /// What open and mmap say.
+    pub fn open_all(&self) -> Result<()> {
+        for env in &self.envs {
+            drop(env.snapshot()?);
+        }
+        self.media.iter().try_for_each(|m| m.file().map(|_| ()))
     }
 
     /// In a forked child, before anything else: nothing of the parent's may be used.

@@ -6,7 +6,7 @@ use crate::lock::Acquired;
 use crate::process::{Critical, identity};
 use crate::{ObjectId, Store};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// The lock of an open file description, held.
 pub struct OpenLock<'a> {
@@ -102,6 +102,25 @@ impl Store {
     /// One more descriptor.
     pub fn open_retain(&self, index: u32) {
         self.open_file(index).refs.fetch_add(1, AcqRel);
+    }
+
+    /// One more descriptor, if `place` (an entry of a table that others may change meanwhile)
+    /// refers to a description now: which one.
+    pub fn open_retain_at(&self, place: &AtomicU32) -> Option<u32> {
+        loop {
+            let index = place.load(Acquire).checked_sub(1)?;
+            let refs = &self.open_file(index).refs;
+            let more = |n: u32| (n > 0).then_some(n + 1);
+            // Without users it is no description: its place in the table is about to go.
+            if refs.fetch_update(AcqRel, Acquire, more).is_err() {
+                std::hint::spin_loop();
+                continue;
+            }
+            if place.load(Acquire) == index + 1 {
+                return Some(index);
+            }
+            let _ = self.open_release(index);
+        }
     }
 
     /// One descriptor less; the last one ends the description.

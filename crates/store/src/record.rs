@@ -16,6 +16,7 @@
 use crate::control::{MAX_EXTENTS, NAME_MAX};
 use forebay_media::Extent;
 use forebay_placement::ObjectId;
+use smallvec::SmallVec;
 
 /// Files up to this many bytes are kept inside their record.
 pub const INLINE_MAX: usize = 1024;
@@ -224,26 +225,18 @@ impl Inode {
     }
 }
 
-/// The extents of one chunk: they cover it from its start on, without gaps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChunkMap {
-    len: usize,
-    extents: [Extent; MAX_EXTENTS],
-}
+/// The extents of one chunk: they cover it from its start on, without gaps. Usually a
+/// few; as many as pages where the medium has splintered.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 
-impl Default for ChunkMap {
-    fn default() -> Self {
-        ChunkMap {
-            len: 0,
-            extents: [Extent::NONE; MAX_EXTENTS],
-        }
-    }
-}
+/// So many extents need no memory of their own.
+pub const FEW_EXTENTS: usize = 16;
 
 impl ChunkMap {
     /// The extents in order.
     pub fn extents(&self) -> &[Extent] {
-        &self.extents[..self.len]
+        &self.0
     }
 
     /// Pages covered.
@@ -253,11 +246,10 @@ impl ChunkMap {
 
     /// Adds an extent at the end; false if there is no place for one more.
     pub fn push(&mut self, e: Extent) -> bool {
-        if self.len == MAX_EXTENTS {
+        if self.0.len() == MAX_EXTENTS {
             return false;
         }
-        self.extents[self.len] = e;
-        self.len += 1;
+        self.0.push(e);
         true
     }
 

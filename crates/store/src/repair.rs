@@ -49,7 +49,7 @@ impl Store {
         let (last, keep) = (size / chunk, (size % chunk).div_ceil(PAGE as u64) as usize);
         let mut first = self.first_chunk(live);
         let mut freed: Vec<Extent> = Vec::new();
-        let mut end_map = first;
+        let mut end_map = first.clone();
         let mut pages = 0;
         let _in_flight = self.in_flight();
         self.write(self.object_set(id), Need::Removal, |w| {
@@ -62,7 +62,7 @@ impl Store {
                         let n = n.try_into().map_or(0, u64::from_be_bytes);
                         let map = ChunkMap::decode(value).unwrap_or_default();
                         if n == last {
-                            cut = Some(map);
+                            cut = Some(map.clone());
                             end_map = map;
                         } else if n < last || mapped {
                             pages += map.pages();
@@ -94,7 +94,7 @@ impl Store {
         live.pages.store((pages + first.pages()) as u64, Relaxed);
         self.free_extents(freed);
         // Bytes behind the end, in the last page or (mapped) in all that follow.
-        let map = if last == 0 { first } else { end_map };
+        let map = if last == 0 { &first } else { &end_map };
         let to = if mapped {
             map.pages() * PAGE
         } else {
