@@ -6,7 +6,7 @@ use crate::{Extent, MediumKind, PAGE, fd};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
     AtomicI32, AtomicPtr,
@@ -329,19 +329,6 @@ impl Medium {
                 rustix::fs::fdatasync(open_rw(&self.segment.with_file_name("map"))?)
             }
         }
-    }
-
-    /// Touches the reserved part of a `memory` segment's page tables ahead of use.
-    ///
-    /// # Errors
-    /// What madvise says.
-    pub fn prefault(&self, cell: usize) -> Result<()> {
-        if self.is_memory() && cell < self.cells.reserved() {
-            let at = self.address(cell * CELL)?;
-            // SAFETY: inside the mapping; populating changes no content.
-            unsafe { rustix::mm::madvise(at.cast(), CELL, Advice::LinuxPopulateWrite)? };
-        }
-        Ok(())
     }
 
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) -> Result<()> {
