@@ -12,12 +12,12 @@
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::Critical;
-use crate::record::{ChunkMap, FEW_EXTENTS, INLINE_MAX, Inode, Key, tail};
+use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
 use forebay_media::{CELL_PAGES, Extent, PAGE};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{Ordering::*, fence};
 
 /// Size of a chunk in bytes.
 pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
@@ -31,85 +31,6 @@ pub struct MapPiece {
     /// Byte offset in the medium's segment.
     pub segment_offset: u64,
     pub len: usize,
-}
-
-/// Extents of recently used chunks, per process. An entry is valid for one use of a live
-/// entry (`index`) at one value of its `moved` counter.
-pub(crate) struct ExtentCache {
-    entries: Box<[CacheEntry]>,
-}
-
-const CACHE_ENTRIES: usize = 1024;
-
-#[derive(Default)]
-struct CacheEntry {
-    /// Odd while the entry is written.
-    version: AtomicU32,
-    index: AtomicU32,
-    id: AtomicU64,
-    chunk: AtomicU64,
-    moved: AtomicU64,
-    extents: [AtomicU64; FEW_EXTENTS],
-}
-
-impl ExtentCache {
-    pub fn new() -> ExtentCache {
-        ExtentCache {
-            entries: (0..CACHE_ENTRIES).map(|_| CacheEntry::default()).collect(),
-        }
-    }
-
-    fn place(&self, id: u64, chunk: u64) -> &CacheEntry {
-        let h =
-            (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.entries[(h >> 40) as usize % CACHE_ENTRIES]
-    }
-
-    fn get(&self, id: u64, index: u32, chunk: u64, moved: u64) -> Option<ChunkMap> {
-        let e = self.place(id, chunk);
-        let version = e.version.load(Acquire);
-        if !version.is_multiple_of(2)
-            || e.id.load(Relaxed) != id
-            || e.index.load(Relaxed) != index
-            || e.chunk.load(Relaxed) != chunk
-            || e.moved.load(Relaxed) != moved
-        {
-            return None;
-        }
-        let mut map = ChunkMap::default();
-        for extent in &e.extents {
-            match Extent(extent.load(Relaxed)) {
-                Extent::NONE => break,
-                extent => _ = map.push(extent),
-            }
-        }
-        fence(Acquire);
-        (e.version.load(Relaxed) == version).then_some(map)
-    }
-
-    fn put(&self, id: u64, index: u32, chunk: u64, moved: u64, map: &ChunkMap) {
-        let e = self.place(id, chunk);
-        let version = e.version.load(Relaxed);
-        // Somebody else writes this entry: theirs is as good. A splintered chunk's extents
-        // don't fit.
-        if map.extents().len() > FEW_EXTENTS
-            || !version.is_multiple_of(2)
-            || e.version
-                .compare_exchange(version, version + 1, AcqRel, Relaxed)
-                .is_err()
-        {
-            return;
-        }
-        e.id.store(id, Relaxed);
-        e.index.store(index, Relaxed);
-        e.chunk.store(chunk, Relaxed);
-        e.moved.store(moved, Relaxed);
-        for i in 0..FEW_EXTENTS {
-            let extent = map.extents().get(i).copied().unwrap_or(Extent::NONE);
-            e.extents[i].store(extent.0, Relaxed);
-        }
-        e.version.store(version + 2, Release);
-    }
 }
 
 /// Pages needed for `bytes` bytes.

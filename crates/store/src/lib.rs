@@ -15,6 +15,7 @@ mod attributes;
 pub mod control;
 mod data;
 mod dirs;
+mod extent_cache;
 mod flock;
 mod fsck;
 mod live;
@@ -41,7 +42,7 @@ pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
 
 use control::{AREA_LEN, Control, ProcessArea};
-use data::ExtentCache;
+use extent_cache::ExtentCache;
 use lmdb::Env;
 use process::Critical;
 use std::cell::Cell;

@@ -355,19 +355,7 @@ impl Store {
             self.remove_chunks(w, id, 1, freed)?;
         }
         if attributes {
-            let mut keys = Vec::new();
-            w.scan(shard, &Key::attribute(id, b""), |key, _| {
-                match parse_key(key) {
-                    Some((b'A', of, _)) if of == id => {
-                        keys.push(key.to_vec());
-                        true
-                    }
-                    _ => false,
-                }
-            })?;
-            for key in keys {
-                w.del(shard, &key)?;
-            }
+            self.remove_range(w, &Key::attribute(id, b""), |_| ())?;
         }
         Ok(())
     }
@@ -380,19 +368,31 @@ impl Store {
         from: u64,
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
+        self.remove_range(w, &Key::chunk(id, from), |value| {
+            if let Some(map) = ChunkMap::decode(value) {
+                freed.extend_from_slice(map.extents());
+            }
+        })
+    }
+
+    /// Removes the records from `first` on that have its tag and object; `each` sees their
+    /// values before.
+    fn remove_range(
+        &self,
+        w: &mut Write<'_>,
+        first: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let (tag, id, _) = parse_key(first).ok_or(Errno::INVAL)?;
         let shard = self.shard_of(id);
         let mut keys = Vec::new();
-        w.scan(shard, &Key::chunk(id, from), |key, value| {
-            match parse_key(key) {
-                Some((b'X', of, _)) if of == id => {
-                    if let Some(map) = ChunkMap::decode(value) {
-                        freed.extend_from_slice(map.extents());
-                    }
-                    keys.push(key.to_vec());
-                    true
-                }
-                _ => false,
+        w.scan(shard, first, |key, value| {
+            let same = parse_key(key).is_some_and(|(t, of, _)| (t, of) == (tag, id));
+            if same {
+                each(value);
+                keys.push(key.to_vec());
             }
+            same
         })?;
         for key in keys {
             w.del(shard, &key)?;
