@@ -327,7 +327,9 @@ def killed_keeper(t):
     hidden.wait()
     wait_until(lambda: t.used("p") < 2 << 20, 6, "an unlinked file to go with its dead program")
     # Two at the same time: one keeper, not two.
-    kill(t.keeper("p"))
+    keeper = t.keeper("p")
+    kill(keeper)
+    wait_until(lambda: not alive(keeper), 5, "the killed keeper to be gone")
     both = [t.start([t.forebay, "up", "--reopen", "--pool", "p"]) for _ in range(4)]
     for b in both:
         t.finish(b, rc=(0, 1))

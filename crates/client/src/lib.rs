@@ -405,7 +405,8 @@ fn keeper_pid(dir: &Path) -> Option<u32> {
     let file = dir.join("keeper.pid");
     let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
     // The lock goes with the keeper, so a number left behind deceives nobody.
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+    // Shared: those who only look don't keep each other, or a starting keeper, out for long.
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => std::fs::read_to_string(&file).ok()?.trim().parse().ok(),
         _ => None,
     }
