@@ -1,7 +1,8 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
 //! It keeps some room reserved ahead of use (first touches of memory are slow), and
-//! releases what dead processes held. While nobody is attached it sleeps without waking.
+//! releases what dead processes held. While nobody is attached it sleeps, and looks once a
+//! minute whether the pool is still there.
 //! Without it the pool works on, only slower and without cleaning up.
 
 use crate::{Pool, PoolError};
@@ -18,6 +19,11 @@ use std::time::Duration;
 const AHEAD: u64 = 256 << 20;
 const CELL: u64 = 1 << 20;
 const TICK: Duration = Duration::from_millis(100);
+/// How long it sleeps at most: it must notice that the pool's directory was removed by hand.
+const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
 const QUIET_TICK: Duration = Duration::from_secs(1);
 
 /// Runs the keeper of the pool in `dir` until the pool is removed or the process is
@@ -73,7 +79,7 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce()) -> Result<(), PoolError> {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {
             header.keeper_sleeps.store(1, SeqCst);
-            let _ = futex::wait(&header.activity, futex::Flags::empty(), seen, None);
+            let _ = futex::wait(&header.activity, futex::Flags::empty(), seen, Some(&IDLE));
             header.keeper_sleeps.store(0, SeqCst);
         }
     }
