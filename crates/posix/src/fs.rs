@@ -149,7 +149,7 @@ impl Fs {
     }
 
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
-        self.simple(path, false, |p| self.make_node(p, mode, rdev))
+        self.simple(path, false, |p| self.make_node(p, mode, rdev).map(|_| ()))
     }
 
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {

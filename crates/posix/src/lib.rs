@@ -15,6 +15,7 @@ mod cache;
 mod cred;
 mod file;
 mod fs;
+mod nodes;
 mod ops;
 mod path;
 

@@ -116,7 +116,7 @@ impl Fs {
     ///
     /// # Errors
     /// EEXIST, EACCES, EPERM, ENOSPC.
-    pub fn make_node(&self, place: &Place, mode: u32, rdev: u64) -> Result<()> {
+    pub fn make_node(&self, place: &Place, mode: u32, rdev: u64) -> Result<ObjectId> {
         let p = self.entry_place(place, Errno::EXIST)?;
         let kind = match mode & libc::S_IFMT {
             0 => S_IFREG,
@@ -130,7 +130,7 @@ impl Fs {
         }
         let mut new = self.new_object(p.dir, kind | mode & 0o7777, b"");
         new.rdev = rdev;
-        self.create_new(&p, &new).map(|_| ())
+        self.create_new(&p, &new)
     }
 
     /// symlink(2).
@@ -210,7 +210,9 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.store().unlink(p.dir.id, p.name, p.epoch)
+        self.store().unlink(p.dir.id, p.name, p.epoch)?;
+        self.drop_stand_in(e);
+        Ok(())
     }
 
     /// rmdir(2).
@@ -291,7 +293,11 @@ impl Fs {
         }
         let epoch = f.epoch.min(t.epoch);
         self.store()
-            .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)
+            .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
+        if let Some(target) = t.entry {
+            self.drop_stand_in(target);
+        }
+        Ok(())
     }
 
     /// chmod(2).
@@ -525,6 +531,22 @@ impl Fs {
         }
     }
 
+    /// EACCES unless the object, no directory, may be opened with these flags.
+    pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
+        if self.cred().is_root() {
+            return Ok(());
+        }
+        let mut want = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if flags & libc::O_TRUNC != 0 {
+            want |= WRITE;
+        }
+        self.cred().check(&self.store().stat(id)?, want)
+    }
+
     /// Opens an object that was found by name.
     ///
     /// # Errors
@@ -559,16 +581,8 @@ impl Fs {
                 store.open_create(e.id, e.kind, None, flags as u32, parent, b"")
             }
             S_IFREG => {
-                if !fresh && !path_only && !self.cred().is_root() {
-                    let mut want = match access {
-                        libc::O_RDONLY => READ,
-                        libc::O_WRONLY => WRITE,
-                        _ => READ | WRITE,
-                    };
-                    if flags & libc::O_TRUNC != 0 {
-                        want |= WRITE;
-                    }
-                    self.cred().check(&store.stat(e.id)?, want)?;
+                if !fresh && !path_only {
+                    self.check_open(e.id, flags)?;
                 }
                 let (live, held) = store.live_acquire_held(e.id)?;
                 if flags & libc::O_TRUNC != 0
@@ -593,7 +607,7 @@ impl Fs {
             }
             _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
             S_IFLNK => Err(Errno::LOOP),
-            // FIFOs, sockets and devices are kept as names only.
+            // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
             _ => Err(Errno::NXIO),
         }
     }

@@ -7,7 +7,9 @@
 #![allow(non_upper_case_globals)]
 
 use crate::paths::{PathCall, errno};
-use crate::{attributes, exec, fds, io, locks, map, names, paths, poll, process, runtime, stat};
+use crate::{
+    attributes, exec, fds, io, locks, map, names, nodes, paths, poll, process, runtime, stat,
+};
 use forebay_intercept::{Call, Hooks, PASS, bitmap, has, raw};
 use forebay_posix::Errno;
 use forebay_store::process::Critical;
@@ -111,6 +113,8 @@ static WANTED: [u64; 8] = {
         SYS_mknodat,
         SYS_umask,
         SYS_truncate,
+        SYS_bind,
+        SYS_connect,
         SYS_getxattr,
         SYS_lgetxattr,
         SYS_setxattr,
@@ -270,6 +274,8 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_munmap => map::munmap(a),
             SYS_mremap => map::mremap(a),
             SYS_msync => map::msync(a),
+            SYS_bind => nodes::bind(a),
+            SYS_connect => nodes::connect(a),
             SYS_poll | SYS_ppoll => poll::poll(nr, a),
             SYS_select | SYS_pselect6 => poll::select(nr, a),
             SYS_epoll_ctl => poll::epoll_ctl(a),
@@ -336,6 +342,8 @@ unsafe fn refuse(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
 
 /// A change of user or groups.
 unsafe fn credentials(nr: i64, a: &[i64; 6]) -> i64 {
+    // Another user may not be able to open the pool's files.
+    runtime::open_all();
     // SAFETY: the program's own call.
     let result = unsafe { raw(nr, *a) };
     if let Some(fs) = runtime::open_fs() {

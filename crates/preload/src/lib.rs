@@ -26,6 +26,7 @@ mod io;
 mod locks;
 mod map;
 mod names;
+mod nodes;
 mod paths;
 mod poll;
 mod process;

@@ -1,7 +1,7 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
-use crate::fds;
 use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
+use crate::{fds, nodes};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
@@ -39,9 +39,14 @@ unsafe fn open_with(
     } else {
         Follow::Yes
     };
+    let mut fifo = None;
     // SAFETY: see open.
-    unsafe {
+    let result = unsafe {
         on_path(p, dirfd, path, follow, |fs, place| {
+            fifo = fs.fifo(place, flags)?;
+            if fifo.is_some() {
+                return Ok(0);
+            }
             let mode = if flags & (libc::O_CREAT | libc::O_TMPFILE) != 0 {
                 mode & 0o7777 & !paths::umask(fs)
             } else {
@@ -50,6 +55,10 @@ unsafe fn open_with(
             let open = fs.open_place(place, flags, mode)?;
             fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
         })
+    };
+    match fifo {
+        Some(path) => nodes::open_fifo(&path, flags),
+        None => result,
     }
 }
 
@@ -112,7 +121,7 @@ pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
             fs.make_node(place, mode & !paths::umask(fs), dev)
-                .map(|()| 0)
+                .map(|_| 0)
         })
     }
 }
@@ -138,6 +147,9 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
 /// symlink, symlinkat.
 pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
+    if !paths::plausible(a[0]) {
+        return PASS; // The kernel says EFAULT.
+    }
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
@@ -224,6 +236,9 @@ enum End {
 }
 
 unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
+    if !paths::plausible(path) {
+        return Err(Errno::FAULT);
+    }
     // SAFETY: the program's path.
     Ok(match unsafe { locate(dirfd, path)? } {
         Where::Kernel => End::Kernel,

@@ -85,12 +85,18 @@ pub fn set_umask(mask: i64) -> i64 {
     old
 }
 
-/// The bytes of a path that the program passed.
+/// Whether something of the program may lie at this address at all: not in the first
+/// page, and not where the kernel is.
+pub fn plausible(ptr: i64) -> bool {
+    (4096..0x7fff_ffff_f000).contains(&ptr)
+}
+
+/// The bytes of a path that the program passed; none if the kernel has to say EFAULT.
 ///
 /// # Safety
-/// `ptr` is null or a C string that stays for the call.
+/// `ptr` isn't plausible, or is a C string that stays for the call.
 unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
-    if (0..4096).contains(&ptr) {
+    if !plausible(ptr) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -160,6 +166,9 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
     match path.first() {
         Some(b'/') => {
             if let Some(rest) = under(settings.mount, path) {
+                if path.len() >= PATH_MAX {
+                    return Err(Errno::NAMETOOLONG);
+                }
                 return Ok(Where::Pool(
                     runtime::fs()?,
                     ObjectId::ROOT,
