@@ -245,12 +245,13 @@ impl Fs {
     /// # Errors
     /// EIO.
     pub fn stat_open(&self, open: u32) -> Result<Stat> {
-        let id = ObjectId(self.store().open_file(open).id.load(Relaxed));
+        let o = self.store().open_file(open);
+        let id = ObjectId(o.id.load(Relaxed));
         match self.stat_id(id) {
-            // A directory that was removed while open.
+            // A directory or FIFO that was removed while open.
             Err(Errno::NOENT) => Ok(Stat {
                 ino: id.0,
-                mode: libc::S_IFDIR | 0o755,
+                mode: o.kind.load(Relaxed) | 0o755,
                 nlink: 0,
                 uid: self.cred().uid(),
                 gid: self.cred().gid(),

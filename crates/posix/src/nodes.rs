@@ -30,7 +30,7 @@ impl Fs {
     ///
     /// # Errors
     /// EACCES; what making the FIFO says.
-    pub fn fifo(&self, place: &Place, flags: i32) -> Result<Option<CString>> {
+    pub fn fifo(&self, place: &Place, flags: i32) -> Result<Option<(ObjectId, CString)>> {
         let not_open = libc::O_PATH | libc::O_DIRECTORY;
         let Ok(Entry { id, kind: S_IFIFO }) = place.existing() else {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Fs {
             Mode::from_raw_mode(0o600),
             0,
         ) {
-            Ok(()) | Err(Errno::EXIST) => Ok(Some(path)),
+            Ok(()) | Err(Errno::EXIST) => Ok(Some((id, path))),
             Err(e) => Err(e),
         }
     }

@@ -12,7 +12,7 @@ const NS: i64 = 1_000_000_000;
 
 /// The object behind a descriptor.
 fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
-    let (fs, open) = fds::pool_file(fd as i32)?;
+    let (fs, open) = fds::pool_object(fd as i32)?;
     Some((fs, ObjectId(fs.store().open_file(open).id.load(Relaxed))))
 }
 

@@ -40,13 +40,25 @@ pub fn watched(fd: i32) -> bool {
         .is_some_and(|f| f.load(Relaxed) != 0)
 }
 
-/// The open file behind `fd`, if it is one of the pool.
+/// The open file behind `fd`, if calls on it are answered from the pool.
 pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
+    pool_object(fd).filter(|&(fs, open)| !is_fifo(fs, open))
+}
+
+/// The object behind `fd`, if it is one of the pool: what has attributes. Beside files
+/// these are FIFOs, which the kernel reads and writes.
+pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
     if !watched(fd) {
         return None;
     }
     let fs = runtime::open_fs()?;
     Some((fs, fs.store().fd_get(fd)?))
+}
+
+/// Whether the descriptor is a FIFO of the kernel's, not only a placeholder of one.
+fn is_fifo(fs: &Fs, open: u32) -> bool {
+    let o = fs.store().open_file(open);
+    o.kind.load(Relaxed) == libc::S_IFIFO && o.flags.load(Relaxed) & libc::O_PATH as u32 == 0
 }
 
 /// Whether any number stands for a file of the pool, or anything is mapped.
@@ -101,12 +113,16 @@ pub fn drop_strangers(fs: &Fs) {
         return;
     };
     for fd in 0..store.fds_end() as i32 {
-        if store.fd_get(fd).is_none() {
+        let Some(open) = store.fd_get(fd) else {
             continue;
-        }
+        };
         // SAFETY: only asks the kernel; no such descriptor is an error.
         let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
-        if there.is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
+        let as_noted = |s: rustix::fs::Stat| {
+            (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)
+                || is_fifo(fs, open) && s.st_mode & libc::S_IFMT == libc::S_IFIFO
+        };
+        if there.is_ok_and(as_noted) {
             watch(fd);
         } else if let Ok(Some(open)) = store.fd_set(fd, None) {
             let _ = store.open_release(open);
@@ -139,7 +155,7 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
 }
 
 /// Makes `fd`, reserved in the kernel, stand for `open`.
-fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
+pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
     match fs.store().fd_set(fd, Some(open)) {
         Ok(before) => {
             watch(fd);
@@ -246,7 +262,7 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     }
     // What `new` was before is closed; what it is now is what `old` is.
     let before = forget(new);
-    if let Some((fs, open)) = pool_file(old) {
+    if let Some((fs, open)) = pool_object(old) {
         fs.store().open_retain(open);
         if let Err(e) = attach(fs, new, open) {
             let _ = fs.store().open_release(open);

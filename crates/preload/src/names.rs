@@ -57,7 +57,7 @@ unsafe fn open_with(
         })
     };
     match fifo {
-        Some(path) => nodes::open_fifo(&path, flags),
+        Some((id, path)) => nodes::open_fifo(id, &path, flags),
         None => result,
     }
 }

@@ -1,9 +1,10 @@
 //! FIFOs and Unix sockets of the pool: the program gets the kernel's own, which stand in
 //! for them (`forebay_posix`, nodes.rs). Its descriptors are the kernel's from then on.
 
-use crate::paths::{self, Where, errno, locate};
+use crate::paths::{self, Where, errno, locate, value};
+use crate::{fds, runtime};
 use forebay_intercept::{PASS, raw};
-use forebay_posix::{Errno, Fail, Follow, Fs, Place};
+use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place};
 use forebay_store::process::Critical;
 use libc::{AF_UNIX, sa_family_t, sockaddr_un};
 use std::ffi::{CStr, CString};
@@ -11,23 +12,33 @@ use std::mem::offset_of;
 
 const PATH_AT: usize = offset_of!(sockaddr_un, sun_path);
 
-/// Opens the kernel's FIFO at `path`; it may wait for the other end, as the program asks.
-pub fn open_fifo(path: &CStr, flags: i32) -> i64 {
-    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW);
+/// Opens the kernel's FIFO at `path`, which stands in for object `id`; it may wait for the
+/// other end, as the program asks.
+pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
+    let known = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    let args = [
+        libc::AT_FDCWD.into(),
+        path.as_ptr() as i64,
+        (flags & !known).into(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: a C string.
-    unsafe {
-        raw(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD.into(),
-                path.as_ptr() as i64,
-                flags.into(),
-                0,
-                0,
-                0,
-            ],
-        )
+    let fd = unsafe { raw(libc::SYS_openat, args) };
+    if fd < 0 {
+        return fd;
     }
+    // Noted for its attributes, which are the pool's.
+    let _critical = Critical::enter();
+    value(runtime::fs().and_then(|fs| {
+        let open =
+            fs.store()
+                .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")?;
+        fds::attach(fs, fd as i32, open)
+            .inspect_err(|_| _ = fs.store().open_release(open))
+            .map(|()| fd)
+    }))
 }
 
 /// The path in a socket address of the program, if it is one with a path.

@@ -102,7 +102,7 @@ pub unsafe fn stat(p: PathCall<'_>) -> i64 {
 
 /// fstat.
 pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
-    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+    let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
     // SAFETY: see stat.
@@ -120,7 +120,7 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     // SAFETY: see stat.
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
-            return match fds::pool_file(a[0] as i32) {
+            return match fds::pool_object(a[0] as i32) {
                 Some((fs, open)) => value(
                     fs.stat_open(open)
                         .map(|s| put_stat(fs, &s, a[2]))
@@ -155,7 +155,7 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     // SAFETY: see stat.
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
-            return match fds::pool_file(a[0] as i32) {
+            return match fds::pool_object(a[0] as i32) {
                 Some((fs, open)) => value(
                     fs.stat_open(open)
                         .map(|s| put_statx(fs, &s, a[4]))
@@ -211,7 +211,7 @@ pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
 
 /// fstatfs.
 pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
-    let Some((fs, _)) = fds::pool_file(a[0] as i32) else {
+    let Some((fs, _)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
     // SAFETY: see stat.

@@ -1,0 +1,66 @@
+# FIFOs between processes, Unix sockets, names of both.
+# needs: python3 mkfifo
+set -euo pipefail
+source "$CASES/../lib.sh"
+section fifo
+mkfifo -m 640 pipe
+( echo one; echo two ) > pipe &
+cat pipe
+wait
+seq 1000 > pipe &
+mv pipe moved; ln moved twice; rm moved
+wc -l < twice
+wait
+plain_stat twice
+printf x > twice & p=$!
+cp --copy-contents twice copied; wait $p; cat copied; echo
+timeout 1 bash -c 'exec 3<> twice; echo both >&3; read -r line <&3; echo "$line"'
+tee < <(echo process substitution)
+section many writers
+mkfifo many
+for i in 1 2 3 4; do for j in $(seq 50); do echo "writer $i line $j"; done > many & done
+sort many | sha256sum
+wait
+section sockets
+python3 - <<'PY'
+import errno, os, socket, stat, threading
+s = socket.socket(socket.AF_UNIX)
+s.bind("sock"); s.listen()
+st = os.stat("sock"); print(stat.S_ISSOCK(st.st_mode), oct(st.st_mode & 0o777))
+def serve():
+    c, _ = s.accept()
+    c.sendall(c.recv(100).upper()); c.close()
+for path in ("sock", os.path.abspath("sock")):
+    t = threading.Thread(target=serve); t.start()
+    c = socket.socket(socket.AF_UNIX); c.connect(path); c.sendall(b"hello"); print(c.recv(100)); c.close(); t.join()
+def refused(f):
+    try: f(); print("no error")
+    except OSError as e: print(errno.errorcode[e.errno])
+refused(lambda: socket.socket(socket.AF_UNIX).bind("sock"))
+refused(lambda: socket.socket(socket.AF_UNIX).connect("nothing"))
+open("file", "w").close()
+refused(lambda: socket.socket(socket.AF_UNIX).connect("file"))
+refused(lambda: open("sock"))
+refused(lambda: socket.socket(socket.AF_UNIX).bind("no/where"))
+os.rename("sock", "renamed")
+t = threading.Thread(target=serve); t.start()
+c = socket.socket(socket.AF_UNIX); c.connect("renamed"); c.sendall(b"renamed"); print(c.recv(100)); c.close(); t.join()
+s.close()
+refused(lambda: socket.socket(socket.AF_UNIX).connect("renamed"))
+d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind("datagrams")
+e = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); e.connect("datagrams"); e.send(b"datagram"); print(d.recv(100))
+os.unlink("datagrams"); print(sorted(os.listdir(".")))
+PY
+# What python keeps in TMPDIR: the socket of a manager's server.
+mkdir tmp
+TMPDIR=$PWD/tmp python3 - <<'PY'
+from multiprocessing import Process, Manager
+def work(shared, i): shared[i] = i * i
+if __name__ == "__main__":
+    with Manager() as m:
+        shared = m.dict()
+        all = [Process(target=work, args=(shared, i)) for i in range(4)]
+        for p in all: p.start()
+        for p in all: p.join()
+        print(sorted(shared.items()))
+PY
