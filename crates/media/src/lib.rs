@@ -15,6 +15,7 @@
 mod cells;
 mod extent;
 mod fd;
+pub mod guard;
 mod medium;
 mod region;
 mod spec;

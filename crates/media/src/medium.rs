@@ -2,7 +2,7 @@
 
 use crate::cells::{CELL_PAGES, Cells};
 use crate::region::{Region, open_rw};
-use crate::{Extent, MediumKind, PAGE, fd};
+use crate::{Extent, MediumKind, PAGE, fd, guard};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -129,7 +129,11 @@ impl Medium {
             return Ok(false);
         }
         let (at, len) = ((have * CELL) as u64, ((end - have) * CELL) as u64);
-        rustix::fs::fallocate(self.file()?, FallocateFlags::empty(), at, len)?;
+        let file = self.file()?;
+        // A signal makes it give up on tmpfs.
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), at, len)
+        })?;
         self.cells.set_reserved(end);
         Ok(true)
     }
@@ -200,10 +204,10 @@ impl Medium {
     /// touched pages initialised; their untouched rest becomes zero.
     ///
     /// # Errors
-    /// EIO and the like from `files` media.
+    /// EFAULT if `from` isn't readable; EIO and the like from `files` media.
     ///
     /// # Safety
-    /// `from` must be readable for `len` bytes, and the range inside the extent.
+    /// The range is inside the extent.
     pub unsafe fn write(
         &self,
         e: Extent,
@@ -226,9 +230,11 @@ impl Medium {
         }
         if self.is_memory() {
             let to = self.address(base + offset)?;
-            // SAFETY: `to` lies in the segment's mapping with room for the extent;
-            // `from` is the caller's promise. Programs may race on their own bytes.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs
+            // may race on their own bytes.
+            if !unsafe { guard::copy(from, to, len) } {
+                return Err(Errno::FAULT);
+            }
         } else {
             // SAFETY: the caller promises `from` for `len` bytes.
             let bytes = unsafe { std::slice::from_raw_parts(from, len) };
@@ -242,10 +248,10 @@ impl Medium {
     /// Copies `len` bytes of the extent from byte `offset` on to `to`.
     ///
     /// # Errors
-    /// EIO and the like from `files` media.
+    /// EFAULT if `to` isn't writable; EIO and the like from `files` media.
     ///
     /// # Safety
-    /// `to` must be writable for `len` bytes, and the range inside the extent.
+    /// No reference to the `len` bytes at `to` is alive, and the range is inside the extent.
     pub unsafe fn read(&self, e: Extent, offset: usize, to: *mut u8, len: usize) -> Result<()> {
         debug_assert!(len > 0 && offset + len <= e.pages() * PAGE);
         let (first, last) = (offset / PAGE, (offset + len - 1) / PAGE);
@@ -267,7 +273,9 @@ impl Medium {
                 unsafe { self.copy_out(e.start() as usize * PAGE + at, out, n)? };
             } else {
                 // SAFETY: within the caller's `len` bytes.
-                unsafe { std::ptr::write_bytes(out, 0, n) };
+                if !unsafe { guard::zero(out, n) } {
+                    return Err(Errno::FAULT);
+                }
             }
             at += n;
         }
@@ -334,9 +342,11 @@ impl Medium {
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) -> Result<()> {
         if self.is_memory() {
             let from = self.address(offset)?;
-            // SAFETY: `from` lies in the segment's mapping; `to` is the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-            return Ok(());
+            // SAFETY: `from` lies in the segment's mapping; nobody refers to `to`.
+            return match unsafe { guard::copy(from, to, len) } {
+                true => Ok(()),
+                false => Err(Errno::FAULT),
+            };
         }
         // SAFETY: the caller promises `to` for `len` bytes.
         let mut out = unsafe { std::slice::from_raw_parts_mut(to, len) };

@@ -4,6 +4,7 @@
 //! linker redirects its malloc, calloc, realloc, free and strdup here (`--wrap`, see build.rs).
 
 use dlmalloc::Dlmalloc;
+use forebay_store::process::Critical;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -36,6 +37,8 @@ impl Allocator {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+        // A handler on top would wait for the lock, or jump away with it.
+        let _critical = Critical::enter();
         self.lock();
         // SAFETY: the lock is held.
         let result = f(unsafe { &mut *self.heap.get() });

@@ -8,7 +8,8 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, exec, fds, io, locks, map, names, nodes, paths, poll, process, runtime, stat,
+    attributes, exec, fds, io, locks, map, names, nodes, paths, poll, process, runtime, signals,
+    stat,
 };
 use forebay_intercept::{Call, Hooks, PASS, bitmap, has, raw};
 use forebay_posix::Errno;
@@ -143,6 +144,7 @@ static WANTED: [u64; 8] = {
         SYS_chroot,
         SYS_execve,
         SYS_execveat,
+        SYS_rt_sigaction,
         SYS_exit_group,
         SYS_setuid,
         SYS_setgid,
@@ -284,6 +286,7 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_name_to_handle_at => refuse(p, AT, 1),
             SYS_chroot => refuse(p, None, 0),
             SYS_execve | SYS_execveat => exec::execve(nr, a),
+            SYS_rt_sigaction => signals::sigaction(a),
             SYS_exit_group => {
                 process::before_exit();
                 PASS

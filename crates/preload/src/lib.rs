@@ -31,6 +31,7 @@ mod paths;
 mod poll;
 mod process;
 mod runtime;
+mod signals;
 mod stat;
 
 /// Runs when the library is loaded, before the program's `main`.

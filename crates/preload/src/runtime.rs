@@ -1,6 +1,6 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
-use crate::{dispatch, fds, process};
+use crate::{dispatch, fds, process, signals};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
@@ -74,6 +74,7 @@ pub fn start() {
         preload,
     });
     SETTINGS.store(Box::leak(settings), Release);
+    signals::start();
     // What was found out about this libc serves all pools of the user.
     let cache = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
     let cache = cache.and_then(|home| CString::new(home).ok());
@@ -134,6 +135,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
             FS.store(fs, Release);
             OPENED_BY_CHILD.store(process::in_vfork_child(), Release);
             fds::protect_internal();
+            signals::watch();
             Ok(fs)
         }
         Err(e) => {
@@ -166,6 +168,7 @@ pub fn forget_childs() {
 /// In a forked child: another thread may have been inside `fs` when the process forked.
 pub fn after_fork_in_child() {
     OPENING.reset();
+    signals::after_fork_in_child();
     if let Some(fs) = open_fs() {
         fs.after_fork_in_child();
     }

@@ -15,6 +15,7 @@ use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
+use forebay_media::guard;
 use forebay_media::{CELL_PAGES, Extent, PAGE};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{Ordering::*, fence};
@@ -238,11 +239,10 @@ impl Store {
             let data = data.get(offset as usize..).unwrap_or(&[]);
             let n = data.len().min(len);
             // SAFETY: n <= len; the rest up to len is the caller's too.
-            unsafe {
-                std::ptr::copy_nonoverlapping(data.as_ptr(), to, n);
-                std::ptr::write_bytes(to.add(n), 0, len - n);
-            }
-            return Ok(());
+            let there = unsafe {
+                guard::copy(data.as_ptr(), to, n) && (n == len || guard::zero(to.add(n), len - n))
+            };
+            return if there { Ok(()) } else { Err(Errno::FAULT) };
         }
         let mut done = 0;
         while done < len {
@@ -260,7 +260,9 @@ impl Store {
                 unsafe { medium.read(e, from, out.add(offset), n) }
             })?;
             // SAFETY: covered <= n.
-            unsafe { std::ptr::write_bytes(out.add(covered), 0, n - covered) };
+            if covered < n && !unsafe { guard::zero(out.add(covered), n - covered) } {
+                return Err(Errno::FAULT);
+            }
             done += n;
         }
         Ok(())

@@ -264,7 +264,8 @@ impl Env {
         }
         let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         for end in [end, need] {
-            match rustix::fs::fallocate(&fd, FallocateFlags::empty(), have, end - have) {
+            let room = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), have, end - have);
+            match rustix::io::retry_on_intr(room) {
                 Ok(()) => {
                     reserved.store(end, Relaxed);
                     return Ok(());

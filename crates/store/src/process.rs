@@ -8,8 +8,7 @@
 use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::Ordering::*;
-use syscalls::Sysno;
+use std::sync::atomic::{AtomicPtr, Ordering::*, compiler_fence};
 
 /// This process's id, from the kernel (never cached: forks and vforks change it).
 pub fn pid() -> u32 {
@@ -176,58 +175,85 @@ pub fn is_mine(control: &Control, slot: u32) -> bool {
     matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()
 }
 
-thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-    static SAVED: Cell<u64> = const { Cell::new(0) };
+/// A thread's critical sections.
+struct Section {
+    depth: Cell<u32>,
+    /// A signal arrived inside: whoever leaves the outermost section sees to it.
+    owed: Cell<bool>,
 }
 
-/// A section in which no signal handler runs on this thread: needed while a lock is held,
-/// since a handler that used the pool would wait for itself. Sections nest.
+thread_local! {
+    static SECTION: Section = const {
+        Section { depth: Cell::new(0), owed: Cell::new(false) }
+    };
+}
+
+/// What a thread that owes a signal calls on leaving: a `fn()`, or null.
+static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A section in which no signal handler of the program runs on this thread: needed while a
+/// lock is held, since a handler that used the pool would wait for itself. Sections nest.
+///
+/// Nothing is blocked: that would take two system calls. Instead, whoever installs handlers
+/// that may use the pool wraps them: the wrapper asks [`is_critical`] and, if so, only notes
+/// the signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does, which
+/// the store survives anyway.
 pub struct Critical(std::marker::PhantomData<*const ()>);
 
 impl Critical {
     /// Enters a section.
+    #[inline]
     pub fn enter() -> Critical {
-        DEPTH.with(|d| {
-            if d.get() == 0 {
-                SAVED.with(|s| s.set(set_mask(u64::MAX)));
-            }
-            d.set(d.get() + 1);
-        });
+        SECTION.with(|s| s.depth.set(s.depth.get() + 1));
+        compiler_fence(SeqCst);
         Critical(std::marker::PhantomData)
     }
 }
 
 impl Drop for Critical {
+    #[inline]
     fn drop(&mut self) {
-        DEPTH.with(|d| {
-            d.set(d.get() - 1);
-            if d.get() == 0 {
-                set_mask(SAVED.with(|s| s.get()));
+        compiler_fence(SeqCst);
+        SECTION.with(|s| {
+            s.depth.set(s.depth.get() - 1);
+            compiler_fence(SeqCst);
+            if s.owed.get() && s.depth.get() == 0 {
+                pay(s);
             }
         });
     }
 }
 
-/// Sets this thread's signal mask; the one before.
-fn set_mask(mask: u64) -> u64 {
-    let mut old = 0u64;
-    // SAFETY: rt_sigprocmask(SIG_SETMASK) with two valid 8-byte masks. It can't fail.
-    let _ = unsafe {
-        syscalls::syscall4(
-            Sysno::rt_sigprocmask,
-            libc::SIG_SETMASK as usize,
-            &raw const mask as usize,
-            &raw mut old as usize,
-            8,
-        )
-    };
-    old
+#[cold]
+fn pay(section: &Section) {
+    section.owed.set(false);
+    let f = ON_LEAVING.load(Acquire);
+    if !f.is_null() {
+        // SAFETY: only `deliver_with` stores here, and it stores a fn().
+        unsafe { std::mem::transmute::<*mut (), fn()>(f)() }
+    }
+}
+
+/// Whether this thread is inside a critical section. For signal handlers.
+pub fn is_critical() -> bool {
+    SECTION.with(|s| s.depth.get() > 0)
+}
+
+/// Has the function given to [`deliver_with`] called when this thread leaves its outermost
+/// section. For signal handlers that run inside one.
+pub fn owe_signal() {
+    SECTION.with(|s| s.owed.set(true));
+}
+
+/// Sets what delivers a signal that was held back.
+pub fn deliver_with(f: fn()) {
+    ON_LEAVING.store(f as *mut (), Release);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn start_times_tell_processes_apart() {
@@ -260,14 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn critical_sections_nest() {
-        let before = set_mask(0);
+    fn critical_sections_nest_and_pay_once_at_the_end() {
+        static PAID: AtomicU32 = AtomicU32::new(0);
+        deliver_with(|| {
+            assert!(!is_critical());
+            PAID.fetch_add(1, Relaxed);
+        });
         {
             let _a = Critical::enter();
-            let _b = Critical::enter();
-            let now = set_mask(u64::MAX);
-            assert_ne!(now, 0);
+            {
+                let _b = Critical::enter();
+                owe_signal();
+            }
+            assert!(is_critical());
+            assert_eq!(PAID.load(Relaxed), 0);
         }
-        assert_eq!(set_mask(before), 0);
+        drop(Critical::enter());
+        assert_eq!(PAID.load(Relaxed), 1);
     }
 }

@@ -331,8 +331,9 @@ forebay_slots:
     options(att_syntax)
 );
 
-// "C-unwind", so that a cancellation that hits a blocked call can pass through the Rust function around it.
-unsafe extern "C-unwind" {
+// "C", though a cancellation may hit a blocked call and unwind from there: declared "C-unwind", it would get a landing
+// pad that aborts (panics abort in this workspace). Like this, unwinding passes through the Rust functions around it.
+unsafe extern "C" {
     fn forebay_raw(nr: i64, args: *const i64) -> i64;
     fn forebay_gate_any();
     fn forebay_gate_fd();
