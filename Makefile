@@ -23,6 +23,7 @@ test:
 	cargo test --release --workspace
 	python3 tests/programs/run.py
 	python3 tests/pools/run.py -j 2
+	python3 tests/conformance/run.py
 
 demo:
 	examples/bowtie2/demo.sh

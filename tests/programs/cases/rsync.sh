@@ -15,3 +15,9 @@ rsync -aS --append src/a/numbers partial; rsync -a --remove-source-files src/c/f
 rsync -a --link-dest="$PWD/src" src/ snapshot/; [ snapshot/c/f9 -ef src/c/f9 ] && echo hard linked; rm -rf snapshot
 rsync -r missing nowhere > /dev/null 2>&1 || echo "code $?"; rsync -aHO --checksum --out-format=%n src/ dst/ | sort
 find src dst -name '.*' | sort
+# A second run copies nothing; what changed in a large file is written in place.
+rm -rf src dst; mkdir src; for i in $(seq 50); do seq $i > src/f$i; done; head -c 3000000 /dev/zero | tr '\0' z > src/large
+rsync -a --stats src/ dst/ | grep 'files transferred'; rsync -a --stats src/ dst/ | grep 'files transferred'; rsync -ac --stats src/ dst/ | grep 'files transferred'
+ino=$(stat -c %i dst/large); printf middle | dd of=src/large bs=1 seek=1500000 conv=notrunc status=none; touch -d '2005-01-01' src/large; rm src/f9; touch src/f10 -d '2001-01-01'
+rsync -a --inplace --no-whole-file --delete --stats src/ dst/ | grep -E 'files transferred|Literal' | tr -d ,; cmp src/large dst/large; [ "$(stat -c %i dst/large)" = "$ino" ] && echo in place; [ ! -e dst/f9 ] && echo deleted
+rsync -a --delete --delete-after --partial-dir=.part src/ dst/; rsync -an --itemize-changes --delete src/ dst/ | wc -l; rsync -a --inplace --append-verify src/large dst/large; rm -r dst

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Other people's file system test suites, run in a pool: fsx and pjdfstest.
+
+fsx does random operations on one file, mapped and not, and compares each read with
+what it knows. The short form runs some ten thousand operations on each kind of
+medium; --long a million from each of four seeds.
+
+pjdfstest checks what POSIX says of names, modes, owners, times and errors. What
+doesn't pass is listed, with reasons, in pjdfstest-expected.txt; the list has to be
+right in both directions.
+
+Both are installed from crates.io into target/conformance, once.
+"""
+import argparse
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
+
+from harness import kill, processes_with  # noqa: E402
+
+SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
+MEDIA = {
+    "memory": ["memory:256M"],
+    "files": ["files:@DIR@:256M"],
+    # The file never fits into the first medium.
+    "both": ["memory:2M", "files:@DIR@:256M"],
+}
+
+
+class Failed(Exception):
+    pass
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def install(name, prefix):
+    """The path of the program, built if it isn't there."""
+    program = os.path.join(prefix, "bin", name)
+    try:
+        with open(os.path.join(prefix, ".crates.toml")) as f:
+            there = '"%s %s ' % (name, SUITES[name]) in f.read()
+    except OSError:
+        there = False
+    if not (there and os.access(program, os.X_OK)):
+        say("installing %s %s" % (name, SUITES[name]))
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CARGO_PROFILE_")}
+        env["CARGO_TARGET_DIR"] = os.path.join(prefix, "build")
+        subprocess.run(
+            ["cargo", "install", "--locked", "--quiet", "--root", prefix, "--version", SUITES[name],
+             name], env=env, check=True, timeout=900)
+        shutil.rmtree(env["CARGO_TARGET_DIR"], ignore_errors=True)
+    return program
+
+
+class Bench:
+    """A pool and a directory of its own to run programs in."""
+
+    def __init__(self, forebay, media):
+        self.forebay = forebay
+        self.home = tempfile.mkdtemp(prefix="fbc-", dir="/dev/shm")
+        self.dir = tempfile.mkdtemp(prefix="forebay-conformance-", dir="/tmp")
+        self.env = {k: v for k, v in os.environ.items()
+                    if not k.startswith("FOREBAY_") and k != "LD_PRELOAD"}
+        self.env.update(FOREBAY_HOME=self.home, RUST_BACKTRACE="0", NO_COLOR="1")
+        self.media = []
+        for spec in media:
+            self.media += ["--media", spec.replace("@DIR@", self.dir)]
+
+    def __enter__(self):
+        try:
+            self.forebay_does(["up"] + self.media, check=True)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def forebay_does(self, args, check):
+        subprocess.run([self.forebay] + args, env=self.env, check=check, timeout=60,
+                       stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
+
+    def run(self, command, seconds):
+        """Exit code and output of a command in the pool."""
+        # To a file: what a test leaves running holds on to it.
+        with tempfile.TemporaryFile("w+", errors="replace") as out:
+            try:
+                rc = subprocess.run(
+                    [self.forebay, "exec", "--"] + command, env=self.env, cwd=self.dir,
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=seconds).returncode
+            except subprocess.TimeoutExpired:
+                raise Failed("it took more than %g s" % seconds)
+            out.seek(0)
+            return rc, out.read()
+
+    def __exit__(self, *_):
+        self.forebay_does(["down", "--force"], check=False)
+        for pid in processes_with("FOREBAY_HOME=%s" % self.home):
+            kill(pid)
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def file(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+
+def tail(text, lines=30):
+    return "\n".join("    " + line[:300] for line in text.rstrip().split("\n")[-lines:])
+
+
+def fsx(program, forebay, media, runs, operations, seed, mapread):
+    """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
+    with open(os.path.join(HERE, "fsx.toml")) as f:
+        settings = f.read().replace("@MAPREAD@", "%g" % mapread)
+    with Bench(forebay, MEDIA[media]) as bench:
+        config = bench.file("fsx.toml", settings)
+        for s in range(seed, seed + runs):
+            command = [program, "-f", config, "-N", str(operations), "-S", str(s), "-P", bench.dir,
+                       "/fb/file"]
+            rc, out = bench.run(command, 60 + operations / 1000)
+            if rc != 0 or "A-OK" not in out:
+                raise Failed("seed %d: exit code %d\n%s" % (s, rc, tail(out)))
+    return "%d operations" % (runs * operations)
+
+
+def expected():
+    """(result, pattern) for each line of the list."""
+    with open(os.path.join(HERE, "pjdfstest-expected.txt")) as f:
+        lines = [line.split(None, 2) for line in f if line.strip() and not line.startswith("#")]
+    for line in lines:
+        if len(line) != 3 or line[0] not in ("fail", "skip"):
+            raise Failed("pjdfstest-expected.txt: not a result, a name and a reason: %s" % line)
+    return [(result, name) for result, name, _ in lines]
+
+
+RESULT = re.compile(r"^(\S+)\s+(ok|FAILED|skipped|failed as expected|PASSED UNEXPECTEDLY)$", re.M)
+MEANS = {"ok": "ok", "PASSED UNEXPECTEDLY": "ok", "skipped": "skip", "FAILED": "fail",
+         "failed as expected": "fail"}
+
+
+def pjdfstest(program, forebay):
+    wanted = expected()
+    names = ", ".join('"%s"' % name for result, name in wanted if result == "fail")
+    with open(os.path.join(HERE, "pjdfstest.toml")) as f:
+        settings = f.read().replace("@EXPECTED@", names)
+    with Bench(forebay, MEDIA["memory"]) as bench:
+        config = bench.file("pjdfstest.toml", settings)
+        rc, out = bench.run([program, "-c", config, "-p", "/fb", "-s", bench.dir], 120)
+    root = os.getuid() == 0
+    results = {name: MEANS[result] for name, result in RESULT.findall(out)}
+    wrong = []
+    for name, result in sorted(results.items()):
+        listed = next((r for r, pattern in wanted if fnmatch.fnmatchcase(name, pattern)), "ok")
+        # Without root many tests are skipped.
+        if result != listed and not (result == "skip" and not root):
+            wrong.append("%s: %s, not %s" % (name, result, listed))
+    for _, pattern in wanted:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in results):
+            wrong.append("%s: no such test" % pattern)
+    if wrong or rc != 0 or len(results) < 398:
+        raise Failed("exit code %d, %d results\n%s\n%s"
+                     % (rc, len(results), tail("\n".join(wrong)), tail(out)))
+    count = list(results.values()).count
+    return "%d ok, %d as listed" % (count("ok"), count("fail") + count("skip"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Run fsx and pjdfstest in pools.")
+    parser.add_argument("--forebay", metavar="PATH",
+                        default=os.path.join(ROOT, "target", "release", "forebay"))
+    parser.add_argument("--long", action="store_true",
+                        help="a million operations of fsx from each seed (several minutes)")
+    parser.add_argument("--seed", type=int, action="append", metavar="N",
+                        help="the seeds of fsx (default 1 2 3 4)")
+    parser.add_argument("--only", action="append", choices=sorted(SUITES), metavar="SUITE",
+                        help="this suite only: fsx or pjdfstest")
+    parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
+                        default=os.path.join(ROOT, "target", "conformance"))
+    options = parser.parse_args()
+    forebay = os.path.abspath(options.forebay)
+    if not os.access(forebay, os.X_OK):
+        parser.error("%s is not there: build it, or name it with --forebay" % forebay)
+    suites = options.only or sorted(SUITES)
+    programs = {name: install(name, os.path.abspath(options.prefix)) for name in suites}
+
+    todo = []
+    if "fsx" in suites:
+        operations = 1000000 if options.long else 20000
+        for i, seed in enumerate(options.seed or [1, 2, 3, 4]):
+            media = ["memory", "files", "both", "memory"][i % 4]
+            todo.append(("fsx, seed %d, %s" % (seed, media), fsx,
+                         (programs["fsx"], forebay, media, 1, operations, seed, 0.03)))
+            # Mapped reads in plenty, in many short runs.
+            todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
+                         (programs["fsx"], forebay, media, 50 if options.long else 2, 2000,
+                          1000 * seed, 20)))
+    if "pjdfstest" in suites:
+        todo.append(("pjdfstest", pjdfstest, (programs["pjdfstest"], forebay)))
+    failed = 0
+    for name, function, args in todo:
+        started = time.monotonic()
+        try:
+            result, text = "passed", function(*args)
+        except Failed as e:
+            result, text = "failed", str(e)
+            failed += 1
+        say("%-7s %-30s %6.2f s  %s" % (result, name, time.monotonic() - started, text))
+    say("%d passed, %d failed" % (len(todo) - failed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
