@@ -26,7 +26,12 @@ impl ShardSet {
     }
 
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MAX_SHARDS).filter(move |i| self.0 >> i & 1 == 1)
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let shard = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (shard < 64).then_some(shard)
+        })
     }
 }
 
