@@ -7,10 +7,9 @@ mkfifo -m 640 pipe
 ( echo one; echo two ) > pipe &
 cat pipe
 wait
-seq 1000 > pipe &
+exec 3<> pipe; seq 100 >&3
 mv pipe moved; ln moved twice; rm moved
-wc -l < twice
-wait
+exec 4< twice; exec 3>&-; wc -l <&4; exec 4<&-
 plain_stat twice
 printf x > twice & p=$!
 cp --copy-contents twice copied; wait $p; cat copied; echo

@@ -115,7 +115,8 @@ int main(void) {
   char b[8] = "";
   int fd = open("jump", O_RDWR);
   MUST(pread(fd, b, 8, 0) == 4);
-  printf("jumped %d, file holds %s\n", count, b);
+  // The timer may fire once more on the way out.
+  printf("jumped %s, file holds %s\n", count >= 200 ? "each time" : "too rarely", b);
 
   // Cancelled threads.
   for (int i = 0; i < 200; i++) {
