@@ -297,6 +297,50 @@ impl Cells {
         differed
     }
 
+    /// Counts the pages in use anew, and puts the summaries right. Only while nobody takes
+    /// or frees pages.
+    pub fn recount(&self) {
+        let mut total = 0;
+        for i in 0..self.cells {
+            let used = self.cell(i).used.iter().map(|w| w.load(Acquire));
+            let pages: u32 = used.map(u64::count_ones).sum();
+            total += u64::from(pages);
+            let bit = 1 << (i % 64);
+            if pages == 0 {
+                self.busy(i / 64).fetch_and(!bit, Relaxed);
+            } else {
+                self.busy(i / 64).fetch_or(bit, Relaxed);
+            }
+            if pages < CELL_PAGES as u32 {
+                self.full(i / 64).fetch_and(!bit, Relaxed);
+            }
+        }
+        if self.used_pages() != total {
+            self.header().used_pages.store(total, Relaxed);
+        }
+    }
+
+    /// Cells that are marked as full but have free pages.
+    pub fn wrongly_full(&self) -> usize {
+        let marked = |i: usize| self.full(i / 64).load(Relaxed) >> (i % 64) & 1 == 1;
+        let free = |i: usize| {
+            let mut words = self.cell(i).used.iter();
+            words.any(|w| w.load(Relaxed) != u64::MAX)
+        };
+        (0..self.cells).filter(|&i| marked(i) && free(i)).count()
+    }
+
+    /// Forgets for how many cells room is reserved.
+    pub(crate) fn forget_reserved(&self) {
+        self.header().reserved.store(0, Release);
+    }
+
+    /// One more than the last cell in use.
+    pub fn used_cells(&self) -> usize {
+        let used = |i: &usize| self.cell(*i).used.iter().any(|w| w.load(Acquire) != 0);
+        (0..self.cells).rev().find(used).map_or(0, |i| i + 1)
+    }
+
     /// The in-use bits, 4 words per cell.
     pub fn used_bits(&self) -> Vec<u64> {
         (0..self.cells)

@@ -138,6 +138,27 @@ impl Medium {
         Ok(true)
     }
 
+    /// Reserves room anew for all cells up to the last one in use: nothing new where there is
+    /// room already. Only while nobody else uses the medium.
+    ///
+    /// # Errors
+    /// ENOSPC, EDQUOT, EIO.
+    pub fn reserve_again(&self) -> Result<()> {
+        self.cells.forget_reserved();
+        while self.cells.reserved() < self.cells.used_cells() {
+            self.reserve(RESERVE_STEP)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the segment for which the file system has room.
+    ///
+    /// # Errors
+    /// What stat says.
+    pub fn allocated(&self) -> Result<u64> {
+        Ok(rustix::fs::stat(&self.segment)?.st_blocks as u64 * 512)
+    }
+
     /// Gives an extent back.
     pub fn free(&self, e: Extent) {
         self.cells.free(e);

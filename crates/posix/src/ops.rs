@@ -584,6 +584,7 @@ impl Fs {
                 if !fresh && !path_only {
                     self.check_open(e.id, flags)?;
                 }
+                let _section = store.section()?;
                 let (live, held) = store.live_acquire_held(e.id)?;
                 if flags & libc::O_TRUNC != 0
                     && !fresh
@@ -624,6 +625,7 @@ impl Fs {
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let store = self.store();
         let new = self.new_object(&dir, S_IFREG | mode & 0o7777, b"");
+        let _section = store.section()?;
         let id = store.create_unnamed(e.id, &new)?;
         let (live, held) = store.live_acquire_held(id)?;
         store.live_set_unlinked(id)?;

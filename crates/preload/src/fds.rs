@@ -8,7 +8,7 @@
 use crate::{locks, process, runtime};
 use forebay_intercept::raw;
 use forebay_posix::Fs;
-use forebay_store::{Errno, MAX_FDS, Store};
+use forebay_store::{Errno, MAX_FDS, Section, Store};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
@@ -124,8 +124,11 @@ pub fn drop_strangers(fs: &Fs) {
         };
         if there.is_ok_and(as_noted) {
             watch(fd);
-        } else if let Ok(Some(open)) = store.fd_set(fd, None) {
-            let _ = store.open_release(open);
+        } else {
+            let _section = store.section().ok();
+            if let Ok(Some(open)) = store.fd_set(fd, None) {
+                let _ = store.open_release(open);
+            }
         }
     }
 }
@@ -156,6 +159,7 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
 
 /// Makes `fd`, reserved in the kernel, stand for `open`.
 pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
+    let _section = fs.store().section()?;
     match fs.store().fd_set(fd, Some(open)) {
         Ok(before) => {
             watch(fd);
@@ -195,6 +199,7 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
         }
         return Err(Errno::BADF);
     }
+    let _section = section();
     // Out of the table before the number is free for others.
     let open = forget(fd);
     let result = check(close_kernel(fd));
@@ -203,6 +208,12 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
         fs.store().open_release(open)?;
     }
     result
+}
+
+/// While a description is taken from the table but not released yet. Without one (nobody
+/// lets us) it works as well, only a death in between would be noticed later.
+fn section() -> Option<Section<'static>> {
+    runtime::open_fs()?.store().section().ok()
 }
 
 /// Takes `fd` out of the table.
@@ -230,6 +241,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
     if let Some(fs) = runtime::open_fs() {
         let end = fs.store().fds_end() as u32;
         for fd in first..last.saturating_add(1).min(end) {
+            let _section = section();
             if let Some((fs, open)) = forget(fd as i32) {
                 locks::on_close(fs, open);
                 let _ = fs.store().open_release(open);
@@ -260,6 +272,7 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     if old == new {
         return Ok(i64::from(new));
     }
+    let _section = section();
     // What `new` was before is closed; what it is now is what `old` is.
     let before = forget(new);
     if let Some((fs, open)) = pool_object(old) {

@@ -177,6 +177,7 @@ fn claim(
     // SAFETY: areas stay mapped as long as the process uses them.
     let area: &'static forebay_store::control::ProcessArea =
         unsafe { &*std::ptr::from_ref(store.area()?) };
+    let _section = store.section()?;
     store.open_retain(open);
     for place in &area.maps {
         if place.open.load(Relaxed) == 0
@@ -219,6 +220,7 @@ fn release_within(start: u64, len: u64) {
         if open == 0 || n == 0 || at < start || at + n > start + len {
             continue;
         }
+        let _section = fs.store().section().ok();
         if place
             .open
             .compare_exchange(open, 0, AcqRel, Relaxed)

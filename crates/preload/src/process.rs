@@ -137,6 +137,7 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
     // SAFETY: just mapped, made of atomics; unmapped below.
     let to = unsafe { &*area };
     let end = store.fds_end();
+    let _section = store.section()?;
     store
         .control()
         .process(slot as usize)
@@ -245,13 +246,14 @@ pub fn resume_after_exec(slot: u32) {
     let store = fs.store();
     if slot as usize >= forebay_store::control::MAX_PROCESSES
         || !slots::is_mine(store.control(), slot)
-        || store.adopt(slot).is_err()
+        || store.resume(slot).is_err()
     {
         return;
     }
     let Ok(area) = store.area() else { return };
     for map in &area.maps {
         // Mappings don't survive exec.
+        let _section = store.section().ok();
         if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
             let _ = store.open_release(open);
         }

@@ -31,7 +31,7 @@ pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-const MAGIC: u64 = 0x3130_4c54_4359_4246; // "FBYCTL01"
+const MAGIC: u64 = 0x3230_4c54_4359_4246; // "FBYCTL02"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 
@@ -54,10 +54,11 @@ pub struct Header {
     pub flock_changes: AtomicU32,
     pub free_live: FreeList,
     pub free_open: FreeList,
-    /// Held while a process attaches, or while the only one puts everything in order.
-    pub attaching: Lock,
-    /// Set when a process has died: entries and pages that only it knew may be lost until
-    /// the next [`crate::Store::settle`].
+    /// Held by the one who looks at everything at once: no section begins meanwhile, see
+    /// [`crate::Store::section`].
+    pub quiet: Lock,
+    /// Set when a process has died in a section: entries and pages that only it knew are
+    /// lost until [`crate::Store::put_in_order`] has found them.
     pub leaks: AtomicU32,
 }
 
@@ -103,6 +104,27 @@ impl FreeList {
         self.head.store(tag << 32, Release);
     }
 
+    /// The free entries. Only while nobody takes or returns any.
+    ///
+    /// # Errors
+    /// If the list runs in a circle, or leads out of the table.
+    pub fn walk<'a>(
+        &self,
+        limit: usize,
+        next: impl Fn(u32) -> &'a AtomicU32,
+    ) -> Result<Vec<u32>, ()> {
+        let mut found = Vec::new();
+        let mut at = self.head.load(Acquire) as u32;
+        while at != 0 {
+            if at as usize > limit || found.len() >= limit {
+                return Err(());
+            }
+            found.push(at - 1);
+            at = next(at - 1).load(Relaxed);
+        }
+        Ok(found)
+    }
+
     /// Gives `index` back.
     pub fn push(&self, index: u32, next: &AtomicU32) {
         let mut head = self.head.load(Acquire);
@@ -116,6 +138,9 @@ impl FreeList {
         }
     }
 }
+
+/// Names of lists and what is in them.
+pub(crate) type Lists<'a> = [(&'a str, Result<Vec<u32>, ()>); 2];
 
 /// State of one shard of the records.
 #[repr(C, align(64))]
@@ -157,13 +182,17 @@ pub struct Process {
     pub generation: AtomicU32,
     /// One more than the highest descriptor number in the process's table.
     pub fds_end: AtomicU32,
-    /// Not zero while pages are neither free nor noted in a record: if the process dies
-    /// then, a sweep must look for them.
+    /// Sections that its threads are in: if it dies then, something may be lost.
     pub in_flight: AtomicU32,
+    /// Identity of the one whose lock it has been waiting for for a while; for reports.
+    pub waits_for: AtomicU32,
     /// Live entries (plus one) that it uses for the moment, without an open file
     /// description: released when it dies.
-    pub held: [AtomicU32; 6],
+    pub held: [AtomicU32; HELD_PLACES],
 }
+
+/// Most threads of one process that may be opening or closing at the same time.
+pub const HELD_PLACES: usize = 25;
 
 /// Flags of a live object.
 pub mod live_flag {
@@ -317,6 +346,11 @@ impl Control {
         h.magic.store(MAGIC, Release);
     }
 
+    /// Formats this region again, after it has been zeroed.
+    pub(crate) fn reformat(&self, shards: usize) {
+        Control::format(&self.region, shards);
+    }
+
     /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
     /// a control region of this version.
     pub fn open(region: Region) -> Option<Control> {
@@ -379,6 +413,12 @@ impl Control {
         let i = (mix(id) % BUCKETS as u64) as usize;
         // SAFETY: see header.
         unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) }
+    }
+
+    /// All chains of the live table.
+    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        // SAFETY: see header.
+        (0..BUCKETS).map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
 
     /// Live entry `i`.

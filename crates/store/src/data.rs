@@ -110,7 +110,6 @@ impl Store {
         } else {
             CELL_PAGES
         };
-        let _in_flight = self.in_flight();
         let mut added = Vec::new();
         let mut covered = have;
         while covered < end {
@@ -372,7 +371,6 @@ impl Store {
             None => Vec::new(),
         };
         let mut map = ChunkMap::default();
-        let _in_flight = self.in_flight();
         if !data.is_empty() {
             let e = self.alloc(1, 1)?;
             // SAFETY: a small file fits a page, and data is a slice.
@@ -483,7 +481,6 @@ impl Store {
         let page_end = size.next_multiple_of(PAGE as u64).min(old);
         self.zero_range(index, size, page_end)?;
         let mut freed = Vec::new();
-        let _in_flight = self.in_flight();
         live.moved.fetch_add(1, AcqRel);
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
         let result = if old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64 {
@@ -703,7 +700,6 @@ impl Store {
         }
         let gone: usize = freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
-        let _in_flight = self.in_flight();
         let written = self.write(self.object_set(id), Need::Bytes(4096), |w| {
             let key = Key::inode(id);
             let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
@@ -801,7 +797,6 @@ impl Store {
             ChunkMap::default()
         };
         let mut freed = Vec::new();
-        let _in_flight = self.in_flight();
         let shard = self.shard_of(id);
         let removed = self.write(self.object_set(id), Need::Removal, |w| {
             let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);

@@ -24,7 +24,9 @@ mod lock;
 mod names;
 mod open;
 pub mod process;
+mod quiet;
 pub mod record;
+mod recount;
 mod recover;
 mod repair;
 mod shards;
@@ -35,8 +37,10 @@ pub use dirs::DirPosition;
 pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ObjectId, Slot};
+pub use fsck::{Finding, Report};
 pub use live::Held;
 pub use names::{NewObject, RenameMode, SetAttr};
+pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
@@ -89,7 +93,7 @@ impl Store {
         record_bytes: usize,
         root: (u32, u32, u32),
     ) -> Result<()> {
-        Store::create_control(control, shards)?;
+        Store::new_control(control, shards)?;
         let store = Store::open(control, records, record_bytes, Vec::new())?;
         store.format_root(root)
     }
@@ -99,9 +103,16 @@ impl Store {
     /// # Errors
     /// As for create.
     pub fn create_control(control: &Path, shards: usize) -> Result<()> {
+        let control = Store::new_control(control, shards)?;
+        // Whoever used the records before may have left orphans and pages in use.
+        control.header().leaks.store(1, Release);
+        Ok(())
+    }
+
+    fn new_control(control: &Path, shards: usize) -> Result<Control> {
         let region = Region::create(control, CONTROL_LEN, false)?;
         Control::format(&region, shards);
-        Ok(())
+        Control::open(region).ok_or(Errno::INVAL)
     }
 
     /// Opens a store. Record files and segments are opened when they are first used.
@@ -203,18 +214,8 @@ impl Store {
         let slot = slot.and_then(|slot| self.adopt(slot).map(|()| slot));
         self.end_lending();
         let slot = slot?;
-        self.wait_for_order(slot)?;
         self.control.wake_keeper();
         Ok(slot)
-    }
-
-    /// Waits while the only process that was attached puts the store in order: it must
-    /// stay the only one until it is done.
-    fn wait_for_order(&self, slot: u32) -> Result<()> {
-        let attaching = &self.control.header().attaching;
-        attaching.acquire(&self.control, slot)?;
-        attaching.release();
-        Ok(())
     }
 
     /// Uses a slot that this process had before exec, or that its parent prepared.
@@ -229,6 +230,23 @@ impl Store {
         }
         self.slot.store(slot, Release);
         Ok(())
+    }
+
+    /// After exec: uses the slot of the program before. What its other threads were just
+    /// doing ended with them, as if their process had been killed.
+    ///
+    /// # Errors
+    /// What mmap says, and what writing files back says.
+    pub fn resume(&self, slot: u32) -> Result<()> {
+        self.adopt(slot)?;
+        let before = process::identity(&self.control, slot);
+        let p = self.control.process(slot as usize);
+        p.generation.fetch_add(1, AcqRel);
+        if p.in_flight.swap(0, AcqRel) != 0 {
+            self.control.header().leaks.store(1, Release);
+        }
+        p.waits_for.store(0, Relaxed);
+        self.release_owned(slot, before)
     }
 
     /// Maps the area of `slot`. Stays mapped: areas are few per process.
@@ -297,7 +315,6 @@ impl Store {
             .inspect_err(|_| self.borrow_later());
         let (slot, area) = lent?;
         self.lend(slot, area);
-        self.wait_for_order(slot)?;
         self.control.wake_keeper();
         Ok(slot)
     }
@@ -313,6 +330,7 @@ impl Store {
     /// Ends [`Store::lend`].
     pub fn end_lending(&self) {
         let area = BORROWED.with(Cell::get).1;
+        quiet::forget_sections();
         if !area.is_null() {
             // SAFETY: mapped for the child, which is gone.
             unsafe { self.unmap_area(area) };
@@ -351,16 +369,6 @@ impl Store {
         fork();
     }
 
-    /// Marks that pages are taken or given back right now without being in a record.
-    fn in_flight(&self) -> InFlight<'_> {
-        let slot = self.me().unwrap_or(0);
-        self.control
-            .process(slot as usize)
-            .in_flight
-            .fetch_add(1, Relaxed);
-        InFlight(self, slot)
-    }
-
     /// Gives extents back to their media.
     fn free_extents(&self, extents: impl IntoIterator<Item = Extent>) {
         for e in extents {
@@ -383,18 +391,6 @@ impl Drop for Store {
             // SAFETY: ours; nothing can use it without self.
             unsafe { self.unmap_area(area) };
         }
-    }
-}
-
-struct InFlight<'a>(&'a Store, u32);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0
-            .control
-            .process(self.1 as usize)
-            .in_flight
-            .fetch_sub(1, Relaxed);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
-use crate::{ObjectId, Store};
+use crate::{ObjectId, Section, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
@@ -31,7 +31,11 @@ pub(crate) struct Chain<'a> {
 impl<'a> Chain<'a> {
     /// Locks the chain that `id` belongs to. The caller is critical.
     pub(crate) fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
-        let bucket = store.control.bucket(id);
+        Chain::of(store, store.control.bucket(id))
+    }
+
+    /// Locks this chain. The caller is critical.
+    pub(crate) fn of(store: &'a Store, bucket: &'a Bucket) -> Result<Chain<'a>> {
         // Entries are linked and unlinked by single stores: an abandoned chain is whole.
         if bucket.lock.acquire(&store.control, store.me()?)? == Acquired::Abandoned
             && !bucket.version.load(Relaxed).is_multiple_of(2)
@@ -89,36 +93,61 @@ impl Drop for Chain<'_> {
     }
 }
 
-/// The lock of a live object, held.
-pub(crate) struct LiveLock<'a>(pub &'a Live);
+/// The lock of a live object, held, in a section.
+pub(crate) struct LiveLock<'a>(pub &'a Live, Section<'a>);
 
 impl Drop for LiveLock<'_> {
     fn drop(&mut self) {
+        let _: &Section<'_> = &self.1;
         self.0.lock.release();
     }
 }
 
 /// Notes, while it lives, that this process is a user of a live entry, so that the use is
 /// given back should the process die.
-pub struct Held<'a>(Option<&'a AtomicU32>);
+pub struct Held<'a>(&'a AtomicU32);
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let Some(place) = self.0 {
-            place.store(0, Release);
-        }
+/// In a place that is taken, but holds no entry yet.
+const TAKEN: u32 = u32::MAX;
+
+impl Held<'_> {
+    fn set(&self, index: u32) {
+        self.0.store(index + 1, Release);
     }
 }
 
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
+/// The live entry that a place of `held` names.
+pub(crate) fn held_entry(place: u32) -> Option<u32> {
+    place.checked_sub(1).filter(|&i| (i as usize) < MAX_LIVE)
+}
+
 impl Store {
-    /// Notes the use of `index`. With all places taken (by many threads), nothing is noted
-    /// and a death at that moment leaves the entry to [`Store::settle`].
-    pub(crate) fn hold(&self, index: u32) -> Held<'_> {
-        let Ok(me) = self.me() else { return Held(None) };
-        let places = &self.control.process(me as usize).held;
-        Held(places.iter().find(|p| {
-            p.load(Relaxed) == 0 && p.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok()
-        }))
+    /// A place to note a use in, waiting for one if all are taken by other threads. To be
+    /// called before any lock is taken.
+    pub(crate) fn place(&self) -> Result<Held<'_>> {
+        let places = &self.control.process(self.me()? as usize).held;
+        loop {
+            let free = places.iter().find(|p| {
+                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
+            });
+            match free {
+                Some(place) => return Ok(Held(place)),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Notes the use of `index`. No lock may be held.
+    pub(crate) fn hold(&self, index: u32) -> Result<Held<'_>> {
+        let held = self.place()?;
+        held.set(index);
+        Ok(held)
     }
 
     /// Live entry `index`.
@@ -128,11 +157,12 @@ impl Store {
 
     /// Locks a live object. The caller is critical.
     pub(crate) fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
+        let section = self.section()?;
         let live = self.live(index);
         if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned {
             live.flags.fetch_or(flag::TORN, AcqRel);
         }
-        let lock = LiveLock(live);
+        let lock = LiveLock(live, section);
         if live.flags.load(Relaxed) & flag::TORN != 0 {
             self.repair_live(index)?;
         }
@@ -152,8 +182,9 @@ impl Store {
     /// # Errors
     /// As for [`Store::live_acquire`].
     pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
-        let _critical = Critical::enter();
-        let (index, held) = loop {
+        let held = self.place()?;
+        let section = self.section()?;
+        let index = loop {
             let chain = Chain::lock(self, id.0)?;
             break match chain.find(id.0) {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
@@ -163,7 +194,7 @@ impl Store {
                 }
                 Some(index) => {
                     self.live(index).refs.fetch_add(1, AcqRel);
-                    (index, self.hold(index))
+                    index
                 }
                 None => {
                     let h = self.control.header();
@@ -178,13 +209,16 @@ impl Store {
                     // Caches of extents tell users of one entry apart by this counter.
                     live.moved.fetch_add(2, Relaxed);
                     chain.insert(index);
-                    (index, self.hold(index))
+                    index
                 }
             };
         };
+        held.set(index);
+        drop(section);
         match self.live_load(index, id) {
             Ok(()) => Ok((index, held)),
             Err(e) => {
+                let _section = self.section()?;
                 drop(held);
                 self.live_release(index)?;
                 Err(e)
@@ -274,7 +308,7 @@ impl Store {
     /// What writing the record says (ENOSPC, EIO); the entry is released all the same, but
     /// stays in the table if it couldn't be written.
     pub fn live_release(&self, index: u32) -> Result<()> {
-        let _critical = Critical::enter();
+        let _section = self.section()?;
         let live = self.live(index);
         let id = live.id.load(Relaxed);
         loop {
@@ -382,8 +416,9 @@ impl Store {
 
     /// Calls `f` with the live entry of `id`, if it is open, locked.
     pub(crate) fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
-        let _critical = Critical::enter();
-        let (index, held) = {
+        let held = self.place()?;
+        let section = self.section()?;
+        let index = {
             let chain = Chain::lock(self, id.0)?;
             let Some(index) = chain.find(id.0) else {
                 return Ok(None);
@@ -392,11 +427,13 @@ impl Store {
                 return Ok(None);
             }
             self.live(index).refs.fetch_add(1, AcqRel);
-            (index, self.hold(index))
+            index
         };
+        held.set(index);
         let result = self.lock_live(index).map(|_lock| f(index));
         drop(held);
         self.live_release(index)?;
+        drop(section);
         result.map(Some)
     }
 }

@@ -210,6 +210,16 @@ impl Env {
         Ok(Snapshot { env: self, txn })
     }
 
+    /// As [`Env::snapshot`], of what is committed now: the caller keeps writers out.
+    ///
+    /// # Errors
+    /// As for [`Env::snapshot`].
+    pub fn fresh_snapshot(&self) -> Result<Snapshot<'_>> {
+        let mut snapshot = self.snapshot()?;
+        snapshot.renew()?;
+        Ok(snapshot)
+    }
+
     /// Frees the reader slots of dead processes, so that old pages can be used again.
     ///
     /// # Errors
@@ -297,6 +307,16 @@ impl Env {
             check(ffi::mdb_env_info(self.get()?, info.as_mut_ptr()))?;
             Ok((info.assume_init().me_last_pgno as u64 + 1) * PAGE)
         }
+    }
+
+    /// Whether this process has it open.
+    pub fn is_open(&self) -> bool {
+        !self.ptr.load(Acquire).is_null()
+    }
+
+    /// Bytes of address space.
+    pub fn map_size(&self) -> usize {
+        self.map_size
     }
 
     /// The record file.

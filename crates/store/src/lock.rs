@@ -5,9 +5,12 @@
 //! dead holder passes to the first who notices, who is told so and can repair what the
 //! lock protects. Whoever holds a lock must be inside a [`crate::process::Critical`]
 //! section (no signal handler may run on top of it).
+//!
+//! Who waits for a second for a process that is stopped (SIGSTOP, or a debugger) says so in
+//! one line on standard error, once for each such process.
 
 use crate::control::Control;
-use crate::process::{HELD, identity, identity_lives, slot_of};
+use crate::process::{HELD, identity, identity_lives, pid_of_identity, slot_of, write_notice};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -19,6 +22,11 @@ const SPINS: u32 = 60;
 const TURN: Duration = Duration::from_millis(20);
 /// After this many turns without progress the operation fails rather than hangs (30 s).
 const MAX_TURNS: u32 = 1500;
+/// After this many turns (1 s) it is time to look whether the holder is stopped.
+const LONG: u32 = 50;
+
+/// The stopped holder that this process has told of last.
+static TOLD: AtomicU32 = AtomicU32::new(0);
 
 /// A futex word: 0 is free; else the holder's identity, and a waiters bit.
 #[repr(transparent)]
@@ -56,6 +64,15 @@ impl Lock {
                 return Ok(Acquired::Clean);
             }
         }
+        let waits_for = &control.process(slot_of(mine) as usize).waits_for;
+        let result = self.wait(control, mine, waits_for);
+        if waits_for.load(Relaxed) != 0 {
+            waits_for.store(0, Relaxed);
+        }
+        result
+    }
+
+    fn wait(&self, control: &Control, mine: u32, waits_for: &AtomicU32) -> Result<Acquired, Errno> {
         let mut turns = 0;
         let mut last = 0;
         loop {
@@ -98,6 +115,10 @@ impl Lock {
                     // Bounded per holder: a busy lock that changes hands isn't stuck.
                     turns = if holder == last { turns + 1 } else { 0 };
                     last = holder;
+                    waits_for.store(holder, Relaxed);
+                    if turns >= LONG && turns.is_multiple_of(LONG / 2) {
+                        tell_if_stopped(control, holder);
+                    }
                     if turns > MAX_TURNS {
                         return Err(Errno::TIMEDOUT);
                     }
@@ -116,9 +137,39 @@ impl Lock {
 
     /// Slot of the process that holds it now.
     pub fn holder(&self) -> Option<u32> {
-        let word = self.0.load(Relaxed);
-        (word & HELD != 0).then(|| slot_of(word))
+        self.holder_identity().map(slot_of)
     }
+
+    /// Identity of the process that holds it now.
+    pub fn holder_identity(&self) -> Option<u32> {
+        let word = self.0.load(Relaxed) & !WAITERS;
+        (word & HELD != 0).then_some(word)
+    }
+
+    /// Whether nobody holds it.
+    pub(crate) fn is_free(&self) -> bool {
+        self.0.load(SeqCst) == 0
+    }
+
+    /// The holder's identity, if that is no living process.
+    pub(crate) fn stray(&self, control: &Control) -> Option<u32> {
+        let holder = self.0.load(Acquire) & !WAITERS;
+        (holder != 0 && !identity_lives(control, holder)).then_some(holder)
+    }
+}
+
+/// Says whom we wait for, if that process is stopped.
+#[cold]
+fn tell_if_stopped(control: &Control, holder: u32) {
+    let pid = pid_of_identity(control, holder);
+    if !crate::process::is_stopped(pid) || TOLD.swap(holder, Relaxed) == holder {
+        return;
+    }
+    let mut name = [0; 16];
+    let name = crate::process::name(pid, &mut name);
+    write_notice(format_args!(
+        "waiting for a lock held by process {pid} ({name}), which is stopped; kill -CONT {pid} lets it go on"
+    ));
 }
 
 #[cfg(test)]

@@ -452,7 +452,7 @@ impl Store {
             let key = Key::entry(parent, name);
             let t = now();
             let mut freed = Vec::new();
-            let _in_flight = self.in_flight();
+            let _section = self.section()?;
             let done = self.write(
                 self.set(&[shard, self.shard_of(entry.id)]),
                 Need::Removal,
@@ -586,7 +586,7 @@ impl Store {
                 set
             };
             let mut freed = Vec::new();
-            let _in_flight = self.in_flight();
+            let _section = self.section()?;
             let t = now();
             let done = self.write(set, Need::Bytes(0), |w| {
                 self.check_epoch(epoch)?;

@@ -56,6 +56,7 @@ impl Store {
         parent: ObjectId,
         name: &[u8],
     ) -> Result<u32> {
+        let _section = self.section()?;
         let h = self.control.header();
         let me = identity(&self.control, self.me()?);
         let index = h
@@ -128,6 +129,7 @@ impl Store {
     /// # Errors
     /// What writing the file's record back says (ENOSPC, EIO). It is ended all the same.
     pub fn open_release(&self, index: u32) -> Result<()> {
+        let _section = self.section()?;
         let o = self.open_file(index);
         let me = identity(&self.control, self.me()?);
         loop {
@@ -153,7 +155,10 @@ impl Store {
             self.flock_changed();
         }
         let live = o.live.swap(0, AcqRel);
-        let held = live.checked_sub(1).map(|live| self.hold(live));
+        let held = live
+            .checked_sub(1)
+            .map(|live| self.hold(live))
+            .transpose()?;
         o.id.store(0, Relaxed);
         o.owner.store(0, Relaxed);
         self.control.header().free_open.push(index, &o.next);
@@ -198,6 +203,7 @@ impl Store {
             .ok()
             .filter(|&n| n < MAX_FDS)
             .ok_or(Errno::MFILE)?;
+        let _section = self.section()?;
         let area = self.area()?;
         if open.is_some() {
             let me = self.me()?;

@@ -15,12 +15,11 @@ pub fn pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
-/// Start time of `pid` in clock ticks since boot; None if there is no such process, or
-/// only its zombie.
-fn start_time(pid: u32) -> Option<u64> {
+/// Reads the file `/proc/PID/NAME` into `text`, without allocation.
+fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = [0u8; 32];
     let mut at = 0;
-    for part in [&b"/proc/"[..], decimal(pid, &mut [0; 10]), b"/stat"] {
+    for part in [&b"/proc/"[..], decimal(pid, &mut [0; 10]), b"/", name] {
         path[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
@@ -30,16 +29,55 @@ fn start_time(pid: u32) -> Option<u64> {
         rustix::fs::Mode::empty(),
     )
     .ok()?;
+    let n = rustix::io::read(&fd, &mut *text).ok()?;
+    Some(&text[..n])
+}
+
+/// The fields of `/proc/PID/stat` behind the command name, which may hold anything but ends
+/// at the last ')'. The first one is the state.
+fn stat_fields<'a>(pid: u32, text: &'a mut [u8; 512]) -> Option<impl Iterator<Item = &'a [u8]>> {
+    let text = proc_file(pid, b"stat", text)?;
+    let after = text.iter().rposition(|&b| b == b')')? + 2;
+    Some(text.get(after..)?.split(|&b| b == b' '))
+}
+
+/// Start time of `pid` in clock ticks since boot; None if there is no such process, or
+/// only its zombie.
+fn start_time(pid: u32) -> Option<u64> {
     let mut text = [0u8; 512];
-    let n = rustix::io::read(&fd, &mut text).ok()?;
-    // The command name, field 2, may hold anything but ends at the last ')'.
-    let rest = &text[..n];
-    let after = rest.iter().rposition(|&b| b == b')')? + 2;
-    let mut fields = rest.get(after..)?.split(|&b| b == b' ');
+    let mut fields = stat_fields(pid, &mut text)?;
     if matches!(fields.next()?, b"Z" | b"X") {
         return None;
     }
     std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
+}
+
+/// Whether the process is stopped, by a signal or a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    let mut text = [0u8; 512];
+    stat_fields(pid, &mut text)
+        .and_then(|mut f| f.next())
+        .is_some_and(|s| matches!(s, b"T" | b"t"))
+}
+
+/// The name of the program that the process runs: `?` if there is none.
+pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
+    let name = proc_file(pid, b"comm", text).and_then(|n| std::str::from_utf8(n).ok());
+    name.map_or("?", str::trim_end)
+}
+
+/// One line on standard error: a raw system call, no allocation, whatever state the program
+/// that we are part of is in. Nothing if it goes to a file of a pool: that would need locks.
+pub(crate) fn write_notice(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let mut line = [0u8; 256];
+    let mut rest = &mut line[..];
+    let _ = writeln!(rest, "forebay: {what}");
+    let left = rest.len();
+    let n = line.len() - left;
+    // SAFETY: only borrowed for the call; a closed one is an error.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, &line[..n]);
 }
 
 /// `n` in decimal, without allocation.
@@ -64,6 +102,12 @@ fn word(state: u32, pid: u32) -> u64 {
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started
 }
 
+/// The owner word of another process, for tests.
+#[cfg(test)]
+pub(crate) fn word_of(pid: u32) -> u64 {
+    word(state::USED, pid)
+}
+
 /// State in an owner word.
 pub fn state_of(word: u64) -> u32 {
     (word >> (TIME_BITS + PID_BITS)) as u32
@@ -75,7 +119,7 @@ pub fn pid_of(word: u64) -> u32 {
 }
 
 /// Whether the process in an owner word still runs.
-fn runs(word: u64) -> bool {
+pub(crate) fn runs(word: u64) -> bool {
     let time = (1 << TIME_BITS) - 1;
     start_time(pid_of(word)).is_some_and(|t| t & time == word & time)
 }
@@ -112,6 +156,16 @@ pub fn identity_lives(control: &Control, id: u32) -> bool {
     matches!(state_of(owner), state::RESERVED | state::USED)
         && identity(control, slot) == id
         && runs(owner)
+}
+
+/// Process id of the one whose slot is in `identity`, whether it still lives or not.
+pub fn pid_of_identity(control: &Control, identity: u32) -> u32 {
+    pid_of(
+        control
+            .process(slot_of(identity) as usize)
+            .owner
+            .load(Acquire),
+    )
 }
 
 /// Takes a free slot for this process.

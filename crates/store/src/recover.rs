@@ -1,6 +1,8 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
 use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
+use crate::live::{Chain, held_entry};
+use crate::process::Critical;
 use crate::record::{ChunkMap, Inode, parse_key, tail};
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
@@ -15,7 +17,7 @@ pub struct Reaped {
     pub processes: usize,
     /// Descriptors that they had open.
     pub descriptors: usize,
-    /// Processes that died between taking pages and noting them: a sweep is due.
+    /// Processes that died in a section: they may have lost something.
     pub in_flight: usize,
 }
 
@@ -61,7 +63,8 @@ impl Store {
     }
 
     /// Releases what dead processes hold: descriptors, open counts, commits half done,
-    /// reader slots. Locks pass on by themselves.
+    /// reader slots, and what they lost in the middle of something. Locks pass on by
+    /// themselves.
     ///
     /// # Errors
     /// What writing their files back says.
@@ -78,24 +81,57 @@ impl Store {
                 continue;
             }
             // What fails for one file must not keep the others, nor the slot.
-            let owned = self.release_owned(slot);
+            let dead = process::identity(&self.control, slot);
+            let owned = self.release_owned(slot, dead);
             match self.release_descriptors(slot) {
                 Ok(n) => reaped.descriptors += n,
                 Err(e) => result = Err(e),
             }
             result = owned.and(result);
             reaped.processes += 1;
-            reaped.in_flight += usize::from(p.in_flight.swap(0, AcqRel) != 0);
-            self.control.header().leaks.store(1, Release);
+            p.waits_for.store(0, Relaxed);
+            if p.in_flight.load(Acquire) != 0 {
+                reaped.in_flight += 1;
+                self.control.header().leaks.store(1, Release);
+                p.in_flight.store(0, Release);
+            }
             process::free(&self.control, slot);
         }
         if reaped.processes > 0 {
+            self.pass_on_locks()?;
             self.recover_commits()?;
             for env in &self.envs {
                 env.release_dead_readers()?;
             }
+            self.put_in_order()?;
         }
         result.map(|()| reaped)
+    }
+
+    /// Takes over the locks that dead processes had, puts in order what they protect, and
+    /// releases them. (Those of shards: [`Store::recover_commits`].)
+    fn pass_on_locks(&self) -> Result<()> {
+        let _critical = Critical::enter();
+        let c = &self.control;
+        let me = self.me()?;
+        let h = c.header();
+        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.open_file(i).lock);
+        let times = c.dir_times().map(|place| &place.lock);
+        for lock in opens.chain(times).chain([&h.flock_lock]) {
+            if lock.stray(c).is_some() {
+                lock.acquire(c, me)?;
+                lock.release();
+            }
+        }
+        for bucket in c.buckets().filter(|b| b.lock.stray(c).is_some()) {
+            drop(Chain::of(self, bucket)?);
+        }
+        for i in 0..h.free_live.end(MAX_LIVE) {
+            if self.live(i).lock.stray(c).is_some() {
+                drop(self.lock_live(i)?);
+            }
+        }
+        Ok(())
     }
 
     /// Releases all descriptors of `slot`; how many there were.
@@ -108,6 +144,10 @@ impl Store {
         let mut released = 0;
         let mut result = Ok(());
         for place in &a.fds[..end.min(a.fds.len())] {
+            if place.load(Relaxed) == 0 {
+                continue;
+            }
+            let _section = self.section()?;
             if let Some(open) = place.swap(0, AcqRel).checked_sub(1) {
                 released += 1;
                 // One that can't be written back must not keep the others.
@@ -115,6 +155,10 @@ impl Store {
             }
         }
         for map in &a.maps {
+            if map.open.load(Relaxed) == 0 {
+                continue;
+            }
+            let _section = self.section()?;
             if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
                 result = self.open_release(open).and(result);
             }
@@ -127,11 +171,11 @@ impl Store {
         result.map(|()| released)
     }
 
-    /// Releases what the dead process in `slot` used without a descriptor: files on the way
+    /// Releases what the process `dead` in `slot` used without a descriptor: files on the way
     /// from or to its table, files of the simple interface, entries held for a moment.
-    fn release_owned(&self, slot: u32) -> Result<()> {
-        let dead = process::identity(&self.control, slot);
+    pub(crate) fn release_owned(&self, slot: u32, dead: u32) -> Result<()> {
         let mut result = Ok(());
+        let _section = self.section()?;
         let area = self.map_area(slot)?;
         // SAFETY: just mapped; made of atomics.
         let in_table = |open: u32| unsafe {
@@ -161,7 +205,7 @@ impl Store {
             }
         }
         for place in &self.control.process(slot as usize).held {
-            if let Some(index) = place.swap(0, AcqRel).checked_sub(1) {
+            if let Some(index) = held_entry(place.swap(0, AcqRel)) {
                 result = self.live_release(index).and(result);
             }
         }

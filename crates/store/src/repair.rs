@@ -2,13 +2,11 @@
 //!
 //! A live entry whose lock was abandoned is repaired by whoever takes the lock next
 //! ([`Store::repair_live`]): what was written behind the end of the file goes, and what is
-//! derived is counted anew. What was lost between two counters (an entry taken from the
-//! free list but not linked yet, a reference counted but not noted) can only be told from
-//! what a living process is just doing when there is none: [`Store::settle`] does it then.
+//! derived is counted anew. What was lost between two counters: see [`crate::recount`].
 
-use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
+use crate::control::live_flag as flag;
 use crate::live::Chain;
-use crate::process::{self, Critical};
+use crate::process::Critical;
 use crate::record::{ChunkMap, Key, parse_key};
 use crate::recover::Reaped;
 use crate::shards::Need;
@@ -51,7 +49,6 @@ impl Store {
         let mut freed: Vec<Extent> = Vec::new();
         let mut end_map = first.clone();
         let mut pages = 0;
-        let _in_flight = self.in_flight();
         self.write(self.object_set(id), Need::Removal, |w| {
             freed.clear();
             pages = 0;
@@ -106,7 +103,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes orphans that nobody has open: their processes died before they could.
+    /// Removes orphans that nobody has open. Only while nobody else makes any (O_TMPFILE).
     ///
     /// # Errors
     /// EIO.
@@ -123,24 +120,27 @@ impl Store {
                     _ => false,
                 })?;
             for id in ids {
-                // Becoming its last user and leaving removes it (unless it has got a name).
-                if self.live_probe(id)?.is_none()
-                    && let Ok(index) = self.live_acquire(id)
-                {
-                    let _critical = Critical::enter();
-                    self.live_mark_unlinked(id, false)?;
-                    self.live_release(index)?;
-                    removed += 1;
+                if self.live_probe(id)?.is_none() {
+                    removed += usize::from(self.remove_orphan(id)?);
                 }
             }
         }
         Ok(removed)
     }
 
-    /// After processes have died: releases what they held, completes what they began,
-    /// removes orphans. If no other process is attached, also finds what was lost at the
-    /// instant of a death: references, entries, pages. This process must not be doing
-    /// anything else on the store meanwhile (it may have files open).
+    /// Removes an object without a name that nobody has open.
+    pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
+        let _section = self.section()?;
+        // Becoming its last user and leaving removes it (unless it has got a name).
+        let Ok(index) = self.live_acquire(id) else {
+            return Ok(false);
+        };
+        self.live_mark_unlinked(id, false)?;
+        self.live_release(index).map(|()| true)
+    }
+
+    /// After processes have died: releases what they held, completes what they began, finds
+    /// what they lost, removes orphans. This process must not be in the middle of anything.
     ///
     /// # Errors
     /// EIO, ENOSPC.
@@ -148,99 +148,7 @@ impl Store {
         let reaped = self.reap()?;
         self.recover_commits()?;
         self.put_in_order()?;
-        self.remove_orphans()?;
         Ok(reaped)
-    }
-
-    /// The part of [`Store::settle`] that is only possible alone. False if others are
-    /// attached, or nothing was lost.
-    ///
-    /// # Errors
-    /// EIO, ENOSPC.
-    pub fn put_in_order(&self) -> Result<bool> {
-        let h = self.control.header();
-        if h.leaks.load(Acquire) == 0 {
-            return Ok(false);
-        }
-        // Seen without attaching ourselves, as far as can be.
-        let attached =
-            (0..MAX_PROCESSES).filter(|&i| self.control.process(i).owner.load(Acquire) != 0);
-        if attached.count() > usize::from(self.is_attached()) {
-            return Ok(false);
-        }
-        let _critical = Critical::enter();
-        let me = self.me()?;
-        // Who attaches now waits (with its slot taken, so that we see it or it sees us).
-        h.attaching.acquire(&self.control, me)?;
-        let alone = (0..MAX_PROCESSES)
-            .all(|i| i == me as usize || self.control.process(i).owner.load(SeqCst) == 0);
-        let result = if alone {
-            self.recount(me).map(|()| true)
-        } else {
-            Ok(false)
-        };
-        h.attaching.release();
-        result
-    }
-
-    /// Counts all references anew, frees the entries without any, and rebuilds the maps of
-    /// free pages.
-    fn recount(&self, me: u32) -> Result<()> {
-        let h = self.control.header();
-        let opens = h.free_open.end(MAX_OPEN);
-        let lives = h.free_live.end(MAX_LIVE);
-        let area = self.area()?;
-        let mut open_refs = vec![0u32; opens as usize];
-        let table = area.fds[..self.fds_end()].iter().map(|f| f.load(Acquire));
-        for open in table.chain(area.maps.iter().map(|m| m.open.load(Acquire))) {
-            if let Some(n) = open
-                .checked_sub(1)
-                .and_then(|i| open_refs.get_mut(i as usize))
-            {
-                *n += 1;
-            }
-        }
-        let mine = process::identity(&self.control, me);
-        let mut live_refs = vec![0u32; lives as usize];
-        h.free_open.clear();
-        for i in (0..opens).rev() {
-            let o = self.open_file(i);
-            let refs = open_refs[i as usize] + u32::from(o.owner.load(Acquire) == mine);
-            o.refs.store(refs, Release);
-            if refs == 0 {
-                o.owner.store(0, Relaxed);
-                o.live.store(0, Relaxed);
-                o.id.store(0, Relaxed);
-                h.free_open.push(i, &o.next);
-            } else if let Some(live) = o.live.load(Acquire).checked_sub(1) {
-                live_refs[live as usize] += 1;
-            }
-        }
-        let mut result = Ok(());
-        for i in 0..lives {
-            let live = self.live(i);
-            live.finisher.store(0, Relaxed);
-            if self.is_linked(i)? {
-                live.flags.fetch_and(!flag::GONE, AcqRel);
-                // With one use of our own, whose end writes it back if it was the last.
-                live.refs.store(live_refs[i as usize] + 1, Release);
-                result = self.live_release(i).and(result);
-            }
-        }
-        h.free_live.clear();
-        for i in (0..lives).rev() {
-            if !self.is_linked(i)? {
-                let live = self.live(i);
-                live.refs.store(0, Relaxed);
-                live.flags.store(0, Relaxed);
-                live.id.store(0, Relaxed);
-                h.free_live.push(i, &live.next);
-            }
-        }
-        result?;
-        self.rebuild_free_space()?;
-        h.leaks.store(0, Release);
-        Ok(())
     }
 
     /// Whether the live entry is in the chain of its object.
@@ -252,16 +160,17 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::control::Live;
+    use crate::control::{Live, MAX_LIVE, MAX_OPEN};
+    use crate::process;
     use crate::{Medium, NewObject};
     use std::path::PathBuf;
 
     /// A store in a directory that goes with it.
-    struct TestStore {
-        store: Option<Store>,
-        dir: PathBuf,
+    pub(crate) struct TestStore {
+        pub store: Option<Store>,
+        pub dir: PathBuf,
     }
 
     impl std::ops::Deref for TestStore {
@@ -278,7 +187,7 @@ mod tests {
         }
     }
 
-    fn store(name: &str) -> TestStore {
+    pub(crate) fn store(name: &str) -> TestStore {
         let dir = PathBuf::from(format!("/dev/shm/forebay-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         for sub in ["records", "medium"] {
@@ -293,7 +202,7 @@ mod tests {
         TestStore { store, dir }
     }
 
-    fn make(s: &Store, name: &str) -> ObjectId {
+    pub(crate) fn make(s: &Store, name: &str) -> ObjectId {
         let mode = libc::S_IFREG | 0o600;
         let new = NewObject {
             mode,
@@ -306,13 +215,13 @@ mod tests {
         made.unwrap().unwrap()
     }
 
-    fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
         // SAFETY: the slice is readable.
         let written = unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
         assert_eq!(written, Ok((at, bytes.len())));
     }
 
-    fn read(s: &Store, index: u32) -> Vec<u8> {
+    pub(crate) fn read(s: &Store, index: u32) -> Vec<u8> {
         let mut bytes = vec![0xee; s.size(index) as usize];
         // SAFETY: the vector is writable.
         let n = unsafe { s.read(index, 0, bytes.as_mut_ptr(), bytes.len()) };
@@ -386,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_it_finds_every_entry_and_page_again() {
+    fn it_finds_every_entry_and_page_again() {
         let s = store("repair-order");
         let id = make(&s, "f");
         let open = s.live_acquire(id).unwrap();
@@ -409,10 +318,14 @@ mod tests {
         s.media()[0].alloc(100).unwrap();
         assert_eq!(s.put_in_order(), Ok(false), "nobody has died");
         h.leaks.store(1, Relaxed);
+        // Others may be there, in the middle of something only if they are dead.
         let other = process::attach(&s.control).unwrap();
-        assert_eq!(s.put_in_order(), Ok(false), "not alone");
-        process::free(&s.control, other);
+        let busy = &s.control.process(other as usize).in_flight;
+        busy.store(1, Relaxed);
+        assert_eq!(s.put_in_order(), Ok(false), "not a quiet moment");
+        busy.store(0, Relaxed);
         assert_eq!(s.put_in_order(), Ok(true));
+        process::free(&s.control, other);
         assert_eq!(s.check(), Ok(vec![]));
         assert_eq!(
             (

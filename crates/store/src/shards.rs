@@ -185,25 +185,39 @@ impl Store {
     /// # Errors
     /// What LMDB says; EIO for a journal that can't be read.
     pub fn recover_commits(&self) -> Result<()> {
+        self.with_all_locked(|| self.recover_locked())
+    }
+
+    /// As [`Store::recover_commits`], with all shards locked.
+    pub(crate) fn recover_locked(&self) -> Result<()> {
+        self.complete_journals()?;
+        for shard in self.all_shards().iter() {
+            let s = self.control.shard(shard);
+            s.multi.fetch_add(s.multi.load(Relaxed) % 2, AcqRel);
+            s.removing.fetch_add(s.removing.load(Relaxed) % 2, AcqRel);
+        }
+        self.control.header().names_epoch.fetch_add(1, AcqRel);
+        self.control.header().recover.store(0, Release);
+        Ok(())
+    }
+
+    /// Runs `f` while nobody changes any shard. If a dead process had one locked, the flag
+    /// `recover` is set: its commit may be incomplete.
+    pub(crate) fn with_all_locked<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _critical = Critical::enter();
         let me = self.me()?;
         let all = self.all_shards();
         for shard in all.iter() {
-            if let Err(e) = self.control.shard(shard).lock.acquire(&self.control, me) {
-                self.unlock_before(all, shard);
-                return Err(e);
+            match self.control.shard(shard).lock.acquire(&self.control, me) {
+                Ok(Acquired::Clean) => {}
+                Ok(Acquired::Abandoned) => self.control.header().recover.store(1, Release),
+                Err(e) => {
+                    self.unlock_before(all, shard);
+                    return Err(e);
+                }
             }
         }
-        let result = self.complete_journals();
-        if result.is_ok() {
-            for shard in all.iter() {
-                let s = self.control.shard(shard);
-                s.multi.fetch_add(s.multi.load(Relaxed) % 2, AcqRel);
-                s.removing.fetch_add(s.removing.load(Relaxed) % 2, AcqRel);
-            }
-            self.control.header().names_epoch.fetch_add(1, AcqRel);
-            self.control.header().recover.store(0, Release);
-        }
+        let result = f();
         self.unlock_before(all, MAX_SHARDS);
         result
     }

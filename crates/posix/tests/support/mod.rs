@@ -95,6 +95,18 @@ impl TestPool {
         assert!(findings.is_empty(), "the store is damaged: {findings:#?}");
     }
 
+    /// Fails if the store is damaged, while other processes use it and may die.
+    pub fn assert_whole_online(&self) {
+        let report = self.store().inspect().unwrap();
+        // Who died since the last reaping is none of the store's faults, nor is what it held.
+        let dead = report.findings.iter().any(|f| f.what.contains("is dead"));
+        assert!(
+            dead || report.is_clean(),
+            "the store is damaged: {:#?}",
+            report.findings
+        );
+    }
+
     /// A process that runs `role` of this test binary's `worker` on the pool.
     pub fn worker(&self, role: &str, arguments: &str) -> Worker {
         let child = Command::new(std::env::current_exe().unwrap())

@@ -1,0 +1,277 @@
+//! All objects and names of a store, as read from its records, and the changes that would
+//! mend them.
+
+use super::findings::Report;
+use crate::record::{Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_key};
+use crate::recount::View;
+use crate::{NAME_MAX, ObjectId, Store};
+use rustix::io::Result;
+use std::collections::{BTreeMap, HashMap};
+
+/// An object.
+#[derive(Debug, Default)]
+pub(crate) struct Object {
+    pub inode: Inode,
+    pub tail: Vec<u8>,
+    /// Extents of chunks 1, 2, ...
+    pub chunks: BTreeMap<u64, ChunkMap>,
+    /// Noted as having no name.
+    pub orphan: bool,
+    /// Keys of its extended attributes.
+    pub attributes: Vec<Vec<u8>>,
+    /// Its inode differs from its record.
+    pub changed: bool,
+}
+
+/// A name: directory and last component.
+pub(crate) type Name = (u64, Vec<u8>);
+
+/// Everything.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub objects: BTreeMap<u64, Object>,
+    pub entries: BTreeMap<Name, Entry>,
+    /// What is to be written, inodes left out.
+    pub changes: Vec<Change>,
+}
+
+/// Records of an object other than its inode, by their owner: keys and shards.
+type Others = BTreeMap<u64, Vec<(usize, Vec<u8>)>>;
+
+impl Store {
+    /// Reads all records; what isn't one is reported.
+    pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
+        let mut m = Model::default();
+        let mut chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>> = BTreeMap::new();
+        let mut others = Others::new();
+        let mut orphans = Vec::new();
+        for (shard, snapshot) in view.shards.iter().enumerate() {
+            snapshot.scan(b"", |key, value| {
+                let mut bad = |what: String, remedy: &str| {
+                    report.add("records", format!("shard {shard}: {what}"), remedy);
+                    m.changes.push((shard, key.to_vec(), None));
+                };
+                if key == JOURNAL {
+                    bad(
+                        "a commit over several shards isn't complete".into(),
+                        "what can be read of it is completed, the rest is removed",
+                    );
+                    return true;
+                }
+                let Some((tag, id, rest)) = parse_key(key) else {
+                    bad(
+                        format!("the key {} is none of ours", shown(key)),
+                        "it is removed",
+                    );
+                    return true;
+                };
+                if !b"IDXOA".contains(&tag) {
+                    bad(
+                        format!("the key {} is none of ours", shown(key)),
+                        "it is removed",
+                    );
+                    return true;
+                }
+                let home = match tag {
+                    b'D' => self.shard_of_entry(id, rest),
+                    _ => self.shard_of(id),
+                };
+                if home != shard {
+                    bad(
+                        format!("the key {} belongs to shard {home}", shown(key)),
+                        "it is removed; what it led to is put into /lost+found",
+                    );
+                    return true;
+                }
+                match tag {
+                    b'I' => match Inode::decode(value) {
+                        Some((inode, tail)) if rest.is_empty() => {
+                            let object = m.objects.entry(id.0).or_default();
+                            (object.inode, object.tail) = (inode, tail.to_vec());
+                        }
+                        _ => bad(
+                            format!("the record of object {} can't be read", id.0),
+                            "it is removed, with its names",
+                        ),
+                    },
+                    b'D' => match Entry::decode(value) {
+                        Some(e) if rest.len() <= NAME_MAX => {
+                            m.entries.insert((id.0, rest.to_vec()), e);
+                        }
+                        _ => bad(
+                            format!(
+                                "the entry {} of directory {} can't be read",
+                                name(rest),
+                                id.0
+                            ),
+                            "it is removed; its object is put into /lost+found",
+                        ),
+                    },
+                    b'X' => match (ChunkMap::decode(value), rest.try_into()) {
+                        (Some(map), Ok(chunk)) if chunk != [0; 8] => {
+                            let chunk = u64::from_be_bytes(chunk);
+                            chunks.entry(id.0).or_default().insert(chunk, map);
+                        }
+                        _ => bad(
+                            format!("extents of object {} can't be read", id.0),
+                            "they are removed; that part of the file reads as zero",
+                        ),
+                    },
+                    b'O' => orphans.push(id.0),
+                    b'A' => others.entry(id.0).or_default().push((shard, key.to_vec())),
+                    _ => bad(
+                        format!("the key {} is none of ours", shown(key)),
+                        "it is removed",
+                    ),
+                }
+                true
+            })?;
+        }
+        self.assign(&mut m, chunks, others, orphans, report);
+        report.objects = m.objects.len() as u64;
+        report.entries = m.entries.len() as u64;
+        Ok(m)
+    }
+
+    /// Gives the other records to their objects.
+    fn assign(
+        &self,
+        m: &mut Model,
+        chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>>,
+        mut others: Others,
+        orphans: Vec<u64>,
+        report: &mut Report,
+    ) {
+        let mut nobodys = |m: &mut Model, id: u64, what: &str, keys: Vec<(usize, Vec<u8>)>| {
+            report.add(
+                "records",
+                format!("object {id} doesn't exist, but has {what}"),
+                "they are removed",
+            );
+            m.changes
+                .extend(keys.into_iter().map(|(shard, key)| (shard, key, None)));
+        };
+        for (id, chunks) in chunks {
+            let shard = self.shard_of(ObjectId(id));
+            match m.objects.get_mut(&id) {
+                Some(o) if o.inode.is_file() => o.chunks = chunks,
+                _ => {
+                    let key = |n: &u64| (shard, Key::chunk(ObjectId(id), *n).to_vec());
+                    let keys = chunks.keys().map(key).collect();
+                    nobodys(m, id, "extents", keys);
+                }
+            }
+        }
+        for (id, keys) in std::mem::take(&mut others) {
+            match m.objects.get_mut(&id) {
+                Some(o) => o.attributes = keys.into_iter().map(|(_, key)| key).collect(),
+                None => nobodys(m, id, "extended attributes", keys),
+            }
+        }
+        for id in orphans {
+            let shard = self.shard_of(ObjectId(id));
+            match m.objects.get_mut(&id) {
+                Some(o) => o.orphan = true,
+                None => {
+                    let key = (shard, Key::orphan(ObjectId(id)).to_vec());
+                    nobodys(m, id, "a note that it has no name", vec![key]);
+                }
+            }
+        }
+    }
+
+    /// All changes, those of inodes included.
+    pub(crate) fn all_changes(&self, m: &Model) -> Vec<Change> {
+        let mut changes = m.changes.clone();
+        let mut buffer = Vec::new();
+        for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
+            let id = ObjectId(id);
+            let record = o.inode.encode(&o.tail, &mut buffer).to_vec();
+            changes.push((self.shard_of(id), Key::inode(id).to_vec(), Some(record)));
+        }
+        changes
+    }
+
+    /// Takes a name away.
+    pub(crate) fn drop_name(&self, m: &mut Model, of: &Name) {
+        m.entries.remove(of);
+        let key = Key::entry(ObjectId(of.0), &of.1);
+        let shard = self.shard_of_entry(ObjectId(of.0), &of.1);
+        m.changes.push((shard, key.to_vec(), None));
+    }
+
+    /// Sets a name.
+    pub(crate) fn set_name(&self, m: &mut Model, of: Name, entry: Entry) {
+        let key = Key::entry(ObjectId(of.0), &of.1);
+        let shard = self.shard_of_entry(ObjectId(of.0), &of.1);
+        m.changes
+            .push((shard, key.to_vec(), Some(entry.encode().to_vec())));
+        m.entries.insert(of, entry);
+    }
+
+    /// Removes an object with all that belongs to it, but for its names.
+    pub(crate) fn drop_object(&self, m: &mut Model, id: u64) {
+        let Some(o) = m.objects.remove(&id) else {
+            return;
+        };
+        let (id, shard) = (ObjectId(id), self.shard_of(ObjectId(id)));
+        let mut keys = vec![Key::inode(id).to_vec()];
+        keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
+        keys.extend(o.attributes);
+        if o.orphan {
+            keys.push(Key::orphan(id).to_vec());
+        }
+        m.changes
+            .extend(keys.into_iter().map(|key| (shard, key, None)));
+    }
+}
+
+impl Model {
+    /// `object 1025 ('/a/b')`: its number, and a name if it has one.
+    pub fn told(&self, id: u64, names: &HashMap<u64, Vec<Name>>) -> String {
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut at = id;
+        while at != ObjectId::ROOT.0 && parts.len() < 100 {
+            match names.get(&at).and_then(|n| n.first()) {
+                Some((parent, name)) => {
+                    parts.push(name.clone());
+                    at = *parent;
+                }
+                None => return format!("object {id}"),
+            }
+        }
+        parts.reverse();
+        format!(
+            "object {id} ('/{}')",
+            parts
+                .iter()
+                .map(|p| String::from_utf8_lossy(p))
+                .collect::<Vec<_>>()
+                .join("/")
+        )
+    }
+
+    /// The names of each object.
+    pub fn names(&self) -> HashMap<u64, Vec<Name>> {
+        let mut names: HashMap<u64, Vec<Name>> = HashMap::new();
+        for (name, e) in &self.entries {
+            names.entry(e.id.0).or_default().push(name.clone());
+        }
+        names
+    }
+}
+
+pub(crate) fn name(bytes: &[u8]) -> String {
+    format!("'{}'", String::from_utf8_lossy(bytes))
+}
+
+/// A key in words.
+fn shown(key: &[u8]) -> String {
+    let text: String = key
+        .iter()
+        .take(40)
+        .flat_map(|b| std::ascii::escape_default(*b))
+        .map(char::from)
+        .collect();
+    format!("'{text}'")
+}

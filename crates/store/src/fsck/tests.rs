@@ -1,0 +1,585 @@
+//! Damages of every kind: each is found, named, and mended.
+
+use super::*;
+use crate::control::{MAX_LIVE, live_flag};
+use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
+use crate::repair::tests::{TestStore, make, read, store, write};
+use crate::{Extent, Medium, NewObject, ObjectId, PAGE};
+use std::os::unix::fs::FileExt;
+
+const ROOT: ObjectId = ObjectId::ROOT;
+
+fn put(s: &Store, shard: usize, key: &[u8], value: Option<&[u8]>) {
+    let reserved = &s.control.shard(shard).reserved;
+    let mut txn = s.envs[shard].write(reserved, 4096, false).unwrap();
+    match value {
+        Some(value) => txn.put(key, value).unwrap(),
+        None => assert!(txn.del(key).unwrap()),
+    }
+    txn.commit().unwrap();
+}
+
+fn change(s: &Store, id: ObjectId, f: impl FnOnce(&mut Inode, &mut Vec<u8>)) {
+    let shard = s.shard_of(id);
+    let record = s.envs[shard]
+        .fresh_snapshot()
+        .unwrap()
+        .get(&Key::inode(id))
+        .unwrap()
+        .unwrap()
+        .to_vec();
+    let (mut inode, tail) = Inode::decode(&record).unwrap();
+    let mut tail = tail.to_vec();
+    f(&mut inode, &mut tail);
+    put(
+        s,
+        shard,
+        &Key::inode(id),
+        Some(inode.encode(&tail, &mut Vec::new())),
+    );
+}
+
+fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
+    let new = NewObject {
+        mode,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: b"",
+    };
+    s.create_object(dir, name.as_bytes(), &new, s.names_epoch())
+        .unwrap()
+        .unwrap()
+}
+
+fn mkdir(s: &Store, dir: ObjectId, name: &str) -> ObjectId {
+    make_in(s, dir, name, libc::S_IFDIR | 0o755)
+}
+
+fn fill(s: &Store, id: ObjectId, bytes: &[u8]) {
+    let index = s.live_acquire(id).unwrap();
+    write(s, index, 0, bytes);
+    s.live_release(index).unwrap();
+}
+
+fn content(s: &Store, id: ObjectId) -> Vec<u8> {
+    let index = s.live_acquire(id).unwrap();
+    let bytes = read(s, index);
+    s.live_release(index).unwrap();
+    bytes
+}
+
+fn entry_shard(s: &Store, dir: ObjectId, name: &str) -> usize {
+    s.shard_of_entry(dir, name.as_bytes())
+}
+
+/// A store with a few things in it.
+struct Filled {
+    s: TestStore,
+    /// /small, /big (two MiB), /dir, /dir/sub, /dir/sub/file
+    small: ObjectId,
+    big: ObjectId,
+    dir: ObjectId,
+    sub: ObjectId,
+    file: ObjectId,
+}
+
+fn filled(name: &str) -> Filled {
+    let s = store(&format!("fsck-{name}"));
+    let small = make(&s, "small");
+    let big = make(&s, "big");
+    let dir = mkdir(&s, ROOT, "dir");
+    let sub = mkdir(&s, dir, "sub");
+    let file = make_in(&s, sub, "file", libc::S_IFREG | 0o600);
+    fill(&s, small, b"a small one");
+    fill(&s, big, &vec![7; 1_500_000]);
+    fill(&s, file, &[5; 20_000]);
+    assert_eq!(s.check(), Ok(vec![]));
+    Filled {
+        s,
+        small,
+        big,
+        dir,
+        sub,
+        file,
+    }
+}
+
+/// The damage is found (a finding says `words`), mended, and the store is whole then.
+fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
+    let f = filled(name);
+    damage(&f);
+    let found = f.s.check().unwrap();
+    assert!(
+        found.iter().any(|x| x.contains(words)),
+        "{name}: no finding says '{words}': {found:#?}"
+    );
+    let report = f.s.mend().unwrap();
+    assert!(
+        report
+            .findings
+            .iter()
+            .any(|x| x.to_string().contains(words)),
+        "{name}: {report:#?}"
+    );
+    assert!(
+        report.findings.iter().all(|x| x.repaired),
+        "{name}: not repaired: {report:#?}"
+    );
+    assert_eq!(f.s.check(), Ok(vec![]), "{name}");
+    // And it works on.
+    fill(&f.s, make(&f.s, "afterwards"), &[1; 5000]);
+    assert_eq!(f.s.check(), Ok(vec![]), "{name}");
+    f
+}
+
+fn path(s: &Store, names: &[&str]) -> Option<ObjectId> {
+    let mut at = ROOT;
+    for n in names {
+        at = s.lookup(at, n.as_bytes()).unwrap()?.id;
+    }
+    Some(at)
+}
+
+#[test]
+fn names() {
+    finds("kind", "it says type", |f| {
+        let e = Entry {
+            id: f.small,
+            kind: libc::S_IFLNK,
+        };
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "small"),
+            &Key::entry(ROOT, b"small"),
+            Some(&e.encode()),
+        );
+    });
+    finds("dangling", "doesn't exist", |f| {
+        let e = Entry {
+            id: ObjectId(f.small.0 + (1 << 20)),
+            kind: libc::S_IFREG,
+        };
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "gone"),
+            &Key::entry(ROOT, b"gone"),
+            Some(&e.encode()),
+        );
+    });
+    let f = finds("nameless", "it has no name, and isn't noted as such", |f| {
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "big"),
+            &Key::entry(ROOT, b"big"),
+            None,
+        );
+    });
+    let lost = path(&f.s, &["lost+found", &format!("#{}", f.big.0)]).unwrap();
+    assert_eq!(content(&f.s, lost), vec![7; 1_500_000]);
+    let f = finds("nameless-dir", "it has no name", |f| {
+        put(
+            &f.s,
+            entry_shard(&f.s, f.dir, "sub"),
+            &Key::entry(f.dir, b"sub"),
+            None,
+        );
+    });
+    let file = path(&f.s, &["lost+found", &format!("#{}", f.sub.0), "file"]).unwrap();
+    assert_eq!(content(&f.s, file), [5; 20_000]);
+    finds("links", "link count 9, but it should be 1", |f| {
+        change(&f.s, f.file, |i, _| i.nlink = 9)
+    });
+    finds("dir-links", "link count 1, but it should be 3", |f| {
+        change(&f.s, f.dir, |i, _| i.nlink = 1)
+    });
+    finds("elsewhere", "it says that it is 'other'", |f| {
+        change(&f.s, f.sub, |_, name| *name = b"other".to_vec())
+    });
+    finds("two-names", "a directory has one name", |f| {
+        let e = Entry {
+            id: f.sub,
+            kind: libc::S_IFDIR,
+        };
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "again"),
+            &Key::entry(ROOT, b"again"),
+            Some(&e.encode()),
+        );
+    });
+    finds("slash", "that can't be a name", |f| {
+        let e = Entry {
+            id: f.small,
+            kind: libc::S_IFREG,
+        };
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "a/b"),
+            &Key::entry(ROOT, b"a/b"),
+            Some(&e.encode()),
+        );
+    });
+    finds(
+        "orphan-open-by-nobody",
+        "it has no name and nobody has it open",
+        |f| {
+            put(
+                &f.s,
+                entry_shard(&f.s, ROOT, "small"),
+                &Key::entry(ROOT, b"small"),
+                None,
+            );
+            put(
+                &f.s,
+                f.s.shard_of(f.small),
+                &Key::orphan(f.small),
+                Some(&[]),
+            );
+            change(&f.s, f.small, |i, _| i.nlink = 0);
+        },
+    );
+    finds("orphan-with-name", "but is noted as having none", |f| {
+        put(
+            &f.s,
+            f.s.shard_of(f.small),
+            &Key::orphan(f.small),
+            Some(&[]),
+        );
+    });
+    let f = finds("missing-directory", "that directory doesn't exist", |f| {
+        put(&f.s, f.s.shard_of(f.sub), &Key::inode(f.sub), None);
+    });
+    assert!(path(&f.s, &["lost+found", &format!("#{}", f.file.0)]).is_some());
+    let f = finds("no-root", "there is no root directory", |f| {
+        put(&f.s, f.s.shard_of(ROOT), &Key::inode(ROOT), None);
+    });
+    assert_eq!(path(&f.s, &["dir", "sub", "file"]), Some(f.file));
+}
+
+#[test]
+fn a_circle_of_directories() {
+    let f = finds("circle", "it lies inside itself", |f| {
+        // /dir goes into /dir/sub.
+        put(
+            &f.s,
+            entry_shard(&f.s, ROOT, "dir"),
+            &Key::entry(ROOT, b"dir"),
+            None,
+        );
+        let e = Entry {
+            id: f.dir,
+            kind: libc::S_IFDIR,
+        };
+        put(
+            &f.s,
+            entry_shard(&f.s, f.sub, "dir"),
+            &Key::entry(f.sub, b"dir"),
+            Some(&e.encode()),
+        );
+        let sub = f.sub.0;
+        change(&f.s, f.dir, |i, _| i.parent = sub);
+        change(&f.s, f.sub, |i, _| i.nlink = 3);
+        change(&f.s, ROOT, |i, _| i.nlink = 2);
+    });
+    let lost = path(&f.s, &["lost+found"]).unwrap();
+    let mut names = Vec::new();
+    f.s.list(lost, &mut Default::default(), |n, e| {
+        names.push((String::from_utf8_lossy(n).into_owned(), e.id));
+        true
+    })
+    .unwrap();
+    assert_eq!(names.len(), 1);
+    assert!(names[0].1 == f.dir || names[0].1 == f.sub);
+}
+
+#[test]
+fn records_that_are_none() {
+    for (name, key, value, words) in [
+        ("inode", None, Some(&b"garbage"[..]), "can't be read"),
+        ("key", Some(&b"Zfoo"[..]), Some(b"x"), "is none of ours"),
+        (
+            "tag",
+            Some(b"Q\0\0\0\0\0\0\0\x01rest"),
+            Some(b"x"),
+            "is none of ours",
+        ),
+        (
+            "journal",
+            Some(JOURNAL),
+            Some(b"\x05\0\xff\xff\x01\0\0\0"),
+            "isn't complete",
+        ),
+    ] {
+        finds(&format!("record-{name}"), words, |f| {
+            let (shard, own) = (f.s.shard_of(f.file), Key::inode(f.file));
+            put(&f.s, shard, key.unwrap_or(&own), value);
+        });
+    }
+    finds("extents-of-nobody", "doesn't exist, but has extents", |f| {
+        let id = ObjectId(f.small.0 + (1 << 30));
+        put(
+            &f.s,
+            f.s.shard_of(id),
+            &Key::chunk(id, 3),
+            Some(&ChunkMap::default().encode()),
+        );
+    });
+    finds(
+        "attributes-of-nobody",
+        "doesn't exist, but has extended attributes",
+        |f| {
+            let id = ObjectId(f.small.0 + (1 << 30));
+            put(
+                &f.s,
+                f.s.shard_of(id),
+                &Key::attribute(id, b"user.x"),
+                Some(b"1"),
+            );
+        },
+    );
+    finds(
+        "unknown-attributes",
+        "extended attributes that it doesn't know of",
+        |f| {
+            put(
+                &f.s,
+                f.s.shard_of(f.small),
+                &Key::attribute(f.small, b"user.x"),
+                Some(b"1"),
+            );
+        },
+    );
+    finds("chunk-garbage", "extents of object", |f| {
+        put(
+            &f.s,
+            f.s.shard_of(f.big),
+            &Key::chunk(f.big, 1),
+            Some(b"12345"),
+        );
+    });
+    finds("wrong-shard", "belongs to shard", |f| {
+        let shard = (f.s.shard_of(f.small) + 1) % f.s.shard_count();
+        put(&f.s, shard, &Key::orphan(f.small), Some(&[]));
+    });
+}
+
+#[test]
+fn files() {
+    let f = finds("inline-size", "bytes in its record", |f| {
+        change(&f.s, f.small, |i, _| i.size = 900)
+    });
+    assert_eq!(content(&f.s, f.small), b"a small one");
+    finds("pages", "pages, but its extents have", |f| {
+        change(&f.s, f.big, |i, _| i.pages = 3)
+    });
+    finds("impossible-size", "is impossible", |f| {
+        change(&f.s, f.big, |i, _| i.size = u64::MAX)
+    });
+    finds("type", "is none", |f| {
+        change(&f.s, f.small, |i, _| i.mode = 0o030_644)
+    });
+    finds("tail", "doesn't belong there", |f| {
+        change(&f.s, f.dir, |i, _| i.tail = tail::EXTENTS)
+    });
+    finds(
+        "first-extents",
+        "the extents of its first MiB can't be read",
+        |f| {
+            change(&f.s, f.big, |_, t| t.truncate(5));
+        },
+    );
+}
+
+#[test]
+fn space() {
+    finds("outside", "lies outside its medium", |f| {
+        let far = Extent::new(0, 1 << 30, 256);
+        put(
+            &f.s,
+            f.s.shard_of(f.big),
+            &Key::chunk(f.big, 1),
+            Some(&far.0.to_le_bytes()),
+        );
+    });
+    finds("no-medium", "lies outside its medium", |f| {
+        let far = Extent::new(9, 0, 256);
+        put(
+            &f.s,
+            f.s.shard_of(f.big),
+            &Key::chunk(f.big, 1),
+            Some(&far.0.to_le_bytes()),
+        );
+    });
+    let f = finds("twice", "belong to another file, too", |f| {
+        let mut first = Vec::new();
+        change(&f.s, f.big, |_, t| first = t.clone());
+        change(&f.s, f.file, |i, t| {
+            (i.pages, i.size) = (ChunkMap::decode(&first).unwrap().pages() as u64, 20_000);
+            *t = first;
+        });
+    });
+    assert_eq!(content(&f.s, f.big), vec![7; 1_500_000]);
+    assert_eq!(content(&f.s, f.file), vec![7; 20_000]);
+    fill(&f.s, f.file, &[8; 20_000]);
+    assert_eq!(
+        content(&f.s, f.big),
+        vec![7; 1_500_000],
+        "still the same pages"
+    );
+    finds("lost-pages", "in use by nobody", |f| {
+        _ = f.s.media()[0].alloc(100).unwrap()
+    });
+    finds("free-pages", "marked as free", |f| {
+        let mut first = Vec::new();
+        change(&f.s, f.big, |_, t| first = t.clone());
+        f.s.free_extents(ChunkMap::decode(&first).unwrap().extents().to_vec());
+    });
+    finds("counter", "but its counter says", |f| {
+        f.map(0, 16, &77u64.to_le_bytes())
+    });
+    finds("reserved", "room is said to be reserved", |f| {
+        f.map(0, 24, &2_000_000u64.to_le_bytes())
+    });
+    finds("full", "are marked as full", |f| {
+        f.map(0, PAGE as u64, &[0xf0])
+    });
+}
+
+impl Filled {
+    /// Changes bytes of a medium's map.
+    fn map(&self, _medium: usize, at: u64, bytes: &[u8]) {
+        let map = self.s.dir.join("medium/map");
+        std::fs::File::options()
+            .write(true)
+            .open(map)
+            .unwrap()
+            .write_all_at(bytes, at)
+            .unwrap();
+    }
+}
+
+#[test]
+fn control_region() {
+    let c = |f: &Filled| -> &'static crate::control::Control {
+        // SAFETY: the store outlives every use in these closures.
+        unsafe { &*std::ptr::from_ref(&f.s.control) }
+    };
+    finds("open-refs", "users, but has 0", |f| {
+        let o =
+            f.s.open_create(f.dir, libc::S_IFDIR, None, 0, ROOT, b"x")
+                .unwrap();
+        f.s.open_file(o).owner.store(0, Relaxed);
+    });
+    finds("live-refs", "it counts 3 users, but has 0", |f| {
+        let i = f.s.live_acquire(f.small).unwrap();
+        f.s.live_retain(i);
+        f.s.live_retain(i);
+    });
+    finds("lost-entry", "that nobody uses are missing", |f| {
+        c(f).header()
+            .free_live
+            .pop(MAX_LIVE, |i| &c(f).live(i).next)
+            .unwrap();
+    });
+    finds("list-circle", "it runs in a circle", |f| {
+        for i in 0..2 {
+            c(f).header().free_live.push(i, &c(f).live(i).next);
+            c(f).header().free_live.push(i, &c(f).live(i).next);
+        }
+    });
+    finds("chain-garbage", "which can't be", |f| {
+        c(f).bucket(99).head.store(0xffff_fff0, Relaxed)
+    });
+    finds("chain-circle", "in it twice", |f| {
+        let i = f.s.live_acquire(f.small).unwrap();
+        f.s.live(i).next.store(i + 1, Relaxed);
+    });
+    finds("odd-multi", "marked as changing", |f| {
+        c(f).shard(1).multi.store(7, Relaxed)
+    });
+    finds("number", "the next object would get number", |f| {
+        let shard = f.s.shard_of(f.file);
+        c(f).shard(shard).last_seq.store(1, Relaxed);
+    });
+    finds("flags", "its flags are", |f| {
+        let i = f.s.live_acquire(f.small).unwrap();
+        f.s.live(i)
+            .flags
+            .fetch_or(1 << 20 | live_flag::LOADED, Relaxed);
+    });
+    finds("lock", "is held by a process that is gone", |f| {
+        let slot = process::attach(c(f)).unwrap();
+        c(f).dir_time(5).lock.acquire(c(f), slot).unwrap();
+        process::free(c(f), slot);
+    });
+    finds(
+        "slot",
+        "it is nobody's, but something is noted in it",
+        |f| c(f).process(4000).fds_end.store(7, Relaxed),
+    );
+    finds("slot-state", "is dead, but not released", |f| {
+        let slot = process::attach(c(f)).unwrap();
+        let owner = &c(f).process(slot as usize).owner;
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+    });
+}
+
+/// Changes bytes in the pages of a record file behind the two meta pages.
+#[test]
+fn damaged_record_files_do_no_harm() {
+    for (n, fill) in [0u8, 0xff, 0x55, 0xa7].into_iter().enumerate() {
+        for page in [1u64, 2, 3, 4, 5] {
+            let f = filled(&format!("tree-{n}-{page}"));
+            let (path, dir) = (f.s.envs[0].path().to_owned(), f.s.dir.clone());
+            let mut s = f.s;
+            let (control, records) = (dir.join("control"), dir.join("records"));
+            s.store = None;
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[fill; 1500], page * 4096 + 8 * n as u64)
+                .unwrap();
+            let kind = forebay_media::MediumKind::Memory;
+            let medium = Medium::open(0, kind, &dir.join("medium"), 8 << 20).unwrap();
+            s.store = Some(Store::open(&control, &records, 64 << 20, vec![medium]).unwrap());
+            let report = s.mend().unwrap();
+            assert!(report.findings.iter().all(|x| x.repaired), "{report:#?}");
+            assert_eq!(s.check(), Ok(vec![]), "page {page}, {fill:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_record_file_without_meta_pages_is_told() {
+    let f = filled("no-meta");
+    let file = std::fs::File::options()
+        .write(true)
+        .open(f.s.envs[2].path())
+        .unwrap();
+    file.write_all_at(&[0x11; 8192], 0).unwrap();
+    let found = f.s.check().unwrap();
+    assert!(
+        found
+            .iter()
+            .any(|x| x.contains("neither of its two meta pages")),
+        "{found:#?}"
+    );
+    assert!(!f.s.mend().unwrap().findings[0].repaired);
+}
+
+#[test]
+fn a_repair_needs_to_be_alone() {
+    let f = filled("alone");
+    let mut other = std::process::Command::new("sleep")
+        .arg("30")
+        .spawn()
+        .unwrap();
+    let slot = process::attach(&f.s.control).unwrap();
+    let owner = &f.s.control.process(slot as usize).owner;
+    owner.store(process::word_of(other.id()), Relaxed);
+    assert_eq!(f.s.mend().map(|_| ()), Err(Errno::BUSY));
+    assert_eq!(f.s.inspect().unwrap().others, 1);
+    assert!(f.s.inspect().unwrap().is_clean());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(f.s.mend().unwrap().findings.iter().all(|x| x.repaired));
+}

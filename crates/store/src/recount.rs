@@ -1,0 +1,321 @@
+//! Taking back what died with a process: references, entries and pages that only it knew.
+//!
+//! At a quiet moment (see [`crate::quiet`]) every use is noted somewhere: descriptors and
+//! mappings in the tables of processes, descriptions on their way there by their `owner`,
+//! entries used for a moment in `held`; every page in use is named by a record or a live
+//! entry. So what is counted or in use beyond that belongs to nobody. The tables are set
+//! right at that moment; pages are compared afterwards, by a copy of the maps and views of
+//! the records of that moment: a lost page stays what it is until we take it back.
+
+use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
+use crate::fsck::Meta;
+use crate::live::held_entry;
+use crate::lmdb::Snapshot;
+use crate::process::{self, Critical};
+use crate::record::{ChunkMap, Inode, parse_key, tail};
+use crate::{Extent, ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// How long everybody is kept waiting for a quiet moment.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The store as it was at a quiet moment.
+pub(crate) struct View<'s> {
+    /// The records, shard by shard.
+    pub shards: Vec<Snapshot<'s>>,
+    /// Live entries in use.
+    pub live: HashMap<u64, LiveState>,
+    /// The bits of pages in use, per medium.
+    pub used: Vec<Vec<u64>>,
+    /// The meta pages of the record files, as of then.
+    pub metas: Vec<std::result::Result<Meta, String>>,
+    /// The states of the shards, as of then.
+    pub states: Vec<ShardState>,
+    /// What the maps say of themselves: pages in use, cells wrongly marked as full, cells
+    /// with reserved room.
+    pub counters: Vec<(u64, usize, usize)>,
+}
+
+/// What the control region says of a shard.
+pub(crate) struct ShardState {
+    pub multi: u32,
+    pub removing: u32,
+    pub last_seq: u64,
+}
+
+/// What a live entry held.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveState {
+    pub index: u32,
+    pub flags: u32,
+    pub size: u64,
+    pub pages: u64,
+    pub first: ChunkMap,
+}
+
+/// How often each description and live entry is used, by what is noted.
+pub(crate) struct Uses {
+    pub opens: Vec<u32>,
+    pub lives: Vec<u32>,
+}
+
+impl Store {
+    /// Finds what dead processes have lost: references, entries, pages, objects without a
+    /// name. False if nothing was lost, or others are in the middle of something and don't
+    /// come to an end of it just now: then it is to be tried again later.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC.
+    pub fn put_in_order(&self) -> Result<bool> {
+        const LOOKING: u32 = 2;
+        let leaks = &self.control.header().leaks;
+        if leaks.load(Acquire) == 0 {
+            return Ok(false);
+        }
+        let quiet = match self.quiet(PATIENCE) {
+            Err(Errno::BUSY) => return Ok(false),
+            other => other?,
+        };
+        // A death from now on is another story, to be told by another value.
+        leaks.store(LOOKING, Release);
+        self.media().iter().for_each(|m| m.cells().recount());
+        let unused = self.recount_tables()?;
+        let view = self.view();
+        drop(quiet);
+        let mut result = Ok(());
+        for index in unused {
+            result = self.live_release(index).and(result);
+        }
+        let view = view?;
+        self.take_back_pages(&view)?;
+        for orphan in orphans(&view)? {
+            self.remove_orphan(orphan)?;
+        }
+        if result.is_ok() {
+            let _ = leaks.compare_exchange(LOOKING, 0, AcqRel, Relaxed);
+        }
+        result.map(|()| true)
+    }
+
+    /// How often everything is used. At a quiet moment.
+    pub(crate) fn count_uses(&self) -> Result<Uses> {
+        let h = self.control.header();
+        let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
+        let mut lives = vec![0u32; h.free_live.end(MAX_LIVE) as usize];
+        let mut holders = std::collections::HashSet::new();
+        for slot in 0..MAX_PROCESSES as u32 {
+            let p = self.control.process(slot as usize);
+            if p.owner.load(Acquire) == 0 {
+                continue;
+            }
+            holders.insert(process::identity(&self.control, slot));
+            let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
+            held.for_each(|i| count(&mut lives, i));
+            let mapped = self.map_area(slot)?;
+            // SAFETY: just mapped; made of atomics.
+            let area = unsafe { &*mapped };
+            let end = (p.fds_end.load(Acquire) as usize).min(area.fds.len());
+            let fds = area.fds[..end].iter().map(|f| f.load(Acquire));
+            let maps = area.maps.iter().map(|m| m.open.load(Acquire));
+            fds.chain(maps)
+                .filter_map(|open| open.checked_sub(1))
+                .for_each(|i| count(&mut opens, i));
+            // SAFETY: only used in this turn.
+            unsafe { self.unmap_area(mapped) };
+        }
+        for (i, uses) in opens.iter_mut().enumerate() {
+            let o = self.open_file(i as u32);
+            // One that is in a table has been handed over, whatever its owner says.
+            if *uses == 0 && holders.contains(&o.owner.load(Acquire)) {
+                *uses = 1;
+            }
+            if *uses > 0
+                && let Some(live) = o.live.load(Acquire).checked_sub(1)
+            {
+                count(&mut lives, live);
+            }
+        }
+        for (i, uses) in lives.iter_mut().enumerate() {
+            *uses += u32::from(holders.contains(&self.live(i as u32).finisher.load(Acquire)));
+        }
+        Ok(Uses { opens, lives })
+    }
+
+    /// Sets all counts right, frees the entries that nobody uses, and puts all free entries
+    /// into their lists. At a quiet moment. Returns the live entries that nobody uses any
+    /// more: each now has one use, ours, that is to be released.
+    pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
+        let h = self.control.header();
+        let uses = self.count_uses()?;
+        let me = process::identity(&self.control, self.me()?);
+        h.free_open.clear();
+        for (i, &n) in uses.opens.iter().enumerate().rev() {
+            let o = self.open_file(i as u32);
+            if o.refs.load(Acquire) != n {
+                o.refs.store(n, Release);
+            }
+            if n == 0 {
+                o.owner.store(0, Relaxed);
+                o.live.store(0, Relaxed);
+                o.id.store(0, Relaxed);
+                if o.flock.swap(0, AcqRel) != 0 {
+                    self.flock_changed();
+                }
+                h.free_open.push(i as u32, &o.next);
+            }
+        }
+        let mut unused = Vec::new();
+        h.free_live.clear();
+        for (i, &n) in uses.lives.iter().enumerate().rev() {
+            let live = self.live(i as u32);
+            if !self.is_linked(i as u32)? {
+                live.refs.store(0, Relaxed);
+                live.flags.store(0, Relaxed);
+                live.id.store(0, Relaxed);
+                live.finisher.store(0, Relaxed);
+                h.free_live.push(i as u32, &live.next);
+            } else if n == 0 {
+                live.flags.fetch_and(!flag::GONE, AcqRel);
+                live.finisher.store(me, Release);
+                live.refs.store(1, Release);
+                unused.push(i as u32);
+            } else if live.refs.load(Acquire) != n {
+                live.refs.store(n, Release);
+            }
+        }
+        Ok(unused)
+    }
+
+    /// Everything as it is at this quiet moment.
+    pub(crate) fn view(&self) -> Result<View<'_>> {
+        let _critical = Critical::enter();
+        let (shards, states, metas) = self.with_all_locked(|| {
+            if self.control.header().recover.load(Acquire) != 0 {
+                self.recover_locked()?;
+            }
+            let shards = self.envs.iter().map(|env| env.fresh_snapshot());
+            let states = (0..self.shard_count()).map(|i| {
+                let s = self.control.shard(i);
+                ShardState {
+                    multi: s.multi.load(Acquire),
+                    removing: s.removing.load(Acquire),
+                    last_seq: s.last_seq.load(Acquire),
+                }
+            });
+            let metas = self.envs.iter().map(|env| Meta::of(env.path()));
+            Ok((
+                shards.collect::<Result<Vec<_>>>()?,
+                states.collect(),
+                metas.collect(),
+            ))
+        })?;
+        let live = self.open_objects()?.into_iter().map(|(id, index)| {
+            let l = self.live(index);
+            let state = LiveState {
+                index,
+                flags: l.flags.load(Acquire),
+                size: l.size.load(Acquire),
+                pages: l.pages.load(Acquire),
+                first: self.first_chunk(l),
+            };
+            (id, state)
+        });
+        Ok(View {
+            live: live.collect(),
+            used: self.media().iter().map(|m| m.cells().used_bits()).collect(),
+            counters: (self.media().iter().map(|m| m.cells()))
+                .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
+                .collect(),
+            shards,
+            states,
+            metas,
+        })
+    }
+
+    /// Frees the pages that were in use by nobody.
+    fn take_back_pages(&self, view: &View<'_>) -> Result<u64> {
+        let mut lost = view.used.clone();
+        view.each_extent(|_, e| {
+            for page in e.start()..e.start() + e.pages() as u64 {
+                if let Some(word) = lost
+                    .get_mut(e.medium())
+                    .and_then(|u| u.get_mut(page as usize / 64))
+                {
+                    *word &= !(1 << (page % 64));
+                }
+            }
+        })?;
+        let _section = self.section()?;
+        let mut freed = 0;
+        for (medium, words) in lost.iter().enumerate() {
+            for (w, &word) in words.iter().enumerate() {
+                let mut left = word;
+                while left != 0 {
+                    let first = left.trailing_zeros();
+                    let run = (left >> first).trailing_ones();
+                    let at = w as u64 * 64 + u64::from(first);
+                    self.free_extents([Extent::new(medium as u8, at, run as usize)]);
+                    freed += u64::from(run);
+                    left &= !(u64::MAX >> (64 - run) << first);
+                }
+            }
+        }
+        Ok(freed)
+    }
+}
+
+impl View<'_> {
+    /// Calls `each` for every extent that a record or a live entry names: that of an open
+    /// file too, which may be older than what the live entry knows.
+    fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
+        for (&id, live) in &self.live {
+            let first = live.first.extents().iter();
+            first.for_each(|&e| each(ObjectId(id), e));
+        }
+        for shard in &self.shards {
+            shard.scan(b"", |key, value| {
+                let map = match parse_key(key) {
+                    Some((b'X', id, _)) => ChunkMap::decode(value).map(|m| (id, m)),
+                    Some((b'I', id, _)) => match Inode::decode(value) {
+                        Some((i, bytes)) if i.tail == tail::EXTENTS => {
+                            ChunkMap::decode(bytes).map(|m| (id, m))
+                        }
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                if let Some((id, map)) = map {
+                    map.extents().iter().for_each(|&e| each(id, e));
+                }
+                true
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Objects without a name that nobody had open.
+fn orphans(view: &View<'_>) -> Result<Vec<ObjectId>> {
+    let mut found = Vec::new();
+    for shard in &view.shards {
+        shard.scan(b"O", |key, _| match parse_key(key) {
+            Some((b'O', id, _)) => {
+                if !view.live.contains_key(&id.0) {
+                    found.push(id);
+                }
+                true
+            }
+            _ => false,
+        })?;
+    }
+    Ok(found)
+}
+
+fn count(counts: &mut [u32], i: u32) {
+    if let Some(n) = counts.get_mut(i as usize) {
+        *n += 1;
+    }
+}
