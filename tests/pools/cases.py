@@ -915,6 +915,144 @@ def damaged_one(t, file, how, alive_keeper):
     t.fb("down", "--pool", "p").quiet()
 
 
+def offset_of(path, what):
+    with open(path, "rb") as f:
+        at = f.read().find(what)
+    if at < 0:
+        raise Failed("%s has no %r" % (path, what))
+    return at
+
+
+@case(50)
+def checked_and_repaired(t):
+    """forebay fsck: what it finds, what it mends, and its exit codes."""
+    t.fb("fsck", rc=8).one_line().says("there is no pool 'default'")
+
+    def make():
+        t.up("p", media=["memory:32M"])
+        t.bash("p", "mkdir -p /fb/d/e; echo hello > /fb/d/e/x; seq 200000 > /fb/d/y; "
+               "ln /fb/d/y /fb/z; ln -s d /fb/l; for i in $(seq 100); do echo $i > /fb/d/$i; done")
+    make()
+    t.fb("fsck", "--pool", "p").quiet().prints("^pool 'p': 10[0-9] objects, 10[0-9] names .* clean$")
+    r = t.fb("fsck", "--pool", "p", "--json").json()
+    t.ok(r["clean"] and r["findings"] == [] and not r["online"], "json: %s" % r)
+    t.fb("fsck", "--repair", "--pool", "p").prints("clean$")
+    t.ok(t.state("p") == "running", "the keeper didn't come back")
+    # Under work, again and again; a repair has to wait.
+    busy = t.start_python("p", WRITE_AND_CHECK, "/fb", "abc", "40", "1")
+    for _ in range(20):
+        t.fb("fsck", "--pool", "p").quiet().prints("clean$")
+    r = t.fb("fsck", "--pool", "p", "--json").json()
+    t.ok(r["clean"] and r["online"], "json: %s" % r)
+    t.fb("fsck", "--repair", "--pool", "p", rc=8).one_line().says("in use by [0-9]+ .python")
+    t.finish(busy)
+    # Of everything, something; each time it is told, mended, and told no more.
+    for file, how, words in (("control", "garbage", "control region .* can't be used"),
+                             ("control", "zeros", "control region .* can't be used"),
+                             ("control", "short", "control region .* can't be used"),
+                             ("control", "missing", "control region .* can't be used"),
+                             ("medium-0/map", "garbage", "its map .* can't be used"),
+                             ("medium-0/map", "zeros", "its map .* can't be used"),
+                             ("medium-0/map", "missing", "its map .* can't be used")):
+        what = "%s %s" % (file, how)
+        kill(t.keeper("p"))
+        damage(os.path.join(t.pool_dir("p"), file), how)
+        t.fb("fsck", "--pool", "p", rc=8).one_line().says("can't be used")
+        t.fb("fsck", "--repair", "--pool", "p", rc=1).prints(words + ".*repaired")
+        t.fb("fsck", "--pool", "p").quiet().prints("clean$")
+        t.ok(t.state("p") == "running", what + ": no keeper")
+        t.bash("p", "test $(cat /fb/d/e/x) = hello; seq 200000 | cmp - /fb/z; cmp /fb/d/y /fb/z; "
+               "test $(ls /fb/l/ | wc -l) = 102; for i in $(seq 100); do test $(cat /fb/d/$i) = $i; done; "
+               "echo more > /fb/more; rm /fb/more").quiet()
+    # A word here and there in the records and in the map.
+    for n, (file, at) in enumerate([("records/%02d" % s, 8192 + 4096 * p + 100)
+                                    for s in range(2) for p in range(4)]
+                                   + [("medium-0/map", 4096 + 128 + 64 * c) for c in range(6)]):
+        wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 5, "a whole pool")
+        kill(t.keeper("p"))
+        with open(os.path.join(t.pool_dir("p"), file), "r+b") as f:
+            f.seek(at)
+            f.write(noise(64, n))
+        r = t.fb("fsck", "--pool", "p", rc=(0, 4))
+        if r.rc == 4:
+            t.fb("fsck", "--repair", "--pool", "p", rc=1).prints("repaired: ")
+        t.fb("fsck", "--pool", "p").quiet().prints("clean$")
+        t.bash("p", "find /fb | wc -l; find /fb -type f -exec cat {} + > /dev/null").quiet()
+        t.fb("up", "--pool", "p", "--reopen")
+        if r.rc == 4:
+            t.fb("down", "--pool", "p")
+            make()
+    # What can't be repaired is said to be so.
+    kill(t.keeper("p"))
+    damage(os.path.join(t.pool_dir("p"), "records/01"), "zeros")
+    t.fb("fsck", "--pool", "p", rc=4).prints("meta pages").says("forebay fsck --repair")
+    t.fb("fsck", "--repair", "--pool", "p", rc=4).says("stage out what you need")
+    damage(os.path.join(t.pool_dir("p"), "pool.json"), "garbage")
+    for option in ([], ["--repair"], ["--json"]):
+        t.fb("fsck", "--pool", "p", *option, rc=8).one_line().says("can't be used", "pool.json")
+    t.damaged = True
+
+
+HOLD_AND_STOP = r'''
+import os, signal, sys
+# Stops itself in the middle of a write: the kernel stops it at the page that isn't there yet.
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+pid = os.fork()
+if pid == 0:
+    import time
+    time.sleep(0.05)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os._exit(0)
+while True:
+    os.pwrite(fd, bytes(64 << 20), 0)
+'''
+
+
+@case(40)
+def stopped_while_it_holds_a_lock(t):
+    """Who waits for a stopped process says for whom, and goes on when it does."""
+    t.up("p", media=["memory:256M"])
+
+    def state(pid):
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    for attempt in range(20):
+        holder = t.start_python("p", HOLD_AND_STOP, "/fb/f")
+        wait_until(lambda: state(holder.pid) == "T", 10, "the holder's stop")
+        waiter = t.start([t.forebay, "exec", "--pool", "p", "--", sys.executable, "-c",
+                          "import os, sys, time; fd = os.open('/fb/f', os.O_WRONLY)\n"
+                          "b = time.time(); os.write(fd, b'y'); os.write(fd, b'z'); print(time.time() - b)"])
+        time.sleep(1.8)
+        if waiter.poll() is None:
+            break
+        t.finish(waiter)
+        # It was stopped just between two writes.
+        kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    else:
+        raise Failed("never stopped while it held the lock")
+    stuck = t.fb("status", "--pool", "p").prints(
+        r"^stuck +process %d \(python.*\) waits for process %d \(python.*\), which is stopped; "
+        r"kill -CONT %d lets it go on$" % (waiter.pid, holder.pid, holder.pid))
+    listed = t.fb("status", "--pool", "p", "--json").json()["stuck"]
+    t.ok(listed == [{"process": waiter.pid, "waits_for": holder.pid}], "json: %s" % listed)
+    # Others are not kept: neither other files nor the check of the pool as a whole.
+    t.bash("p", "echo other > /fb/g; cat /fb/g").quiet().prints("^other$")
+    r = t.fb("fsck", "--pool", "p", rc=4)
+    r.prints("not looked at: .*process %d .*stopped" % holder.pid)
+    kill(holder.pid, signal.SIGCONT)
+    r = t.finish(waiter)
+    t.ok(r.err == "forebay: waiting for a lock held by process %d (%s), which is stopped; kill -CONT %d "
+         "lets it go on\n" % (holder.pid, name_of(holder.pid), holder.pid), "stderr:\n" + r.told())
+    kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+
+
+def name_of(pid):
+    with open("/proc/%d/comm" % pid) as f:
+        return f.read().strip()
+
+
 @case(20)
 def damaged_with_files(t):
     """What lies in the directory of `files` media isn't left there silently."""

@@ -151,6 +151,8 @@ class T:
         os.mkdir(self.work, 0o755)
         self.mark = os.environ["FOREBAY_TEST_MARK"]
         self.problems = []
+        # Pools that a case leaves damaged on purpose.
+        self.damaged = False
 
     # Running things
 
@@ -346,6 +348,13 @@ def run_one(name, forebay, base, disk):
         problems.append(str(e))
     except Exception:
         problems.append(traceback.format_exc())
+    for pool in [] if t.damaged else os.listdir(t.home):
+        if os.path.exists(os.path.join(t.home, pool, "pool.json")):
+            r = subprocess.run([forebay, "fsck", "--pool", pool], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20)
+            if r.returncode:
+                problems.append("forebay fsck of pool %s, exit code %d:\n%s" % (
+                    pool, r.returncode, r.stdout.decode("utf-8", "replace")))
     for p in problems:
         print("  - " + p.rstrip("\n"))
     sys.stdout.flush()

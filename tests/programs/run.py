@@ -264,6 +264,12 @@ class Runner:
         self.check("the list of the files left in %s" % directory, ran)
         return ran.out
 
+    def fsck(self, pool, log):
+        """Whatever the case did, the pool is whole."""
+        ran = self.command([self.forebay, "fsck", "--pool", pool], self.environment(), 60,
+                           log + "-fsck")
+        self.check("forebay fsck", ran)
+
     def down(self, pool):
         env = self.environment()
         try:
@@ -332,6 +338,8 @@ class Runner:
                 outer = self.manifest([], plain_env, outers[side], [],
                                       "%s-%s-outer" % (log, label))
                 sides.append((out, tree, outer, ran.err))
+                if side == 1:
+                    self.fsck(pool, log)
                 if side == 1 and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)

@@ -80,6 +80,21 @@ The content of a directory SRC becomes that of DST. A repetition moves only what
     /// Show a pool: its media, the processes that use it, its keeper
     #[command(after_help = "Example:\n  forebay status --pool campaign")]
     Status(Show),
+    /// Check a pool: records, names, extents, free space, locks; repair it
+    #[command(after_help = "\
+Example:
+  forebay fsck --pool campaign
+  forebay fsck --repair --pool campaign
+
+Without --repair nothing is changed, and programs may use the pool meanwhile. A repair has
+to be alone. Objects that have lost their name get one in /lost+found.
+
+Exit codes, added to nothing else:
+  0  clean
+  1  something was wrong and has been repaired
+  4  something is wrong
+  8  the check or the repair failed")]
+    Fsck(Fsck),
     /// List your pools on this node and their state
     #[command(after_help = "Example:\n  forebay pools")]
     Pools(Show),
@@ -213,6 +228,16 @@ pub struct Cat {
     /// Files to print, one after the other
     #[arg(required = true)]
     pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Fsck {
+    /// Repair what can be repaired; nobody may use the pool meanwhile
+    #[arg(long)]
+    pub repair: bool,
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

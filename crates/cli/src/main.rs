@@ -9,6 +9,7 @@ mod capacity;
 mod down;
 mod exec;
 mod fail;
+mod fsck;
 mod keeper;
 mod list;
 mod mount;
@@ -61,6 +62,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Cat(a) => list::cat(&pool, &a.paths),
         Command::Df(a) => status::df(&pool, a.json),
         Command::Status(a) => status::status(&pool, a.json),
+        Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) => status::pools(a.json),
         Command::Keeper { dir } => keeper::main(&dir),
     }

@@ -108,6 +108,8 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+            "stuck": pool.store().stuck().iter()
+                .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         }))?;
         return Ok(code::OK);
     }
@@ -145,6 +147,14 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    for (waiter, holder) in pool.store().stuck() {
+        let _ = writeln!(
+            text,
+            "stuck      process {} waits for process {}, which is stopped; kill -CONT {holder} lets it go on",
+            named(&[waiter]),
+            named(&[holder])
+        );
+    }
     write(text.as_bytes())?;
     Ok(code::OK)
 }

@@ -17,10 +17,12 @@
 
 mod config;
 mod error;
+mod files;
 mod keeper;
 
 pub use config::{CreateOptions, PoolConfig};
 pub use error::PoolError;
+pub use files::mend_files;
 pub use keeper::run_keeper;
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
@@ -412,7 +414,8 @@ fn keeper_pid(dir: &Path) -> Option<u32> {
     }
 }
 
-fn end_keeper(dir: &Path) {
+/// Ends the keeper of the pool in `dir`, if it has one.
+pub fn end_keeper(dir: &Path) {
     use rustix::process::{Pid, Signal, kill_process};
     for (signal, turns) in [(Signal::TERM, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {

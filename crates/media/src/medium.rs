@@ -56,6 +56,27 @@ impl Medium {
         Ok(())
     }
 
+    /// Makes the map of the medium in `dir` anew. No page is in use then, and every page
+    /// counts as written: what is read of a file is what lies in the segment.
+    ///
+    /// # Errors
+    /// What creating says.
+    pub fn recreate_map(dir: &Path, capacity: u64) -> Result<()> {
+        let cells = (capacity / CELL as u64) as usize;
+        if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells * CELL {
+            return Err(Errno::NODATA);
+        }
+        let (map, new) = (dir.join("map"), dir.join("map.new"));
+        let _ = rustix::fs::unlink(&new);
+        let region = Region::create(&new, Cells::map_len(cells), true)?;
+        Cells::format(&region, cells);
+        let cells = Cells::open(region, 0, cells).map_err(|_| Errno::INVAL)?;
+        for cell in 0..cells.count() {
+            cells.set_init((cell * CELL_PAGES) as u64, CELL_PAGES, true);
+        }
+        rustix::fs::rename(&new, &map)
+    }
+
     /// Opens medium number `index` in `dir`.
     ///
     /// # Errors

@@ -37,6 +37,31 @@ impl Store {
         (0..MAX_PROCESSES).any(|i| self.control.process(i).owner.load(Acquire) != 0)
     }
 
+    /// Processes that have been waiting for the lock of a stopped one for a while, and that
+    /// one, by process ids.
+    pub fn stuck(&self) -> Vec<(u32, u32)> {
+        (0..MAX_PROCESSES)
+            .map(|i| self.control.process(i))
+            .filter_map(|p| {
+                let holder = p.waits_for.load(Acquire);
+                let pid = process::pid_of_identity(&self.control, holder);
+                let stuck = holder != 0
+                    && process::identity_lives(&self.control, holder)
+                    && process::is_stopped(pid);
+                stuck.then(|| (process::pid_of(p.owner.load(Acquire)), pid))
+            })
+            .collect()
+    }
+
+    /// Whether processes have died whose traces are not all gone yet.
+    pub fn is_unsettled(&self) -> bool {
+        self.control.header().leaks.load(Acquire) != 0
+            || (0..MAX_PROCESSES).any(|i| {
+                let owner = self.control.process(i).owner.load(Acquire);
+                owner != 0 && !process::is_alive(&self.control, i as u32)
+            })
+    }
+
     /// Gives this process's slot and all that it holds back, before it ends.
     ///
     /// # Errors

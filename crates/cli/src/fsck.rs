@@ -1,0 +1,140 @@
+//! `forebay fsck`: checks a pool, and mends it.
+
+use crate::args::Fsck;
+use crate::down::{named, users};
+use crate::fail::Fail;
+use crate::output::{count, json, say, seconds, write};
+use crate::up::absolute_dir;
+use forebay_client::{Pool, PoolState};
+use forebay_store::Report;
+use serde_json::json as value;
+use std::time::{Duration, Instant};
+
+/// Exit codes, as those of fsck(8).
+mod code {
+    pub const CLEAN: u8 = 0;
+    pub const REPAIRED: u8 = 1;
+    pub const DAMAGED: u8 = 4;
+    pub const FAILED: u8 = 8;
+}
+
+/// How long the keeper may take to release what a dead process held.
+const RELEASE: Duration = Duration::from_secs(3);
+
+pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
+    let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
+    let began = Instant::now();
+    let mut report = if a.repair {
+        mend(name)?
+    } else {
+        let pool = Pool::open(name).map_err(|e| failed(&e))?;
+        check(&pool).map_err(|e| failed(&e))?
+    };
+    let took = began.elapsed().as_secs_f64();
+    let repaired = report.findings.iter().filter(|f| f.repaired).count() as u64;
+    let left = report.findings.len() as u64 + report.more - repaired;
+    let status = match (left, repaired, &report.left_out) {
+        (0, 0, None) => code::CLEAN,
+        (0, _, None) => code::REPAIRED,
+        _ => code::DAMAGED,
+    };
+    if a.json {
+        let findings: Vec<_> = report
+            .findings
+            .iter()
+            .map(|f| value!({ "part": f.part, "what": f.what, "remedy": f.remedy, "repaired": f.repaired }))
+            .collect();
+        json(&value!({
+            "name": name, "clean": status == code::CLEAN, "online": report.others > 0,
+            "findings": findings, "more": report.more, "left_out": report.left_out,
+            "objects": report.objects, "entries": report.entries, "seconds": took,
+        }))?;
+        return Ok(status);
+    }
+    report.findings.sort_by_key(|f| f.repaired);
+    let mut text = String::new();
+    for f in &report.findings {
+        text += &format!("{f}\n");
+    }
+    if report.more > 0 {
+        text += &format!("and {} more\n", report.more);
+    }
+    if let Some(left_out) = &report.left_out {
+        text += &format!("not looked at: {left_out}\n");
+    }
+    write(text.as_bytes())?;
+    let what = format!(
+        "pool '{name}': {}, {} looked at in {}",
+        count(report.objects, "object"),
+        match report.entries {
+            1 => "1 name".into(),
+            n => format!("{n} names"),
+        },
+        seconds(took)
+    );
+    match status {
+        code::CLEAN => write(format!("{what}; clean\n").as_bytes())?,
+        code::REPAIRED => say(format!("{what}; {} repaired", count(repaired, "finding"))),
+        _ if a.repair => say(format!(
+            "{what}; {} repaired, {left} not: stage out what you need and remove the pool",
+            count(repaired, "finding")
+        )),
+        _ if left > 0 => say(format!(
+            "{what}; {}; stage out what is precious, then: forebay fsck --repair --pool {name}",
+            count(left, "finding")
+        )),
+        _ => say(format!("{what}; not everything could be looked at")),
+    }
+    Ok(status)
+}
+
+/// Checks a pool, whoever uses it meanwhile.
+fn check(pool: &Pool) -> Result<Report, String> {
+    let until = Instant::now() + RELEASE;
+    loop {
+        let report = pool.store().inspect().map_err(|e| words(pool, e))?;
+        // What a process held that has just died is the keeper's business first.
+        if report.is_clean()
+            || pool.keeper_pid().is_none()
+            || !pool.store().is_unsettled()
+            || Instant::now() > until
+        {
+            return Ok(report);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn words(pool: &Pool, e: rustix::io::Errno) -> String {
+    format!(
+        "can't check the pool in {}: {}",
+        pool.dir().display(),
+        std::io::Error::from(e)
+    )
+}
+
+/// Mends a pool that nobody uses. Its keeper is away meanwhile.
+fn mend(name: &str) -> Result<Report, Fail> {
+    let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
+    let before = Pool::state(name);
+    let made_anew = forebay_client::mend_files(name).map_err(|e| failed(&e))?;
+    let pool = Pool::open(name).map_err(|e| failed(&e))?;
+    let pids = users(&pool);
+    if !pids.is_empty() {
+        return Err(failed(&format!(
+            "the pool '{name}' is in use by {}; a repair has to be alone: end them first",
+            named(&pids)
+        )));
+    }
+    forebay_client::end_keeper(pool.dir());
+    let result = pool.store().mend().map_err(|e| failed(&words(&pool, e)));
+    let _ = pool.store().detach();
+    let dir = absolute_dir(&pool);
+    drop(pool);
+    if before == PoolState::Running || !made_anew.is_empty() {
+        crate::keeper::start(&dir)?;
+    }
+    let mut report = result?;
+    report.findings.splice(0..0, made_anew);
+    Ok(report)
+}

@@ -1,0 +1,91 @@
+//! Making those files of a pool anew that can't even be opened: the control region, and the
+//! maps of media. What they held is found again in the records, or lost; bytes and records
+//! are never touched here.
+
+use crate::{Pool, PoolConfig, PoolError, PoolState, end_keeper, home};
+use forebay_media::{Medium, MediumSpec};
+use forebay_store::{Finding, Store};
+use rustix::io::Errno;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Makes anew what of the pool `name` can't be opened. A finding for each such file; none if
+/// the pool can be opened. Its keeper is ended if there is one.
+///
+/// # Errors
+/// If pool.json, records or segments are damaged or missing: nothing can be done about that;
+/// if a program still uses the pool.
+pub fn mend_files(name: &str) -> Result<Vec<Finding>, PoolError> {
+    crate::config::check_name(name)?;
+    let dir = home().join(name);
+    let mut findings = Vec::new();
+    match Pool::state(name) {
+        PoolState::Absent => return Err(PoolError::Absent(name.to_owned())),
+        // The error says more than the state.
+        PoolState::Damaged(_) => return PoolConfig::read(&dir).map(|_| findings),
+        PoolState::Running | PoolState::Stale => {}
+    }
+    let config = PoolConfig::read(&dir)?;
+    for (i, spec) in config.media.iter().enumerate() {
+        let medium = config.medium_dir(&dir, i);
+        if Medium::open(i, spec.kind.clone(), &medium, spec.capacity).is_ok() {
+            continue;
+        }
+        alone(name, &dir, &medium.join("map"))?;
+        mend_map(spec, &medium)?;
+        findings.push(Finding {
+            part: "space",
+            what: format!(
+                "medium {i}: its map {} can't be used",
+                medium.join("map").display()
+            ),
+            remedy: "it was made anew; all pages of files count as written".into(),
+            repaired: true,
+        });
+    }
+    let control = dir.join("control");
+    let records = config.records_dir(&dir);
+    if Store::open(&control, &records, config.record_bytes, Vec::new()).is_err() {
+        alone(name, &dir, &control)?;
+        let failed = |e| PoolError::io("can't make", &control, e);
+        match rustix::fs::unlink(&control) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(failed(e)),
+        }
+        Store::create_control(&control, config.shards).map_err(failed)?;
+        findings.push(Finding {
+            part: "control",
+            what: format!("the control region {} can't be used", control.display()),
+            remedy: "it was made anew; files that were open are as of their last close or fsync"
+                .into(),
+            repaired: true,
+        });
+    }
+    Ok(findings)
+}
+
+fn mend_map(spec: &MediumSpec, medium: &Path) -> Result<(), PoolError> {
+    Medium::recreate_map(medium, spec.capacity)
+        .map_err(|e| PoolError::io("can't make the map anew of the medium in", medium, e))
+}
+
+/// Fails if a program has `file` mapped. Ends the keeper first.
+fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
+    end_keeper(dir);
+    let Ok(file) = std::fs::metadata(file) else {
+        return Ok(());
+    };
+    let inode = format!(" {} ", file.ino());
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = process.file_name().to_string_lossy().into_owned();
+        if pid.parse().is_ok_and(|pid: u32| pid != std::process::id())
+            && let Ok(maps) = std::fs::read_to_string(process.path().join("maps"))
+            && maps.lines().any(|l| l.contains(&inode) && l.contains(name))
+        {
+            return Err(PoolError::Invalid(format!(
+                "the pool '{name}' is in use by process {pid}; a repair has to be alone: end it first"
+            )));
+        }
+    }
+    Ok(())
+}
