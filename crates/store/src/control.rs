@@ -104,25 +104,19 @@ impl FreeList {
         self.head.store(tag << 32, Release);
     }
 
-    /// The free entries. Only while nobody takes or returns any.
-    ///
-    /// # Errors
-    /// If the list runs in a circle, or leads out of the table.
-    pub fn walk<'a>(
-        &self,
-        limit: usize,
-        next: impl Fn(u32) -> &'a AtomicU32,
-    ) -> Result<Vec<u32>, ()> {
+    /// The free entries; None if the list runs in a circle, or leads out of the table. Only
+    /// while nobody takes or returns any.
+    pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
         let mut found = Vec::new();
         let mut at = self.head.load(Acquire) as u32;
         while at != 0 {
             if at as usize > limit || found.len() >= limit {
-                return Err(());
+                return None;
             }
             found.push(at - 1);
             at = next(at - 1).load(Relaxed);
         }
-        Ok(found)
+        Some(found)
     }
 
     /// Gives `index` back.
@@ -140,7 +134,7 @@ impl FreeList {
 }
 
 /// Names of lists and what is in them.
-pub(crate) type Lists<'a> = [(&'a str, Result<Vec<u32>, ()>); 2];
+pub(crate) type Lists<'a> = [(&'a str, Option<Vec<u32>>); 2];
 
 /// State of one shard of the records.
 #[repr(C, align(64))]

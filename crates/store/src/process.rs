@@ -35,7 +35,7 @@ fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> 
 
 /// The fields of `/proc/PID/stat` behind the command name, which may hold anything but ends
 /// at the last ')'. The first one is the state.
-fn stat_fields<'a>(pid: u32, text: &'a mut [u8; 512]) -> Option<impl Iterator<Item = &'a [u8]>> {
+fn stat_fields(pid: u32, text: &mut [u8; 512]) -> Option<impl Iterator<Item = &[u8]>> {
     let text = proc_file(pid, b"stat", text)?;
     let after = text.iter().rposition(|&b| b == b')')? + 2;
     Some(text.get(after..)?.split(|&b| b == b' '))

@@ -121,7 +121,7 @@ impl Store {
                     std::thread::yield_now();
                     continue;
                 }
-                if turns % 16 == 0 && !lives(&self.control, slot) {
+                if turns.is_multiple_of(16) && !lives(&self.control, slot) {
                     break;
                 }
                 if Instant::now() > until {

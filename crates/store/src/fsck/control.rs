@@ -258,7 +258,7 @@ impl Store {
         for (n, (name, list)) in lists.into_iter().enumerate() {
             let mut find =
                 |what: String| report.add(PART, format!("the list of free {name}: {what}"), ANEW);
-            let Ok(free) = list else {
+            let Some(free) = list else {
                 find("it runs in a circle, or out of the table".into());
                 continue;
             };
