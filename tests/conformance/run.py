@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Other people's file system test suites, run in a pool: fsx and pjdfstest.
+"""Other people's file system test suites, run in a pool: fsx, pjdfstest and fio.
 
 fsx does random operations on one file, mapped and not, and compares each read with
 what it knows. The short form runs some ten thousand operations on each kind of
@@ -9,7 +9,10 @@ pjdfstest checks what POSIX says of names, modes, owners, times and errors. What
 doesn't pass is listed, with reasons, in pjdfstest-expected.txt; the list has to be
 right in both directions.
 
-Both are installed from crates.io into target/conformance, once.
+fio writes blocks with checksums, at random and in many ways, and reads them back.
+
+fsx and pjdfstest are installed from crates.io into target/conformance, once; fio is
+Debian's.
 """
 import argparse
 import fnmatch
@@ -34,6 +37,23 @@ MEDIA = {
     "files": ["files:@DIR@:256M"],
     # The file never fits into the first medium.
     "both": ["memory:2M", "files:@DIR@:256M"],
+}
+
+
+# The jobs of fio, each with what it adds to FIO.
+FIO = ["--verify=crc32c", "--verify_fatal=1", "--verify_backlog=64", "--size=12m", "--randrepeat=1",
+       "--group_reporting", "--directory=/fb"]
+JOBS = {
+    "sequential": ["--rw=write", "--bs=64k"],
+    "mixed": ["--rw=randrw", "--bsrange=512-128k"],
+    "vectors": ["--rw=randrw", "--bs=8k", "--ioengine=pvsync2"],
+    "fsync": ["--rw=randwrite", "--bs=4k", "--ioengine=sync", "--fsync=16"],
+    "mapped": ["--rw=randrw", "--bs=4k", "--ioengine=mmap"],
+    "mapped-sync": ["--rw=randwrite", "--bs=16k", "--ioengine=mmap", "--fsync=32"],
+    "threads": ["--rw=randrw", "--bs=4k", "--numjobs=3", "--thread"],
+    "processes": ["--rw=randrw", "--bs=4k", "--numjobs=3", "--fallocate=none"],
+    "sync-flags": ["--rw=randwrite", "--bs=4k", "--sync=1", "--direct=1", "--size=2m"],
+    "posixaio": ["--rw=randrw", "--bs=4k", "--ioengine=posixaio", "--iodepth=8"],
 }
 
 
@@ -137,6 +157,17 @@ def fsx(program, forebay, media, runs, operations, seed, mapread):
     return "%d operations" % (runs * operations)
 
 
+def fio(forebay, media, seed):
+    with Bench(forebay, MEDIA[media]) as bench:
+        for name, job in JOBS.items():
+            # Later settings win.
+            command = ["fio", "--name=" + name, "--ioengine=psync", "--randseed=%d" % seed]
+            rc, out = bench.run(command + FIO + job, 60)
+            if rc != 0 or "err= 0" not in out:
+                raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
+    return "%d jobs" % len(JOBS)
+
+
 def expected():
     """(result, pattern) for each line of the list."""
     with open(os.path.join(HERE, "pjdfstest-expected.txt")) as f:
@@ -179,28 +210,30 @@ def pjdfstest(program, forebay):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Run fsx and pjdfstest in pools.")
+    parser = argparse.ArgumentParser(description="Run fsx, pjdfstest and fio in pools.")
     parser.add_argument("--forebay", metavar="PATH",
                         default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--long", action="store_true",
                         help="a million operations of fsx from each seed (several minutes)")
     parser.add_argument("--seed", type=int, action="append", metavar="N",
-                        help="the seeds of fsx (default 1 2 3 4)")
-    parser.add_argument("--only", action="append", choices=sorted(SUITES), metavar="SUITE",
-                        help="this suite only: fsx or pjdfstest")
+                        help="the seeds of fsx and fio (default 1 2 3 4)")
+    parser.add_argument("--only", action="append", choices=["fio", *SUITES], metavar="SUITE",
+                        help="this suite only: fsx, pjdfstest or fio")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
                         default=os.path.join(ROOT, "target", "conformance"))
     options = parser.parse_args()
     forebay = os.path.abspath(options.forebay)
     if not os.access(forebay, os.X_OK):
         parser.error("%s is not there: build it, or name it with --forebay" % forebay)
-    suites = options.only or sorted(SUITES)
-    programs = {name: install(name, os.path.abspath(options.prefix)) for name in suites}
+    suites = options.only or ["fio", *SUITES]
+    programs = {name: install(name, os.path.abspath(options.prefix))
+                for name in suites if name in SUITES}
+    seeds = options.seed or [1, 2, 3, 4]
 
     todo = []
     if "fsx" in suites:
         operations = 1000000 if options.long else 20000
-        for i, seed in enumerate(options.seed or [1, 2, 3, 4]):
+        for i, seed in enumerate(seeds):
             media = ["memory", "files", "both", "memory"][i % 4]
             todo.append(("fsx, seed %d, %s" % (seed, media), fsx,
                          (programs["fsx"], forebay, media, 1, operations, seed, 0.03)))
@@ -210,6 +243,11 @@ def main():
                           1000 * seed, 20)))
     if "pjdfstest" in suites:
         todo.append(("pjdfstest", pjdfstest, (programs["pjdfstest"], forebay)))
+    if "fio" in suites:
+        if not shutil.which("fio"):
+            parser.error("fio is not installed (tests/install-packages installs it)")
+        for media in ["memory", "both"]:
+            todo.append(("fio, %s" % media, fio, (forebay, media, seeds[0])))
     failed = 0
     for name, function, args in todo:
         started = time.monotonic()

@@ -5,6 +5,9 @@
 //! noted here, so that the preload can hide it from a program that closes everything.
 
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::{Errno, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// How many numbers below the soft limit are used for our own descriptors.
@@ -12,10 +15,38 @@ pub const HIGH_FD_ROOM: u64 = 160;
 
 static KEPT: [AtomicI32; 160] = [const { AtomicI32::new(-1) }; 160];
 
+/// Runs `open`. If the program has used up its descriptors, again with its limit raised to
+/// the hard one for that moment, so that what it has open goes on working.
+///
+/// # Errors
+/// Those of `open`.
+pub fn with_room<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
+    static RAISING: Mutex<()> = Mutex::new(());
+    let first = open();
+    if !matches!(first, Err(Errno::MFILE)) {
+        return first;
+    }
+    // Never waited for: a forked child may have inherited it locked.
+    let Ok(_one) = RAISING.try_lock() else {
+        return first;
+    };
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if limit.current == limit.maximum || setrlimit(Resource::Nofile, raised).is_err() {
+        return first;
+    }
+    let second = open();
+    let _ = setrlimit(Resource::Nofile, limit);
+    second
+}
+
 /// Moves `fd` to a high number with close-on-exec set and notes it as ours. If no high
 /// number is free, it stays where it is.
 pub fn lift(fd: OwnedFd) -> OwnedFd {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+    let limit = getrlimit(Resource::Nofile)
         .current
         .unwrap_or(1 << 20)
         .min(1 << 20);

@@ -22,7 +22,7 @@ mod spec;
 
 pub use cells::CELL_PAGES;
 pub use extent::Extent;
-pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift};
+pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, with_room};
 pub use medium::{Medium, Usage};
 pub use region::Region;
 pub use spec::{MediumKind, MediumSpec, format_size, parse_size};

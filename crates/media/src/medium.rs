@@ -192,7 +192,7 @@ impl Medium {
     pub fn file(&self) -> Result<BorrowedFd<'_>> {
         let mut raw: RawFd = self.file.load(Acquire);
         if raw < 0 {
-            let opened = fd::lift(open_rw(&self.segment)?).into_raw_fd();
+            let opened = fd::with_room(|| open_rw(&self.segment).map(fd::lift))?.into_raw_fd();
             match self.file.compare_exchange(-1, opened, AcqRel, Acquire) {
                 Ok(_) => raw = opened,
                 Err(other) => {

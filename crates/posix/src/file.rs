@@ -92,6 +92,10 @@ impl Fs {
         let o = store.open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
         let append = flags & libc::O_APPEND != 0;
+        let allowed = |at: Option<u64>| match self.size_limit() {
+            u64::MAX => Ok(len),
+            limit => self.below(limit, at.unwrap_or_else(|| store.size(live)), len),
+        };
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
             // O_SYNC contains O_DSYNC: here they are the same.
@@ -100,15 +104,37 @@ impl Fs {
         if let Some(offset) = offset {
             // Linux appends even with an offset if the file was opened so.
             let offset = (!append).then_some(offset);
+            let len = allowed(offset)?;
             // SAFETY: passed on.
             return finish(unsafe { store.write_at(live, offset, from, len)?.1 });
         }
         let _lock = store.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
+        let len = allowed(offset)?;
         // SAFETY: passed on.
         let (at, n) = unsafe { store.write_at(live, offset, from, len)? };
         o.offset.store(at + n as u64, Release);
         finish(n)
+    }
+
+    /// How many of `len` bytes may be written at `at`.
+    fn below(&self, limit: u64, at: u64, len: usize) -> Result<usize> {
+        let room = usize::try_from(limit.saturating_sub(at)).unwrap_or(usize::MAX);
+        if len > 0 && room == 0 {
+            return Err(Errno::FBIG);
+        }
+        Ok(len.min(room))
+    }
+
+    /// EFBIG if the process may not make the file so large.
+    ///
+    /// # Errors
+    /// EFBIG.
+    pub fn check_growth(&self, live: u32, size: u64) -> Result<()> {
+        if size > self.size_limit() && size > self.store().size(live) {
+            return Err(Errno::FBIG);
+        }
+        Ok(())
     }
 
     /// Writes at the end of the file, whatever the open flags (pwritev2's RWF_APPEND).
@@ -120,8 +146,10 @@ impl Fs {
     /// `from` must be readable for `len` bytes.
     pub unsafe fn append(&self, open: u32, from: *const u8, len: usize) -> Result<usize> {
         let live = self.check_access(open, true)?;
+        let store = self.store();
+        let len = self.below(self.size_limit(), store.size(live), len)?;
         // SAFETY: passed on.
-        unsafe { self.store().write_at(live, None, from, len).map(|(_, n)| n) }
+        unsafe { store.write_at(live, None, from, len).map(|(_, n)| n) }
     }
 
     /// lseek(2). For a directory: back to its start, or to a position it has been told.
@@ -276,6 +304,7 @@ impl Fs {
             Errno::BADF => Errno::INVAL,
             e => e,
         })?;
+        self.check_growth(live, size)?;
         self.store().truncate(live, size)
     }
 

@@ -8,8 +8,8 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, exec, fds, io, locks, map, names, nodes, paths, poll, process, runtime, signals,
-    stat,
+    attributes, exec, fds, io, limits, locks, map, names, nodes, paths, poll, process, runtime,
+    signals, stat,
 };
 use forebay_intercept::{Call, Hooks, PASS, bitmap, has, raw};
 use forebay_posix::Errno;
@@ -155,6 +155,8 @@ static WANTED: [u64; 8] = {
         SYS_setgroups,
         SYS_setfsuid,
         SYS_setfsgid,
+        SYS_setrlimit,
+        SYS_prlimit64,
     ]);
     let mut i = 0;
     while i < 8 {
@@ -186,6 +188,9 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
     // SAFETY: a system call that the program is making.
     let result = unsafe { answer(call.nr, &call.args) };
     drop(critical);
+    if result == -i64::from(EFBIG) {
+        limits::exceeded();
+    }
     // SAFETY: as above.
     unsafe { *errno_at = saved };
     result
@@ -293,6 +298,7 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             }
             SYS_setuid | SYS_setgid | SYS_setreuid | SYS_setregid | SYS_setresuid
             | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => credentials(nr, a),
+            SYS_setrlimit | SYS_prlimit64 => limits::change(nr, a),
             _ => PASS,
         }
     }

@@ -90,11 +90,10 @@ pub fn placeholder(fs: &Fs) -> Result<i32, Errno> {
         return Ok(fd);
     }
     let path = fs.pool().dir().join("pool.json");
-    let opened = forebay_media::lift(rustix::fs::open(
-        &path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?);
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = forebay_media::with_room(|| {
+        rustix::fs::open(&path, flags, Mode::empty()).map(forebay_media::lift)
+    })?;
     let new = opened.into_raw_fd();
     watch(new);
     match PLACEHOLDER.compare_exchange(-1, new, AcqRel, Acquire) {

@@ -203,6 +203,7 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
         if len == 0 {
             return Err(Errno::INVAL);
         }
+        fs.check_growth(live, at.saturating_add(len))?;
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => fs.store().reserve_range(live, at, len, !keep)?,
             libc::FALLOC_FL_PUNCH_HOLE if keep => fs.store().punch(live, at, len, false)?,

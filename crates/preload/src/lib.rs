@@ -23,6 +23,7 @@ mod dispatch;
 mod exec;
 mod fds;
 mod io;
+mod limits;
 mod locks;
 mod map;
 mod names;

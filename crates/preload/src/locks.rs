@@ -54,7 +54,9 @@ fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let path = dir.join(format!("{object:x}"));
-        let fd = forebay_media::lift(rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?);
+        let fd = forebay_media::with_room(|| {
+            rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map(forebay_media::lift)
+        })?;
         crate::fds::watch(fd.as_raw_fd());
         let raw = fd.as_raw_fd();
         held.push(Held {

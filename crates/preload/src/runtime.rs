@@ -1,6 +1,6 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
-use crate::{dispatch, fds, process, signals};
+use crate::{dispatch, fds, limits, process, signals};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
@@ -132,6 +132,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
     match Pool::open_dir(dir) {
         Ok(pool) => {
             let fs = Box::leak(Box::new(Fs::new(Arc::new(pool))));
+            limits::refresh(fs);
             FS.store(fs, Release);
             OPENED_BY_CHILD.store(process::in_vfork_child(), Release);
             fds::protect_internal();

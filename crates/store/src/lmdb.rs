@@ -117,7 +117,7 @@ impl Env {
             // LMDB sees by the pid that its readers aren't ours and leaves them alone.
             unsafe { ffi::mdb_env_close(inherited) };
         }
-        let opened = self.open_env();
+        let opened = forebay_media::with_room(|| self.open_env());
         OPENING.with(|o| o.set(false));
         let env = opened?;
         self.ptr.store(env, Release);

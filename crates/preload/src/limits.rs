@@ -1,0 +1,48 @@
+//! RLIMIT_FSIZE: how large a file the process may write.
+
+use crate::{process, runtime};
+use forebay_intercept::raw;
+use forebay_posix::Fs;
+
+/// Asks the kernel for the limit.
+pub fn refresh(fs: &Fs) {
+    let mut limit = [libc::RLIM_INFINITY; 2];
+    let args = [
+        0,
+        i64::from(libc::RLIMIT_FSIZE),
+        0,
+        limit.as_mut_ptr() as i64,
+        0,
+        0,
+    ];
+    // SAFETY: this process; room for a struct rlimit64.
+    unsafe { raw(libc::SYS_prlimit64, args) };
+    fs.set_size_limit(limit[0]);
+}
+
+/// setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
+pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(nr, *a) };
+    if let Some(fs) = runtime::open_fs()
+        && !process::in_vfork_child()
+    {
+        refresh(fs);
+    }
+    result
+}
+
+/// After a call has failed with EFBIG: if that was for the limit, the program gets a
+/// signal, as from the kernel.
+#[cold]
+pub fn exceeded() {
+    if runtime::open_fs().is_some_and(|fs| fs.size_limit() != libc::RLIM_INFINITY) {
+        // SAFETY: a signal for the calling thread.
+        unsafe {
+            let thread = raw(libc::SYS_gettid, [0; 6]);
+            let process = raw(libc::SYS_getpid, [0; 6]);
+            let signal = i64::from(libc::SIGXFSZ);
+            raw(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]);
+        }
+    }
+}
