@@ -124,6 +124,12 @@ class Bench:
             out.seek(0)
             return rc, out.read()
 
+    def fsck(self):
+        done = subprocess.run([self.forebay, "fsck"], env=self.env, timeout=60, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise Failed("forebay fsck: exit code %d\n%s" % (done.returncode, tail(done.stdout)))
+
     def __exit__(self, *_):
         self.forebay_does(["down", "--force"], check=False)
         for pid in processes_with("FOREBAY_HOME=%s" % self.home):
@@ -154,6 +160,7 @@ def fsx(program, forebay, media, runs, operations, seed, mapread):
             rc, out = bench.run(command, 60 + operations / 1000)
             if rc != 0 or "A-OK" not in out:
                 raise Failed("seed %d: exit code %d\n%s" % (s, rc, tail(out)))
+        bench.fsck()
     return "%d operations" % (runs * operations)
 
 
@@ -165,6 +172,7 @@ def fio(forebay, media, seed):
             rc, out = bench.run(command + FIO + job, 60)
             if rc != 0 or "err= 0" not in out:
                 raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
+        bench.fsck()
     return "%d jobs" % len(JOBS)
 
 
@@ -191,6 +199,7 @@ def pjdfstest(program, forebay):
     with Bench(forebay, MEDIA["memory"]) as bench:
         config = bench.file("pjdfstest.toml", settings)
         rc, out = bench.run([program, "-c", config, "-p", "/fb", "-s", bench.dir], 120)
+        bench.fsck()
     root = os.getuid() == 0
     results = {name: MEANS[result] for name, result in RESULT.findall(out)}
     wrong = []

@@ -4,6 +4,7 @@
 # ignore: demo/target cargo
 set -euo pipefail
 home=$(getent passwd "$CASE_UID" | cut -d: -f6)
+unset ${!CARGO_*} ${!RUSTFLAGS*}
 export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=$PWD/cargo CARGO_NET_OFFLINE=true CARGO_TERM_QUIET=true CARGO_INCREMENTAL=1 CARGO_BUILD_JOBS=2
 cargo new --vcs none --name demo demo; cd demo
 mkdir tests examples
