@@ -30,6 +30,11 @@ impl Fs {
         }
     }
 
+    /// Whether the description is open for reading, or for writing.
+    pub fn may(&self, open: u32, write: bool) -> bool {
+        !matches!(self.check_access(open, write), Err(Errno::BADF))
+    }
+
     fn check_access(&self, open: u32, write: bool) -> Result<u32> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         let access = flags & libc::O_ACCMODE;
@@ -87,11 +92,32 @@ impl Fs {
         from: *const u8,
         len: usize,
     ) -> Result<usize> {
+        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        let append = flags & libc::O_APPEND != 0;
+        // SAFETY: passed on.
+        unsafe { self.write_as(open, offset, append, from, len) }
+    }
+
+    /// write(2) to the end of the file if `append`, whatever the open flags (pwritev2's
+    /// RWF_APPEND and RWF_NOAPPEND).
+    ///
+    /// # Errors
+    /// As for write.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub unsafe fn write_as(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        append: bool,
+        from: *const u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.check_access(open, true)?;
         let store = self.store();
         let o = store.open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
-        let append = flags & libc::O_APPEND != 0;
         let allowed = |at: Option<u64>| match self.size_limit() {
             u64::MAX => Ok(len),
             limit => self.below(limit, at.unwrap_or_else(|| store.size(live)), len),
@@ -135,21 +161,6 @@ impl Fs {
             return Err(Errno::FBIG);
         }
         Ok(())
-    }
-
-    /// Writes at the end of the file, whatever the open flags (pwritev2's RWF_APPEND).
-    ///
-    /// # Errors
-    /// As for write.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes.
-    pub unsafe fn append(&self, open: u32, from: *const u8, len: usize) -> Result<usize> {
-        let live = self.check_access(open, true)?;
-        let store = self.store();
-        let len = self.below(self.size_limit(), store.size(live), len)?;
-        // SAFETY: passed on.
-        unsafe { store.write_at(live, None, from, len).map(|(_, n)| n) }
     }
 
     /// lseek(2). For a directory: back to its start, or to a position it has been told.
@@ -336,9 +347,22 @@ impl Fs {
         if o.kind.load(Relaxed) == libc::S_IFDIR {
             return self.store().path_of(ObjectId(o.id.load(Relaxed)));
         }
-        let mut path = self.store().path_of(ObjectId(o.parent.load(Relaxed)))?;
+        let store = self.store();
+        let (id, dir) = (
+            ObjectId(o.id.load(Relaxed)),
+            ObjectId(o.parent.load(Relaxed)),
+        );
+        let mut path = store.path_of(dir)?;
         let mut name = Vec::new();
-        self.store().open_name(o, &mut name);
+        store.open_name(o, &mut name);
+        if store.lookup(dir, &name)?.is_none_or(|e| e.id != id) {
+            // It has another name there now, or has been moved, or has none.
+            match store.name_in(dir, id)? {
+                Some(now) => name = now,
+                None if store.stat(id).is_ok_and(|i| i.nlink > 0) => {}
+                None => name.extend_from_slice(b" (deleted)"),
+            }
+        }
         if path.last() != Some(&b'/') {
             path.push(b'/');
         }

@@ -23,4 +23,5 @@ pub use cred::{EXEC, READ, WRITE};
 pub use file::{File, Whence};
 pub use forebay_store::{Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result};
 pub use fs::{DirEntry, Fs, Stat};
-pub use path::{Fail, Follow, Name, Place};
+pub use ops::UNNAMED;
+pub use path::{Fail, Follow, Name, Place, Rules};

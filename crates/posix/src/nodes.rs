@@ -11,8 +11,9 @@ use forebay_store::{Entry, ObjectId};
 use libc::{S_IFIFO, S_IFSOCK};
 use rustix::fs::{FileType, Mode};
 use rustix::io::{Errno, Result};
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 impl Fs {
     fn stand_in(&self, id: ObjectId) -> Result<CString> {
@@ -23,6 +24,22 @@ impl Fs {
         }
         let path = dir.join(format!("{:x}", id.0));
         CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)
+    }
+
+    /// Where the path is kept (as a symbolic link's target) by which the socket was bound for
+    /// which `stand_in` stands.
+    ///
+    /// # Errors
+    /// None really: there is no zero in it.
+    pub fn label(&self, stand_in: &CStr) -> Result<CString> {
+        CString::new([stand_in.to_bytes(), b".path"].concat()).map_err(|_| Errno::INVAL)
+    }
+
+    /// The same for an address that the kernel tells; None if it isn't a stand-in's.
+    pub fn label_of(&self, address: &CStr) -> Option<CString> {
+        let address_dir = Path::new(OsStr::from_bytes(address.to_bytes())).parent()?;
+        let is_stand_in = address_dir == self.pool().dir().join("nodes");
+        is_stand_in.then(|| self.label(address).ok()).flatten()
     }
 
     /// The kernel's FIFO to open instead of the FIFO at `place`; None if open(2) with these
@@ -87,6 +104,9 @@ impl Fs {
         {
             // It may never have been made.
             let _ = rustix::fs::unlink(&*path);
+            if let Ok(label) = self.label(&path) {
+                let _ = rustix::fs::unlink(label);
+            }
         }
     }
 }

@@ -12,6 +12,9 @@ use rustix::io::{Errno, Result};
 /// Longest extended attribute.
 const XATTR_SIZE_MAX: usize = 65_536;
 
+/// The name that a description made by O_TMPFILE has.
+pub const UNNAMED: &[u8] = b"#unnamed";
+
 /// What is needed to change a directory: the place of the entry.
 struct EntryPlace<'a> {
     dir: &'a DirInfo,
@@ -122,7 +125,7 @@ impl Fs {
             0 => S_IFREG,
             k @ (S_IFREG | libc::S_IFIFO | libc::S_IFSOCK) => k,
             k @ (libc::S_IFCHR | libc::S_IFBLK) if self.cred().is_root() => k,
-            libc::S_IFCHR | libc::S_IFBLK => return Err(Errno::PERM),
+            libc::S_IFCHR | libc::S_IFBLK | S_IFDIR => return Err(Errno::PERM),
             _ => return Err(Errno::INVAL),
         };
         if p.slash {
@@ -636,7 +639,7 @@ impl Fs {
                 Some((live, Some(held))),
                 flags as u32,
                 e.id,
-                b"#unnamed",
+                UNNAMED,
             )
             .inspect_err(|_| _ = store.live_release(live))
     }

@@ -39,6 +39,19 @@ pub enum Follow {
     No,
 }
 
+/// What openat2(2) may forbid on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Nothing outside the base directory (RESOLVE_BENEATH).
+    pub beneath: bool,
+    /// The base directory is the root (RESOLVE_IN_ROOT).
+    pub in_root: bool,
+    /// No symbolic links (RESOLVE_NO_SYMLINKS).
+    pub no_links: bool,
+    /// Not out of the pool (RESOLVE_NO_XDEV).
+    pub no_outside: bool,
+}
+
 /// A file name, on the stack.
 #[derive(Clone)]
 pub struct Name {
@@ -150,6 +163,31 @@ impl Fs {
         Err(Fail::Errno(Errno::BUSY))
     }
 
+    /// As [`Fs::at`], under rules.
+    ///
+    /// # Errors
+    /// Those of [`Fs::at`]; EXDEV, ELOOP for what is forbidden.
+    pub fn at_with<T>(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        follow: Follow,
+        rules: Rules,
+        mut f: impl FnMut(&Place) -> Result<T>,
+    ) -> std::result::Result<T, Fail> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            let epoch = self.store().names_epoch();
+            match f(&self.walk_slowly(base, path, epoch, follow, false, rules)?) {
+                Err(Errno::STALE) => continue,
+                result => return Ok(result?),
+            }
+        }
+        Err(Fail::Errno(Errno::BUSY))
+    }
+
     /// A place for an object that is known without a path (by a descriptor).
     pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
         let epoch = self.store().names_epoch();
@@ -215,17 +253,19 @@ impl Fs {
             let key = CacheKey::new(base, head);
             let dir = match self.cache().get(key, epoch, cred) {
                 Some(dir) => Some(dir),
-                None => match self.walk_slowly(base, head, epoch, Follow::Yes, true) {
-                    // Where to, with the last name, comes out below.
-                    Err(Fail::Outside(_)) => None,
-                    Err(e) => return Err(e),
-                    Ok(Place::Dir { dir, .. }) => {
-                        self.cred().check_dir(&dir, EXEC)?;
-                        self.cache().put(key, epoch, cred, &dir);
-                        Some(dir)
+                None => {
+                    match self.walk_slowly(base, head, epoch, Follow::Yes, true, Rules::default()) {
+                        // Where to, with the last name, comes out below.
+                        Err(Fail::Outside(_)) => None,
+                        Err(e) => return Err(e),
+                        Ok(Place::Dir { dir, .. }) => {
+                            self.cred().check_dir(&dir, EXEC)?;
+                            self.cache().put(key, epoch, cred, &dir);
+                            Some(dir)
+                        }
+                        Ok(Place::Entry { .. }) => None,
                     }
-                    Ok(Place::Entry { .. }) => None,
-                },
+                }
             };
             if let Some(dir) = dir {
                 let entry = self.store().lookup(dir.id, last)?;
@@ -241,7 +281,7 @@ impl Fs {
                 }
             }
         }
-        self.walk_slowly(base, path, epoch, follow, false)
+        self.walk_slowly(base, path, epoch, follow, false, Rules::default())
     }
 
     /// Component by component. With `dir`, the end must be a directory and is returned as
@@ -253,11 +293,12 @@ impl Fs {
         epoch: u64,
         follow: Follow,
         want_dir: bool,
+        rules: Rules,
     ) -> std::result::Result<Place, Fail> {
         let mut todo = path.to_vec();
         let mut at = 0;
         let mut links = 0;
-        let start = if path.first() == Some(&b'/') {
+        let start = if path.first() == Some(&b'/') && !rules.in_root {
             ObjectId::ROOT
         } else {
             base
@@ -288,6 +329,16 @@ impl Fs {
                     continue;
                 }
                 b".." => {
+                    if rules.in_root && dir.id == base {
+                        at = end;
+                        last = b"..";
+                        continue;
+                    }
+                    if rules.beneath && dir.id == base
+                        || rules.no_outside && dir.id == ObjectId::ROOT
+                    {
+                        return Err(Errno::XDEV.into());
+                    }
                     if dir.id == ObjectId::ROOT {
                         return Err(Fail::Outside(self.above_mount(&todo[end..])));
                     }
@@ -308,7 +359,7 @@ impl Fs {
                         && (!is_last || slash || follow == Follow::Yes || want_dir) =>
                 {
                     links += 1;
-                    if links > MAX_LINKS {
+                    if links > MAX_LINKS || rules.no_links {
                         return Err(Errno::LOOP.into());
                     }
                     let (_, target) = match self.store().inode_tail(e.id) {
@@ -321,7 +372,12 @@ impl Fs {
                     if next.len() >= PATH_MAX {
                         return Err(Errno::NAMETOOLONG.into());
                     }
-                    if next.first() == Some(&b'/') {
+                    if next.first() == Some(&b'/') && rules.in_root {
+                        dir = self.dir_info(base)?;
+                    } else if next.first() == Some(&b'/') {
+                        if rules.beneath || rules.no_outside {
+                            return Err(Errno::XDEV.into());
+                        }
                         match self.inside(&next) {
                             Some(inside) => next = inside,
                             None => return Err(Fail::Outside(next)),

@@ -9,11 +9,22 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::*;
 
 const NS: i64 = 1_000_000_000;
+/// The flags that most calls know. With others the kernel says EINVAL, whatever the path.
+const AT_FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
 /// The object behind a descriptor.
 fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     let (fs, open) = fds::pool_object(fd as i32)?;
     Some((fs, ObjectId(fs.store().open_file(open).id.load(Relaxed))))
+}
+
+/// What an empty path at AT_FDCWD means, if the working directory is in the pool.
+fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
+    if fd as i32 != libc::AT_FDCWD {
+        return None;
+    }
+    let fs = crate::runtime::open_fs()?;
+    Some((fs, crate::paths::cwd(fs)?))
 }
 
 fn follow(no_follow: bool) -> Follow {
@@ -29,6 +40,9 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     } else {
         0
     };
+    if mode & !7 != 0 || flags & !(AT_FLAGS | libc::AT_EACCESS) != 0 {
+        return PASS;
+    }
     let want = (if mode & libc::R_OK as u32 != 0 {
         READ
     } else {
@@ -45,13 +59,15 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     // SAFETY: the program's own arguments; here and in all functions below.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
-            let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
-                return PASS;
+            return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {
+                (Some((fs, open)), _) => value(
+                    fs.access(&crate::paths::place_of_open(fs, open), want)
+                        .map(|()| 0),
+                ),
+                // One can be in it, so it is there.
+                (None, Some(_)) => 0,
+                (None, None) => PASS,
             };
-            return value(
-                fs.access(&crate::paths::place_of_open(fs, open), want)
-                    .map(|()| 0),
-            );
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, dirfd, path, f, |fs, place| {
@@ -65,10 +81,16 @@ pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
     let flags = if p.nr == 452 { a[3] as i32 } else { 0 };
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
     // SAFETY: see access.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
-            return fchmod(&[a[0], a[2], 0, 0, 0, 0]);
+            return match object(a[0]).or_else(|| working_directory(a[0])) {
+                Some((fs, id)) => value(fs.change_mode(id, mode).map(|()| 0)),
+                None => PASS,
+            };
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, dirfd, path, f, |fs, place| {
@@ -99,10 +121,16 @@ pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     } else {
         0
     };
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
     // SAFETY: see access.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
-            return fchown(&[a[0], a[2], a[3], 0, 0, 0]);
+            return match object(a[0]).or_else(|| working_directory(a[0])) {
+                Some((fs, id)) => value(fs.change_owner(id, uid, gid).map(|()| 0)),
+                None => PASS,
+            };
         }
         let f = follow(p.nr == libc::SYS_lchown || flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, dirfd, path, f, |fs, place| {
@@ -192,10 +220,16 @@ fn set_times(fs: &Fs, id: ObjectId, t: &Times) -> Result<i64, Errno> {
 pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[3] as i32;
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
     // SAFETY: see access.
     unsafe {
         if a[1] == 0 || flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
-            let Some((fs, id)) = object(a[0]) else {
+            if a[1] == 0 && fds::is_path_only(a[0] as i32) {
+                return errno(Errno::BADF);
+            }
+            let Some((fs, id)) = object(a[0]).or_else(|| working_directory(a[0])) else {
                 return PASS;
             };
             return value(timespecs(fs, a[2]).and_then(|t| set_times(fs, id, &t)));
@@ -212,6 +246,12 @@ pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     let a = p.args;
     // SAFETY: see access.
     unsafe {
+        if dirfd.is_some()
+            && a[1] == 0
+            && let Some((fs, id)) = object(a[0])
+        {
+            return value(older_times(fs, a[2], true).and_then(|t| set_times(fs, id, &t)));
+        }
         on_path(p, dirfd, path, Follow::Yes, |fs, place| {
             let t = older_times(fs, a[path + 1], p.nr != libc::SYS_utime)?;
             set_times(fs, place.existing()?.id, &t)
@@ -302,6 +342,51 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
         on_path(p, None, 0, follow(no_follow), |fs, place| {
             xattr(p.nr, a, fs, place.existing()?.id)
         })
+    }
+}
+
+/// setxattrat, getxattrat, listxattrat, removexattrat.
+pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let flags = a[2] as i32;
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
+    // A value and its flags lie in a struct: value:8, size:4, flags:4.
+    let value_of = |room: i64| {
+        if a[4] == 0 || room < 16 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's struct.
+        Ok(unsafe { *(a[4] as *const (i64, u32, u32)) })
+    };
+    // SAFETY: see access.
+    let work = |fs: &Fs, id: ObjectId| unsafe {
+        let (nr, args) = match p.nr {
+            463 | 464 => {
+                let (value, size, flags) = value_of(a[5])?;
+                let nr = if p.nr == 463 {
+                    libc::SYS_setxattr
+                } else {
+                    libc::SYS_getxattr
+                };
+                (nr, [0, a[3], value, size.into(), flags.into(), 0])
+            }
+            465 => (libc::SYS_listxattr, [0, a[3], a[4], 0, 0, 0]),
+            _ => (libc::SYS_removexattr, [0, a[3], 0, 0, 0, 0]),
+        };
+        xattr(nr, &args, fs, id)
+    };
+    // SAFETY: see access.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
+            return match object(a[0]).or_else(|| working_directory(a[0])) {
+                Some((fs, id)) => value(work(fs, id)),
+                None => PASS,
+            };
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, Some(0), 1, f, |fs, place| work(fs, place.existing()?.id))
     }
 }
 

@@ -8,171 +8,26 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, exec, fds, io, limits, locks, map, names, nodes, paths, poll, process, runtime,
-    signals, stat,
+    attributes, calls, copies, exec, fds, io, limits, locks, map, names, nodes, passing, paths,
+    poll, process, refuse, runtime, signals, stat,
 };
-use forebay_intercept::{Call, Hooks, PASS, bitmap, has, raw};
+use forebay_intercept::{Call, Hooks, PASS, has, raw};
 use forebay_posix::Errno;
 use forebay_store::process::Critical;
 use libc::*;
 
-const FCHMODAT2: i64 = 452;
-
-/// Calls whose first argument is a descriptor, and that concern us only if it is watched.
-static BY_FD: [u64; 8] = bitmap(&[
-    SYS_read,
-    SYS_write,
-    SYS_close,
-    SYS_fstat,
-    SYS_lseek,
-    SYS_ioctl,
-    SYS_pread64,
-    SYS_pwrite64,
-    SYS_readv,
-    SYS_writev,
-    SYS_preadv,
-    SYS_pwritev,
-    SYS_preadv2,
-    SYS_pwritev2,
-    SYS_dup,
-    SYS_fcntl,
-    SYS_flock,
-    SYS_fsync,
-    SYS_fdatasync,
-    SYS_syncfs,
-    SYS_sync_file_range,
-    SYS_ftruncate,
-    SYS_fallocate,
-    SYS_getdents,
-    SYS_getdents64,
-    SYS_fchmod,
-    SYS_fchown,
-    SYS_fstatfs,
-    SYS_fgetxattr,
-    SYS_fsetxattr,
-    SYS_flistxattr,
-    SYS_fremovexattr,
-    SYS_readahead,
-    SYS_fadvise64,
-]);
-
-/// Those of them that never wait for anything outside the pool.
-static SHORT: [u64; 8] = {
-    let mut map = BY_FD;
-    let waiting = bitmap(&[SYS_fcntl, SYS_flock]);
-    let mut i = 0;
-    while i < 8 {
-        map[i] &= !waiting[i];
-        i += 1;
-    }
-    map
-};
-
-/// All calls that may concern us.
-static WANTED: [u64; 8] = {
-    let mut map = bitmap(&[
-        SYS_open,
-        SYS_openat,
-        SYS_openat2,
-        SYS_creat,
-        SYS_stat,
-        SYS_lstat,
-        SYS_newfstatat,
-        SYS_statx,
-        SYS_statfs,
-        SYS_access,
-        SYS_faccessat,
-        SYS_faccessat2,
-        SYS_getcwd,
-        SYS_chdir,
-        SYS_fchdir,
-        SYS_mkdir,
-        SYS_mkdirat,
-        SYS_rmdir,
-        SYS_unlink,
-        SYS_unlinkat,
-        SYS_rename,
-        SYS_renameat,
-        SYS_renameat2,
-        SYS_link,
-        SYS_linkat,
-        SYS_symlink,
-        SYS_symlinkat,
-        SYS_readlink,
-        SYS_readlinkat,
-        SYS_chmod,
-        SYS_fchmodat,
-        FCHMODAT2,
-        SYS_chown,
-        SYS_lchown,
-        SYS_fchownat,
-        SYS_utime,
-        SYS_utimes,
-        SYS_futimesat,
-        SYS_utimensat,
-        SYS_mknod,
-        SYS_mknodat,
-        SYS_umask,
-        SYS_truncate,
-        SYS_bind,
-        SYS_connect,
-        SYS_getxattr,
-        SYS_lgetxattr,
-        SYS_setxattr,
-        SYS_lsetxattr,
-        SYS_listxattr,
-        SYS_llistxattr,
-        SYS_removexattr,
-        SYS_lremovexattr,
-        SYS_dup2,
-        SYS_dup3,
-        SYS_close_range,
-        SYS_sendfile,
-        SYS_copy_file_range,
-        SYS_splice,
-        SYS_mmap,
-        SYS_munmap,
-        SYS_mremap,
-        SYS_msync,
-        SYS_poll,
-        SYS_ppoll,
-        SYS_select,
-        SYS_pselect6,
-        SYS_epoll_ctl,
-        SYS_inotify_add_watch,
-        SYS_name_to_handle_at,
-        SYS_chroot,
-        SYS_execve,
-        SYS_execveat,
-        SYS_rt_sigaction,
-        SYS_exit_group,
-        SYS_setuid,
-        SYS_setgid,
-        SYS_setreuid,
-        SYS_setregid,
-        SYS_setresuid,
-        SYS_setresgid,
-        SYS_setgroups,
-        SYS_setfsuid,
-        SYS_setfsgid,
-        SYS_setrlimit,
-        SYS_prlimit64,
-    ]);
-    let mut i = 0;
-    while i < 8 {
-        map[i] |= BY_FD[i];
-        i += 1;
-    }
-    map
-};
+// Newer than the libc crate's list, or than its names for x86-64.
+const fchmodat2: i64 = 452;
+const setxattrat: i64 = 463;
+const removexattrat: i64 = 466;
 
 /// What the interception calls.
 pub static HOOKS: Hooks = Hooks {
     syscall: on_call,
     clone_before: process::before_clone,
     clone_after: process::after_clone,
-    wanted: &WANTED,
-    by_fd: &BY_FD,
+    wanted: &calls::WANTED,
+    by_fd: &calls::BY_FD,
     fd_filter: fds::FILTER.as_ptr().cast(),
     fd_filter_len: forebay_store::MAX_FDS,
 };
@@ -183,7 +38,7 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
     // SAFETY: as above.
     let saved = unsafe { *errno_at };
     // No signal handler, and no cancellation of the thread, in the midst of our work.
-    let short = has(&SHORT, call.nr) && fds::watched(call.args[0] as i32);
+    let short = has(&calls::SHORT, call.nr) && fds::watched(call.args[0] as i32);
     let critical = short.then(Critical::enter);
     // SAFETY: a system call that the program is making.
     let result = unsafe { answer(call.nr, &call.args) };
@@ -203,6 +58,9 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
     let p = PathCall { nr, args: a };
     // SAFETY: the caller's promise covers every call below.
     unsafe {
+        if has(&calls::NEED_FILE, nr) && fds::is_path_only(a[0] as i32) {
+            return errno(Errno::BADF);
+        }
         match nr {
             SYS_read => io::read(a, None),
             SYS_write => io::write(a, None),
@@ -210,6 +68,7 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_pwrite64 => io::write(a, Some(a[3])),
             SYS_readv => io::vector(a, None, 0, false),
             SYS_writev => io::vector(a, None, 0, true),
+            SYS_preadv | SYS_pwritev if a[3] < 0 => errno(Errno::INVAL),
             SYS_preadv => io::vector(a, Some(a[3]), 0, false),
             SYS_pwritev => io::vector(a, Some(a[3]), 0, true),
             SYS_preadv2 => io::vector(a, Some(a[3]), a[5], false),
@@ -244,7 +103,7 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_readlink => names::readlink(p, None, 0),
             SYS_readlinkat => names::readlink(p, AT, 1),
             SYS_chmod => attributes::chmod(p, None, 0),
-            SYS_fchmodat | FCHMODAT2 => attributes::chmod(p, AT, 1),
+            SYS_fchmodat | fchmodat2 => attributes::chmod(p, AT, 1),
             SYS_fchmod => attributes::fchmod(a),
             SYS_chown | SYS_lchown => attributes::chown(p, None, 0),
             SYS_fchownat => attributes::chown(p, AT, 1),
@@ -264,7 +123,8 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_fgetxattr | SYS_fsetxattr | SYS_flistxattr | SYS_fremovexattr => {
                 attributes::fd_xattr(nr, a)
             }
-            SYS_fsync | SYS_fdatasync | SYS_syncfs | SYS_sync_file_range => io::fsync(a),
+            SYS_fsync | SYS_fdatasync | SYS_sync_file_range => io::fsync(a),
+            SYS_syncfs => io::syncfs(a),
             SYS_readahead | SYS_fadvise64 => io::advise(a),
             SYS_fallocate => io::fallocate(a),
             SYS_fcntl => io::fcntl(a),
@@ -274,9 +134,12 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_dup2 => dup_onto(nr, a, 0),
             SYS_dup3 => dup_onto(nr, a, a[2]),
             SYS_close_range => fds::close_range(a[0] as u32, a[1] as u32, a[2] as u32),
-            SYS_sendfile => io::sendfile(a),
-            SYS_copy_file_range => io::copy_file_range(a),
-            SYS_splice => io::splice(a),
+            SYS_sendfile => copies::sendfile(a),
+            SYS_copy_file_range => copies::copy_file_range(a),
+            SYS_splice => copies::splice(a),
+            SYS_mmap if a[3] as i32 & MAP_ANONYMOUS == 0 && fds::is_path_only(a[4] as i32) => {
+                errno(Errno::BADF)
+            }
             SYS_mmap => map::mmap(a),
             SYS_munmap => map::munmap(a),
             SYS_mremap => map::mremap(a),
@@ -286,10 +149,20 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_poll | SYS_ppoll => poll::poll(nr, a),
             SYS_select | SYS_pselect6 => poll::select(nr, a),
             SYS_epoll_ctl => poll::epoll_ctl(a),
-            // What a pool can't do is refused, not done wrongly.
-            SYS_inotify_add_watch => refuse(p, None, 1),
-            SYS_name_to_handle_at => refuse(p, AT, 1),
-            SYS_chroot => refuse(p, None, 0),
+            SYS_sync => io::sync(),
+            setxattrat..=removexattrat => attributes::xattr_at(p),
+            SYS_sendto => nodes::send_to(a),
+            SYS_getsockname | SYS_getpeername => nodes::name(nr, a),
+            SYS_sendmsg => passing::send(a),
+            SYS_sendmmsg => passing::send_many(a),
+            SYS_recvmsg => passing::receive(a),
+            SYS_recvmmsg => passing::receive_many(a),
+            SYS_pidfd_getfd => passing::from_process(a),
+            SYS_kcmp => fds::compare(a),
+            SYS_setrlimit | SYS_prlimit64 => limits::change(nr, a),
+            SYS_io_uring_setup => errno(Errno::NOSYS),
+            SYS_unshare => refuse::unshare(a),
+            SYS_landlock_add_rule => refuse::landlock(a),
             SYS_execve | SYS_execveat => exec::execve(nr, a),
             SYS_rt_sigaction => signals::sigaction(a),
             SYS_exit_group => {
@@ -298,7 +171,8 @@ unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             }
             SYS_setuid | SYS_setgid | SYS_setreuid | SYS_setregid | SYS_setresuid
             | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => credentials(nr, a),
-            SYS_setrlimit | SYS_prlimit64 => limits::change(nr, a),
+            _ if has(&calls::REFUSE_PATH, nr) => refuse::path(p),
+            _ if has(&calls::REFUSE_FD, nr) => refuse::descriptor(a),
             _ => PASS,
         }
     }
@@ -335,17 +209,6 @@ fn flock(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, open)) => locks::flock(fs, open, a[1]),
         None => PASS,
-    }
-}
-
-/// EOPNOTSUPP for a path of the pool.
-unsafe fn refuse(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
-    let base = dirfd.map_or(AT_FDCWD, |i| p.args[i] as i32);
-    // SAFETY: the program's path.
-    match unsafe { paths::locate(base, p.args[path]) } {
-        Ok(paths::Where::Kernel) => PASS,
-        Ok(_) => errno(Errno::OPNOTSUPP),
-        Err(e) => errno(e),
     }
 }
 

@@ -61,6 +61,43 @@ fn is_fifo(fs: &Fs, open: u32) -> bool {
     o.kind.load(Relaxed) == libc::S_IFIFO && o.flags.load(Relaxed) & libc::O_PATH as u32 == 0
 }
 
+/// Whether `fd` is one of the pool that was opened with O_PATH.
+pub fn is_path_only(fd: i32) -> bool {
+    pool_file(fd).is_some_and(|(fs, open)| {
+        fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0
+    })
+}
+
+/// Whether the kernel finds a placeholder of whatever process at `path`.
+pub fn leads_to_placeholder(path: &[u8]) -> bool {
+    let Some(settings) = runtime::settings() else {
+        return false;
+    };
+    let ours = [settings.dir.to_bytes(), b"/pool.json"].concat();
+    match (rustix::fs::stat(path), rustix::fs::stat(ours)) {
+        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+        _ => false,
+    }
+}
+
+/// kcmp(pid, pid, KCMP_FILE, fd, fd) inside one process.
+pub fn compare(a: &[i64; 6]) -> i64 {
+    const KCMP_FILE: i64 = 0;
+    let me = i64::from(process::own_pid());
+    let (one, other) = (pool_file(a[3] as i32), pool_file(a[4] as i32));
+    if a[2] != KCMP_FILE || a[0] != me || a[1] != me {
+        return forebay_intercept::PASS;
+    }
+    match (one, other) {
+        (Some((_, one)), Some((_, other))) => match one.cmp(&other) {
+            std::cmp::Ordering::Equal => 0,
+            std::cmp::Ordering::Less => 1,
+            std::cmp::Ordering::Greater => 2,
+        },
+        _ => forebay_intercept::PASS,
+    }
+}
+
 /// Whether any number stands for a file of the pool, or anything is mapped.
 pub fn any_open(store: &Store) -> bool {
     let Ok(area) = store.area() else { return false };
@@ -157,6 +194,9 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
 }
 
 /// Makes `fd`, reserved in the kernel, stand for `open`.
+///
+/// # Errors
+/// EMFILE for a number that is too high; it is closed then.
 pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
     let _section = fs.store().section()?;
     match fs.store().fd_set(fd, Some(open)) {
@@ -241,7 +281,10 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
         let end = fs.store().fds_end() as u32;
         for fd in first..last.saturating_add(1).min(end) {
             let _section = section();
-            if let Some((fs, open)) = forget(fd as i32) {
+            // What lies in the table at other numbers is on its way to another process.
+            if watched(fd as i32)
+                && let Some((fs, open)) = forget(fd as i32)
+            {
                 locks::on_close(fs, open);
                 let _ = fs.store().open_release(open);
             }

@@ -1,4 +1,4 @@
-//! System calls that move data: read, write, their vectors, and copies between files.
+//! System calls on open files: read, write and their vectors, sizes, syncing, fcntl, ioctl.
 
 use crate::fds;
 use crate::locks;
@@ -6,13 +6,14 @@ use crate::paths::{errno, value};
 use crate::stat::shown_flags;
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, Whence};
+use forebay_store::process::Critical;
 use std::sync::atomic::Ordering::*;
 
-/// Bytes moved at a time by copies.
+/// Up to this size a vector is written as a whole.
 const PIECE: usize = 256 << 10;
 const IOV_MAX: i64 = 1024;
 
-fn offset(n: i64) -> Result<u64, Errno> {
+pub fn offset(n: i64) -> Result<u64, Errno> {
     u64::try_from(n).map_err(|_| Errno::INVAL)
 }
 
@@ -36,7 +37,7 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     let len = (a[2] as usize).min(0x7fff_f000);
     value(at.map(offset).transpose().and_then(|at| {
         // SAFETY: see read.
-        unsafe { fs.write(open, at, a[1] as *const u8, len) }.map(|n| n as i64)
+        unsafe { put(fs, open, at, None, a[1] as *const u8, len) }
     }))
 }
 
@@ -47,16 +48,24 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
         return PASS;
     };
     const SYNC: i64 = (libc::RWF_DSYNC | libc::RWF_SYNC) as i64;
-    const KNOWN: i64 =
-        (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND)
+    const NOAPPEND: i64 = 0x20;
+    const KNOWN: i64 = NOAPPEND
+        | (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND)
             as i64;
+    const BOTH: i64 = NOAPPEND | libc::RWF_APPEND as i64;
     if flags & !KNOWN != 0 {
         return errno(Errno::OPNOTSUPP);
+    }
+    if flags & BOTH == BOTH {
+        return errno(Errno::INVAL);
     }
     if !(0..=IOV_MAX).contains(&a[2]) {
         return errno(Errno::INVAL);
     }
-    let append = flags & i64::from(libc::RWF_APPEND) != 0 && writing;
+    let append = match flags & BOTH {
+        0 => None,
+        how => Some(how != NOAPPEND),
+    };
     let mut at = match at {
         None | Some(-1) => None,
         Some(n) => match offset(n) {
@@ -125,20 +134,26 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     done
 }
 
-unsafe fn put(
+/// Writes as the flags of the description say, or as `append` says, as far as limits allow.
+///
+/// # Safety
+/// `from` has `len` bytes.
+pub unsafe fn put(
     fs: &Fs,
     open: u32,
     at: Option<u64>,
-    append: bool,
+    append: Option<bool>,
     from: *const u8,
     len: usize,
 ) -> Result<i64, Errno> {
-    if append {
-        // SAFETY: see read.
-        return unsafe { fs.append(open, from, len) }.map(|n| n as i64);
-    }
+    let append = append.unwrap_or_else(|| appends(fs, open));
     // SAFETY: see read.
-    unsafe { fs.write(open, at, from, len) }.map(|n| n as i64)
+    unsafe { fs.write_as(open, at, append, from, len) }.map(|n| n as i64)
+}
+
+/// Whether writes go to the end of the file.
+pub fn appends(fs: &Fs, open: u32) -> bool {
+    fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_APPEND != 0
 }
 
 /// lseek.
@@ -169,7 +184,24 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
     )
 }
 
-/// fsync, fdatasync, syncfs, sync_file_range.
+/// syncfs.
+pub fn syncfs(a: &[i64; 6]) -> i64 {
+    match fds::pool_file(a[0] as i32) {
+        Some((fs, _)) => value(fs.store().sync_all().map(|()| 0)),
+        None => PASS,
+    }
+}
+
+/// sync: it can't fail.
+pub fn sync() -> i64 {
+    if let Some(fs) = crate::runtime::open_fs() {
+        let _critical = Critical::enter();
+        let _ = fs.store().sync_all();
+    }
+    PASS
+}
+
+/// fsync, fdatasync, sync_file_range.
 pub fn fsync(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -203,7 +235,9 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
         if len == 0 {
             return Err(Errno::INVAL);
         }
-        fs.check_growth(live, at.saturating_add(len))?;
+        if !keep {
+            fs.check_growth(live, at.saturating_add(len))?;
+        }
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => fs.store().reserve_range(live, at, len, !keep)?,
             libc::FALLOC_FL_PUNCH_HOLE if keep => fs.store().punch(live, at, len, false)?,
@@ -213,6 +247,9 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
         Ok(0)
     })())
 }
+
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
 
 /// fcntl.
 pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
@@ -236,8 +273,20 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(fd) else {
         return PASS;
     };
+    const F_DUPFD_QUERY: i32 = 1027;
+    // Hints of how long data will live: of a file, of a description.
+    const GET_HINTS: [i32; 2] = [1035, 1037];
+    const SET_HINTS: [i32; 2] = [1036, 1038];
+    let path_only = fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0;
     match cmd {
+        libc::F_GETFL if path_only => i64::from(shown_flags(fs, open)),
         libc::F_GETFL => i64::from(shown_flags(fs, open)) | 0o100_000,
+        F_DUPFD_QUERY => match fds::pool_file(a[2] as i32) {
+            Some((_, other)) => i64::from(open == other),
+            // SAFETY: the program's own call, on two descriptors of the kernel's.
+            None => unsafe { raw(libc::SYS_fcntl, *a) },
+        },
+        _ if path_only => errno(Errno::BADF),
         libc::F_SETFL => {
             let can = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT;
             let flags = &fs.store().open_file(open).flags;
@@ -256,9 +305,23 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
             unsafe { locks::fcntl(fs, open, cmd, a[2]) }
         }
         libc::F_GETLEASE => i64::from(libc::F_UNLCK),
+        // Nobody is told anything: a file of a pool is always ready.
+        libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG => 0,
+        libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => errno(Errno::BADF),
+        c if GET_HINTS.contains(&c) => {
+            // SAFETY: the program's own number.
+            unsafe { *(a[2] as *mut u64) = 0 };
+            0
+        }
+        c if SET_HINTS.contains(&c) => 0,
         _ => errno(Errno::INVAL),
     }
 }
+
+const FIGETBSZ: u64 = 2;
+const FIOQSIZE: u64 = 0x5460;
+const FIDEDUPERANGE: u64 = 0xc018_9436;
+const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 
 /// ioctl: a file of a pool has only the generic ones.
 pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
@@ -288,191 +351,38 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
             }
             Err(e) => errno(e),
         },
+        FIGETBSZ => {
+            // SAFETY: the program's own int.
+            unsafe { *(a[2] as *mut i32) = forebay_store::PAGE as i32 };
+            0
+        }
+        FIOQSIZE => match fs.stat_open(open) {
+            // The room that it takes, oddly.
+            Ok(s) if fs.live_of(open).is_ok() => {
+                // SAFETY: the program's own loff_t.
+                unsafe { *(a[2] as *mut i64) = s.blocks as i64 * 512 };
+                0
+            }
+            Ok(_) => errno(Errno::NOTTY),
+            Err(e) => errno(e),
+        },
+        libc::FIONBIO => {
+            // SAFETY: the program's own int.
+            let on = unsafe { *(a[2] as *const i32) } != 0;
+            let flags = &fs.store().open_file(open).flags;
+            if on {
+                flags.fetch_or(libc::O_NONBLOCK as u32, AcqRel);
+            } else {
+                flags.fetch_and(!(libc::O_NONBLOCK as u32), AcqRel);
+            }
+            0
+        }
+        // Signals when there is something to read: a file of a pool is always ready.
+        libc::FIOASYNC => 0,
         // Cloning ranges: copies do as well.
-        libc::FICLONE | libc::FICLONERANGE => errno(Errno::OPNOTSUPP),
+        libc::FICLONE | libc::FICLONERANGE | FIDEDUPERANGE | FS_IOC_FIEMAP => {
+            errno(Errno::OPNOTSUPP)
+        }
         _ => errno(Errno::NOTTY),
     }
-}
-
-/// One end of a copy.
-#[derive(Clone, Copy)]
-enum End {
-    Pool(&'static Fs, u32),
-    Kernel(i32),
-}
-
-fn end(fd: i32) -> End {
-    match fds::pool_file(fd) {
-        Some((fs, open)) => End::Pool(fs, open),
-        None => End::Kernel(fd),
-    }
-}
-
-impl End {
-    unsafe fn read(self, at: Option<u64>, to: &mut [u8]) -> Result<usize, Errno> {
-        let (p, n) = (to.as_mut_ptr(), to.len());
-        match self {
-            // SAFETY: a slice.
-            End::Pool(fs, open) => unsafe { fs.read(open, at, p, n) },
-            // SAFETY: a slice, on a descriptor of the program.
-            End::Kernel(fd) => fds::check(unsafe {
-                match at {
-                    Some(at) => raw(
-                        libc::SYS_pread64,
-                        [fd.into(), p as i64, n as i64, at as i64, 0, 0],
-                    ),
-                    None => raw(libc::SYS_read, [fd.into(), p as i64, n as i64, 0, 0, 0]),
-                }
-            })
-            .map(|n| n as usize),
-        }
-    }
-
-    unsafe fn write(self, at: Option<u64>, from: &[u8]) -> Result<usize, Errno> {
-        let (p, n) = (from.as_ptr(), from.len());
-        match self {
-            // SAFETY: a slice.
-            End::Pool(fs, open) => unsafe { fs.write(open, at, p, n) },
-            // SAFETY: a slice, on a descriptor of the program.
-            End::Kernel(fd) => fds::check(unsafe {
-                match at {
-                    Some(at) => raw(
-                        libc::SYS_pwrite64,
-                        [fd.into(), p as i64, n as i64, at as i64, 0, 0],
-                    ),
-                    None => raw(libc::SYS_write, [fd.into(), p as i64, n as i64, 0, 0, 0]),
-                }
-            })
-            .map(|n| n as usize),
-        }
-    }
-
-    /// Moves the current offset back by what was read but couldn't be written.
-    fn unread(self, n: usize) {
-        match self {
-            End::Pool(fs, open) => _ = fs.seek(open, Whence::Current, -(n as i64)),
-            End::Kernel(fd) => {
-                // SAFETY: moves an offset; fails harmlessly on a pipe.
-                unsafe {
-                    raw(
-                        libc::SYS_lseek,
-                        [fd.into(), -(n as i64), libc::SEEK_CUR.into(), 0, 0, 0],
-                    )
-                };
-            }
-        }
-    }
-}
-
-/// Copies `len` bytes between two ends, with offsets in the program's memory or the
-/// current ones (null).
-unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: bool) -> i64 {
-    // SAFETY: null, or the program's own loff_t; here and below.
-    let get = |p: i64| {
-        (p != 0)
-            .then(|| {
-                // SAFETY: null was sorted out; the program's own loff_t.
-                unsafe { *(p as *const i64) }
-            })
-            .map(offset)
-            .transpose()
-    };
-    let (mut read_at, mut write_at) = match (get(from_at), get(to_at)) {
-        (Ok(r), Ok(w)) => (r, w),
-        (Err(e), _) | (_, Err(e)) => return errno(e),
-    };
-    let mut buffer = vec![0u8; len.min(PIECE)];
-    let mut done = 0;
-    let mut error = None;
-    while done < len && error.is_none() {
-        let want = (len - done).min(buffer.len());
-        // SAFETY: ends of the program's own call.
-        let n = match unsafe { from.read(read_at, &mut buffer[..want]) } {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) => {
-                error = Some(e);
-                break;
-            }
-        };
-        let mut written = 0;
-        while written < n {
-            // SAFETY: as above.
-            match unsafe { to.write(write_at, &buffer[written..n]) } {
-                Ok(0) => break,
-                Ok(k) => {
-                    written += k;
-                    write_at = write_at.map(|at| at + k as u64);
-                }
-                Err(e) => {
-                    error = Some(e);
-                    break;
-                }
-            }
-        }
-        if written < n && read_at.is_none() {
-            from.unread(n - written);
-        }
-        read_at = read_at.map(|at| at + written as u64);
-        done += written;
-        if written < n || once {
-            break;
-        }
-    }
-    for (p, at) in [(from_at, read_at), (to_at, write_at)] {
-        if let Some(at) = at {
-            // SAFETY: as in `get`.
-            unsafe { *(p as *mut i64) = at as i64 };
-        }
-    }
-    match error {
-        Some(e) if done == 0 => errno(e),
-        _ => done as i64,
-    }
-}
-
-/// sendfile(out, in, offset, count).
-pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
-    let (to, from) = (end(a[0] as i32), end(a[1] as i32));
-    if let (End::Kernel(_), End::Kernel(_)) = (to, from) {
-        return PASS;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { copy(from, a[2], to, 0, (a[3] as usize).min(0x7fff_f000), false) }
-}
-
-/// copy_file_range(in, in offset, out, out offset, len, flags).
-pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
-    let (from, to) = (end(a[0] as i32), end(a[2] as i32));
-    if let (End::Kernel(_), End::Kernel(_)) = (from, to) {
-        return PASS;
-    }
-    if a[5] != 0 {
-        return errno(Errno::INVAL);
-    }
-    if let (End::Pool(..), End::Kernel(_)) | (End::Kernel(_), End::Pool(..)) = (from, to) {
-        // Different file systems: programs know what to do.
-        return errno(Errno::XDEV);
-    }
-    // SAFETY: the program's own arguments.
-    unsafe {
-        copy(
-            from,
-            a[1],
-            to,
-            a[3],
-            (a[4] as usize).min(0x7fff_f000),
-            false,
-        )
-    }
-}
-
-/// splice(in, in offset, out, out offset, len, flags): one end is a pipe.
-pub unsafe fn splice(a: &[i64; 6]) -> i64 {
-    let (from, to) = (end(a[0] as i32), end(a[2] as i32));
-    if let (End::Kernel(_), End::Kernel(_)) = (from, to) {
-        return PASS;
-    }
-    // SAFETY: the program's own arguments. What a pipe holds now is enough.
-    unsafe { copy(from, a[1], to, a[3], (a[4] as usize).min(65_536), true) }
 }

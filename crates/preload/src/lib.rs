@@ -19,18 +19,24 @@
 
 mod alloc;
 mod attributes;
+mod calls;
+mod copies;
 mod dispatch;
 mod exec;
 mod fds;
 mod io;
 mod limits;
 mod locks;
+mod magic;
 mod map;
 mod names;
 mod nodes;
+mod openat2;
+mod passing;
 mod paths;
 mod poll;
 mod process;
+mod refuse;
 mod runtime;
 mod signals;
 mod stat;

@@ -150,6 +150,9 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
 
 /// flock(2).
 pub fn flock(fs: &Fs, open: u32, operation: i64) -> i64 {
+    if fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
+        return errno(Errno::BADF);
+    }
     let operation = operation as i32;
     let want = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => Flock::Shared,

@@ -43,17 +43,7 @@ unsafe fn open_with(
     // SAFETY: see open.
     let result = unsafe {
         on_path(p, dirfd, path, follow, |fs, place| {
-            fifo = fs.fifo(place, flags)?;
-            if fifo.is_some() {
-                return Ok(0);
-            }
-            let mode = if flags & (libc::O_CREAT | libc::O_TMPFILE) != 0 {
-                mode & 0o7777 & !paths::umask(fs)
-            } else {
-                0
-            };
-            let open = fs.open_place(place, flags, mode)?;
-            fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
+            open_place(fs, place, flags, mode, &mut fifo)
         })
     };
     match fifo {
@@ -62,29 +52,34 @@ unsafe fn open_with(
     }
 }
 
-/// openat2: with no restriction on how the path is resolved.
+/// Opens what is at a place; a FIFO is left to be opened by the caller, out of the section in
+/// which signals are held back.
+pub fn open_place(
+    fs: &Fs,
+    place: &Place,
+    flags: i32,
+    mode: u32,
+    fifo: &mut Option<(ObjectId, CString)>,
+) -> Result<i64, Errno> {
+    *fifo = fs.fifo(place, flags)?;
+    if fifo.is_some() {
+        return Ok(0);
+    }
+    let mode = if flags & (libc::O_CREAT | libc::O_TMPFILE) != 0 {
+        mode & 0o7777 & !paths::umask(fs)
+    } else {
+        0
+    };
+    let open = fs.open_place(place, flags, mode)?;
+    fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
+}
+
+/// openat2(directory, path, how, size).
 pub unsafe fn openat2(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's path and struct open_how (flags, mode, resolve).
-    unsafe {
-        if matches!(locate(a[0] as i32, a[1]), Ok(Where::Kernel)) {
-            return PASS;
-        }
-        let how = a[2] as *const u64;
-        if a[3] < 24 || how.is_null() {
-            return errno(Errno::INVAL);
-        }
-        if *how.add(2) != 0 {
-            return errno(Errno::NOSYS);
-        }
-        let as_openat = [a[0], a[1], *how as i64, *how.add(1) as i64, 0, 0];
-        open(
-            PathCall {
-                nr: libc::SYS_openat,
-                args: &as_openat,
-            },
-            Some(0),
-            1,
-        )
+    // SAFETY: the program's own arguments.
+    match unsafe { crate::openat2::open(a) } {
+        Ok(value) => value,
+        Err(e) => errno(e),
     }
 }
 
@@ -131,6 +126,10 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     let a = p.args;
     let dir = p.nr == libc::SYS_rmdir
         || p.nr == libc::SYS_unlinkat && a[2] as i32 & libc::AT_REMOVEDIR != 0;
+    // The kernel says EINVAL, whatever the path; here and below.
+    if p.nr == libc::SYS_unlinkat && a[2] as i32 & !libc::AT_REMOVEDIR != 0 {
+        return PASS;
+    }
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
@@ -172,6 +171,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
                     let place = paths::place_of_open(fs, open);
                     value(
                         fs.read_symlink(&place)
+                            .map_err(|_| Errno::NOENT)
                             .map(|t| copy_cut(&t, buffer, size as usize)),
                     )
                 }
@@ -331,7 +331,12 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
         ((None, 0), (None, 1))
     };
     let flags = if at { a[4] as i32 } else { 0 };
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return PASS;
+    }
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
+    // SAFETY: see open.
+    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unsafe { crate::stat::is_empty(a[1]) };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
         Follow::Yes
     } else {
@@ -340,7 +345,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
     for _ in 0..10_000 {
         // SAFETY: see open.
         let ends = unsafe {
-            let source = if flags & libc::AT_EMPTY_PATH != 0 && crate::stat::is_empty(a[1]) {
+            let source = if by_descriptor {
                 match fds::pool_file(a[0] as i32) {
                     Some((fs, open)) => Ok(End::Open(fs, open)),
                     None => Ok(End::Kernel),
@@ -357,10 +362,10 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             [End::Inside(fs, source), End::Inside(_, target)] => {
                 source.existing().and_then(|e| fs.make_link(e.id, &target))
             }
-            [End::Open(fs, open), End::Inside(_, target)] => {
-                let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
-                fs.make_link(id, &target)
+            [End::Open(..), End::Inside(..)] if follow == Follow::No && !by_descriptor => {
+                Err(Errno::XDEV)
             }
+            [End::Open(fs, open), End::Inside(_, target)] => link_open(fs, open, &target),
             [End::Kernel, End::Kernel] => return PASS,
             [End::Inside(..) | End::Open(..), _] | [_, End::Inside(..) | End::Open(..)] => {
                 Err(Errno::XDEV)
@@ -375,6 +380,21 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
     errno(Errno::BUSY)
 }
 
+/// Gives an open file a name. One without any must have been made so (O_TMPFILE).
+fn link_open(fs: &Fs, open: u32, target: &Place) -> Result<(), Errno> {
+    let o = fs.store().open_file(open);
+    let id = ObjectId(o.id.load(Relaxed));
+    if fs.stat_id(id)?.nlink == 0 {
+        let mut name = Vec::new();
+        fs.store().open_name(o, &mut name);
+        let exclusive = o.flags.load(Relaxed) as i32 & libc::O_EXCL != 0;
+        if name != forebay_posix::UNNAMED || exclusive {
+            return Err(Errno::NOENT);
+        }
+    }
+    fs.make_link(id, target)
+}
+
 /// chdir.
 pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     let a = call.args;
@@ -382,7 +402,10 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
     let result = match located {
         Err(e) => return errno(e),
-        Ok(Where::Kernel | Where::Descriptor(..)) => {
+        Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
+        // SAFETY: the program's path.
+        Ok(Where::Kernel) if unsafe { paths::working_directory(a[0]) }.is_some() => return 0,
+        Ok(Where::Kernel) => {
             // SAFETY: the program's own call.
             let result = unsafe { raw(libc::SYS_chdir, *a) };
             if result == 0 {
@@ -416,13 +439,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
 /// fchdir.
 pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
-        Some((fs, open)) => {
-            let o = fs.store().open_file(open);
-            if o.kind.load(Relaxed) != libc::S_IFDIR {
-                return errno(Errno::NOTDIR);
-            }
-            value(enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0))
-        }
+        Some((fs, open)) => value(enter_open(fs, open)),
         None => {
             // SAFETY: the program's own call.
             let result = unsafe { raw(libc::SYS_fchdir, *a) };
@@ -432,6 +449,16 @@ pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
             result
         }
     }
+}
+
+/// Makes an open directory the working directory.
+fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
+    let o = fs.store().open_file(open);
+    if o.kind.load(Relaxed) != libc::S_IFDIR {
+        return Err(Errno::NOTDIR);
+    }
+    fs.access(&paths::place_of_open(fs, open), forebay_posix::EXEC)?;
+    enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0)
 }
 
 fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {

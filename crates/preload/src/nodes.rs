@@ -60,73 +60,96 @@ unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
     CString::new(path).ok()
 }
 
-/// Makes the call with another path in the address.
-///
-/// # Safety
-/// As for the call itself.
-unsafe fn with_path(nr: i64, a: &[i64; 6], path: &[u8]) -> i64 {
+/// An address with this path, and its length.
+pub type Address = (sockaddr_un, i64);
+
+fn address_of(path: &[u8]) -> Result<Address, Errno> {
     // SAFETY: all zeros is a valid address.
     let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
     if path.len() >= address.sun_path.len() {
-        return errno(Errno::NAMETOOLONG);
+        return Err(Errno::NAMETOOLONG);
     }
     address.sun_family = AF_UNIX as sa_family_t;
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as libc::c_char;
     }
-    let len = PATH_AT + path.len() + 1;
-    // SAFETY: the program's own call, with an address of ours.
-    unsafe { raw(nr, [a[0], &raw const address as i64, len as i64, 0, 0, 0]) }
+    Ok((address, (PATH_AT + path.len() + 1) as i64))
 }
 
-/// What `f` makes of the place that the address leads to; the result of the call if it
-/// isn't for us to make.
+/// The address that the program's one stands for, by what `f` makes of the place that it
+/// leads to; None if it doesn't lead into the pool.
 ///
 /// # Safety
-/// As for the call itself.
+/// As of bind(2) and connect(2).
 unsafe fn at_address(
-    nr: i64,
-    a: &[i64; 6],
+    address: i64,
+    len: i64,
     follow: Follow,
     mut f: impl FnMut(&Fs, &Place) -> Result<CString, Errno>,
-) -> Result<CString, i64> {
+) -> Result<Option<Address>, Errno> {
     // SAFETY: the program's own address.
-    let path = unsafe { path_of(a[1], a[2]) }.ok_or(PASS)?;
+    let Some(path) = (unsafe { path_of(address, len) }) else {
+        return Ok(None);
+    };
     // SAFETY: a C string that outlives its use below.
-    match unsafe { locate(libc::AT_FDCWD, path.as_ptr() as i64) } {
-        Ok(Where::Pool(fs, base, p)) => {
-            let critical = Critical::enter();
-            let result = fs.at(base, &p, follow, |place| f(fs, place));
-            drop(critical);
-            result.map_err(|fail| match fail {
-                Fail::Errno(e) => errno(e),
-                // SAFETY: the program's own call, with the path it really means.
-                Fail::Outside(to) => unsafe { with_path(nr, a, &to) },
-            })
-        }
-        Ok(_) => Err(PASS),
-        Err(e) => Err(errno(e)),
+    let Where::Pool(fs, base, p) = (unsafe { locate(libc::AT_FDCWD, path.as_ptr() as i64)? })
+    else {
+        return Ok(None);
+    };
+    let _critical = Critical::enter();
+    match fs.at(base, &p, follow, |place| f(fs, place)) {
+        Ok(path) => address_of(path.to_bytes()).map(Some),
+        Err(Fail::Outside(to)) => address_of(&to).map(Some),
+        Err(Fail::Errno(e)) => Err(e),
     }
+}
+
+/// The address to send or connect to instead of the program's; None: that is right.
+///
+/// # Errors
+/// ECONNREFUSED, EACCES, ENOENT.
+///
+/// # Safety
+/// As of connect(2).
+pub unsafe fn peer(address: i64, len: i64) -> Result<Option<Address>, Errno> {
+    // SAFETY: passed on.
+    unsafe { at_address(address, len, Follow::Yes, |fs, place| fs.socket(place)) }
 }
 
 /// bind(2) to a path of the pool.
 pub unsafe fn bind(a: &[i64; 6]) -> i64 {
+    let mut made = None;
     // SAFETY: the program's own arguments; here and below.
     unsafe {
-        let made = at_address(libc::SYS_bind, a, Follow::No, |fs, place| {
-            fs.make_socket(place, 0o777 & !paths::umask(fs))
+        let address = at_address(a[1], a[2], Follow::No, |fs, place| {
+            let path = fs.make_socket(place, 0o777 & !paths::umask(fs))?;
+            made = Some((fs.label(&path)?, path.clone()));
+            Ok(path)
         });
-        let path = match made {
-            Ok(path) => path,
-            Err(result) => return result,
+        let (address, len) = match address {
+            Ok(None) => return PASS,
+            Ok(Some(address)) => address,
+            Err(e) => return errno(e),
         };
-        let result = with_path(libc::SYS_bind, a, path.to_bytes());
+        let result = raw(
+            libc::SYS_bind,
+            [a[0], &raw const address as i64, len, 0, 0, 0],
+        );
+        let _critical = Critical::enter();
+        let Some((label, path)) = made else {
+            // It led out of the pool.
+            return result;
+        };
         if result == 0 {
             // Who may connect is decided by the name in the pool.
             let mode = 0o600;
             raw(libc::SYS_chmod, [path.as_ptr() as i64, mode, 0, 0, 0, 0]);
+            if let Some(given) = path_of(a[1], a[2]) {
+                // For getsockname; without it the program sees the stand-in's path.
+                let _ = rustix::fs::symlink(given, label);
+            }
         } else {
-            let _ = at_address(libc::SYS_bind, a, Follow::No, |fs, place| {
+            let _ = at_address(a[1], a[2], Follow::No, |fs, place| {
                 fs.remove_file(place).map(|()| CString::default())
             });
         }
@@ -137,19 +160,62 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
 /// connect(2) to a path of the pool.
 pub unsafe fn connect(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own arguments.
-    unsafe {
-        let found = at_address(libc::SYS_connect, a, Follow::Yes, |fs, place| {
-            fs.socket(place)
-        });
-        let path = match found {
-            Ok(path) => path,
-            Err(result) => return result,
-        };
-        let result = with_path(libc::SYS_connect, a, path.to_bytes());
-        // Named, but not bound (yet, or since the node was started).
-        if result == errno(Errno::NOENT) {
-            return errno(Errno::CONNREFUSED);
-        }
-        result
+    unsafe { to_peer(libc::SYS_connect, a, 1, 2) }
+}
+
+/// sendto(2) a path of the pool.
+pub unsafe fn send_to(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own arguments.
+    unsafe { to_peer(libc::SYS_sendto, a, 4, 5) }
+}
+
+/// A call with an address in `a[at]` and its length in `a[len]`.
+unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
+    // SAFETY: the program's own arguments.
+    let (address, n) = match unsafe { peer(a[at], a[len]) } {
+        Ok(None) => return PASS,
+        Ok(Some(address)) => address,
+        Err(e) => return errno(e),
+    };
+    let mut args = *a;
+    args[at] = &raw const address as i64;
+    args[len] = n;
+    // SAFETY: the program's own call, with an address of ours.
+    let result = unsafe { raw(nr, args) };
+    // Named, but not bound (yet, or since the node was started).
+    if result == errno(Errno::NOENT) {
+        return errno(Errno::CONNREFUSED);
     }
+    result
+}
+
+/// getsockname and getpeername: the path by which a socket was bound, not the stand-in's.
+pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
+    let Some(fs) = runtime::open_fs() else {
+        return PASS;
+    };
+    // SAFETY: all zeros is a valid address.
+    let mut found: sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut n = size_of::<sockaddr_un>() as u32;
+    let args = [a[0], &raw mut found as i64, &raw mut n as i64, 0, 0, 0];
+    // SAFETY: the program's own call, into a buffer of ours.
+    let path = match unsafe { raw(nr, args) } {
+        // SAFETY: what the kernel has put there.
+        0 => unsafe { path_of(&raw const found as i64, n.into()) },
+        _ => None,
+    };
+    let _critical = Critical::enter();
+    let label = path.and_then(|path| fs.label_of(&path));
+    let given = label.and_then(|label| rustix::fs::readlink(label, Vec::new()).ok());
+    let Some(Ok((address, n))) = given.map(|g| address_of(g.as_bytes())) else {
+        return PASS;
+    };
+    // SAFETY: the program's own length, as in the call just made, and buffer.
+    unsafe {
+        let room = a[2] as *mut u32;
+        let bytes = std::slice::from_raw_parts((&raw const address).cast::<u8>(), n as usize);
+        paths::copy_cut(bytes, a[1], *room as usize);
+        *room = n as u32;
+    }
+    0
 }

@@ -5,7 +5,7 @@
 //! descriptors (`/proc/self/fd/N`, `/dev/stdin`). Everything else goes to the kernel
 //! untouched; that decision takes a few comparisons.
 
-use crate::{fds, runtime};
+use crate::{fds, magic, runtime};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
 use forebay_store::Store;
@@ -22,6 +22,9 @@ pub enum Where {
     /// To the open file behind a descriptor of ours.
     Descriptor(&'static Fs, u32),
 }
+
+/// Most times that a path may lead out of the pool and back.
+const MAX_DETOURS: usize = 8;
 
 static CWD_INSIDE: AtomicBool = AtomicBool::new(false);
 
@@ -101,6 +104,15 @@ unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
     }
     // SAFETY: the caller's promise.
     Some(unsafe { CStr::from_ptr(ptr as *const libc::c_char) }.to_bytes())
+}
+
+/// A path that the program passed.
+///
+/// # Safety
+/// A C string that stays for the call.
+pub unsafe fn text(ptr: i64) -> Cow<'static, [u8]> {
+    // SAFETY: passed on.
+    Cow::Borrowed(unsafe { bytes(ptr) }.unwrap_or(b""))
 }
 
 fn contains(path: &[u8], mark: &[u8]) -> bool {
@@ -187,11 +199,9 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
                     ));
                 }
             }
-            if (path.starts_with(b"/proc/") || path.starts_with(b"/dev/"))
-                && let Some(fd) = named_descriptor(path)
-                && let Some((fs, open)) = fds::pool_file(fd)
-            {
-                return Ok(Where::Descriptor(fs, open));
+            if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") {
+                let _critical = Critical::enter();
+                return Ok(magic::locate(path)?.unwrap_or(Where::Kernel));
             }
             Ok(Where::Kernel)
         }
@@ -280,26 +290,6 @@ fn relative_to_kernel(
     }
 }
 
-/// N of `/proc/self/fd/N`, `/dev/fd/N` and the like.
-fn named_descriptor(path: &[u8]) -> Option<i32> {
-    let number = match path {
-        b"/dev/stdin" => return Some(0),
-        b"/dev/stdout" => return Some(1),
-        b"/dev/stderr" => return Some(2),
-        _ => path.strip_prefix(b"/dev/fd/").or_else(|| {
-            let rest = path.strip_prefix(b"/proc/")?;
-            let cut = rest.iter().position(|&b| b == b'/')?;
-            let (who, rest) = rest.split_at(cut);
-            let me = crate::process::own_pid();
-            if who != b"self" && who != b"thread-self" && who != me.to_string().as_bytes() {
-                return None;
-            }
-            rest.strip_prefix(b"/fd/")
-        })?,
-    };
-    std::str::from_utf8(number).ok()?.parse().ok()
-}
-
 /// A place that stands for an open file.
 pub fn place_of_open(fs: &Fs, open: u32) -> Place {
     let o = fs.store().open_file(open);
@@ -339,35 +329,65 @@ pub unsafe fn on_path(
     follow: Follow,
     mut f: impl FnMut(&Fs, &Place) -> Result<i64, Errno>,
 ) -> i64 {
-    let base = dirfd.map_or(libc::AT_FDCWD, |i| call.args[i] as i32);
-    // Dropped last: no signal handler runs while we work, nor a cancellation.
-    let mut critical = None;
-    // SAFETY: the program's path.
-    let located = unsafe { locate(base, call.args[path]) };
-    if matches!(located, Ok(Where::Pool(..) | Where::Descriptor(..))) {
-        critical = Some(Critical::enter());
-    }
-    match located {
-        Ok(Where::Kernel) => PASS,
-        Ok(Where::Pool(fs, base, p)) => match fs.at(base, &p, follow, |place| f(fs, place)) {
-            Ok(value) => value,
-            Err(Fail::Errno(e)) => errno(e),
-            Err(Fail::Outside(to)) => {
-                // It may wait, as the program's own call would.
-                drop(critical);
-                // SAFETY: the program's own call, with the path it really means.
-                unsafe { again_outside(call, dirfd, path, to) }
+    let mut args = *call.args;
+    // The path that a symbolic link out of the pool leads to: it may lead back.
+    let mut outside: Option<CString> = None;
+    for _ in 0..MAX_DETOURS {
+        let base = match (dirfd, &outside) {
+            (Some(i), None) => args[i] as i32,
+            _ => libc::AT_FDCWD,
+        };
+        // SAFETY: the program's path, or ours.
+        let located = unsafe { locate(base, args[path]) };
+        // Dropped last: no signal handler runs while we work, nor a cancellation.
+        let critical = Critical::enter();
+        let result = match located {
+            Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, follow, |place| f(fs, place)),
+            Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
+                f(fs, &place_of_open(fs, open)).map_err(Fail::Errno)
             }
-        },
-        Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
-            match f(fs, &place_of_open(fs, open)) {
-                Ok(value) => value,
-                Err(e) => errno(e),
+            Ok(Where::Kernel | Where::Descriptor(..)) => {
+                // SAFETY: as above.
+                let cwd = unsafe { working_directory(args[path]) };
+                match cwd.filter(|_| follow == Follow::Yes) {
+                    Some((fs, cwd)) => fs.at(cwd, b".", follow, |place| f(fs, place)),
+                    None => {
+                        drop(critical);
+                        if outside.is_none() {
+                            return PASS;
+                        }
+                        if let Some(i) = dirfd {
+                            args[i] = i64::from(libc::AT_FDCWD);
+                        }
+                        // SAFETY: the program's own call, with the path it really means.
+                        return unsafe { raw(call.nr, args) };
+                    }
+                }
             }
+            Err(e) => Err(Fail::Errno(e)),
+        };
+        match result {
+            Ok(value) => return value,
+            Err(Fail::Errno(e)) => return errno(e),
+            Err(Fail::Outside(to)) => match CString::new(to) {
+                Ok(to) => args[path] = outside.insert(to).as_ptr() as i64,
+                Err(_) => return errno(Errno::NOENT),
+            },
         }
-        Ok(Where::Descriptor(..)) => PASS,
-        Err(e) => errno(e),
     }
+    errno(Errno::LOOP)
+}
+
+/// The working directory, if it lies in the pool and the path is its name in /proc.
+///
+/// # Safety
+/// As for [`locate`].
+pub unsafe fn working_directory(ptr: i64) -> Option<(&'static Fs, ObjectId)> {
+    if !CWD_INSIDE.load(Acquire) {
+        return None;
+    }
+    // SAFETY: passed on.
+    magic::is_working_directory(unsafe { bytes(ptr) }?)
 }
 
 /// Makes the call with another, absolute path.

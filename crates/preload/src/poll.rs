@@ -22,9 +22,16 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     let mut copy = list.to_vec();
     let mut ready = 0;
     for p in copy.iter_mut().filter(|p| ours(p)) {
-        ready += i64::from(p.events & READY != 0);
+        // What is to be said of it, for later.
+        p.revents = if fds::is_path_only(p.fd) {
+            libc::POLLNVAL
+        } else {
+            p.events & READY
+        };
+        ready += i64::from(p.revents != 0);
         p.fd = -1;
     }
+    let mine: Vec<i16> = copy.iter().map(|p| p.revents).collect();
     let mut args = *a;
     args[0] = copy.as_mut_ptr() as i64;
     let zero = libc::timespec {
@@ -43,9 +50,9 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     if result < 0 {
         return result;
     }
-    for (p, c) in list.iter_mut().zip(&copy) {
+    for ((p, c), mine) in list.iter_mut().zip(&copy).zip(mine) {
         p.revents = if c.fd == -1 && ours(p) {
-            p.events & READY
+            mine
         } else {
             c.revents
         };

@@ -96,7 +96,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 /// One line on standard error, once per process.
-fn complain(what: &str) {
+pub fn complain(what: &str) {
     if !COMPLAINED.swap(true, AcqRel) {
         let line = format!("forebay: {what}\n");
         // SAFETY: a valid buffer; a raw system call, whatever libc's state.

@@ -74,6 +74,13 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) {
     unsafe { (out as *mut libc::statx).write_unaligned(x) };
 }
 
+/// The flags that the stat calls know. With others the kernel says EINVAL, whatever the path.
+const STAT_FLAGS: i32 =
+    libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | SYNC_TYPE;
+const SYNC_TYPE: i32 = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+/// Of statx's mask.
+const RESERVED: u32 = 0x8000_0000;
+
 fn follow(no_follow: bool) -> Follow {
     if no_follow { Follow::No } else { Follow::Yes }
 }
@@ -117,6 +124,9 @@ pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
 pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[3] as i32;
+    if flags & !STAT_FLAGS != 0 {
+        return PASS;
+    }
     // SAFETY: see stat.
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
@@ -152,6 +162,9 @@ fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat)) -> i64 {
 pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[2] as i32;
+    if flags & !STAT_FLAGS != 0 || flags & SYNC_TYPE == SYNC_TYPE || a[3] as u32 & RESERVED != 0 {
+        return PASS;
+    }
     // SAFETY: see stat.
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {

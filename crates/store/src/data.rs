@@ -9,7 +9,7 @@
 //! copy, and copy again if the `moved` counter says that extents were taken away
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
-use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
+use crate::control::{Live, MAX_EXTENTS, MAX_LIVE, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
@@ -765,6 +765,34 @@ impl Store {
             m.sync()?;
         }
         self.sync_entries()
+    }
+
+    /// Writes back what is open in whatever process, and makes all of it durable, as far as the
+    /// media can.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO; what could be written is.
+    pub fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for i in 0..self.control.header().free_live.end(MAX_LIVE) {
+            let live = self.live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
+                continue;
+            }
+            // Gone meanwhile: there is nothing to write.
+            let Ok((index, held)) = self.live_acquire_held(id) else {
+                continue;
+            };
+            result = self.flush(index, false).and(result);
+            drop(held);
+            result = self.live_release(index).and(result);
+        }
+        self.flush_dir_times()?;
+        for m in self.media() {
+            m.sync()?;
+        }
+        self.sync_entries().and(result)
     }
 
     /// Makes the records durable, if they lie on anything that is: only where no medium is

@@ -1,12 +1,16 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
-use crate::control::{MAX_FDS, MAX_OPEN, Open};
+use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, slot_state};
 use crate::live::Held;
 use crate::lock::Acquired;
-use crate::process::{Critical, identity};
+use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
 use crate::{ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// The numbers in a process's table at which descriptors on their way to another process lie:
+/// so high that descriptors seldom get there, so low that the table stays short.
+const PARKING: std::ops::Range<usize> = 3072..4096;
 
 /// The lock of an open file description, held.
 pub struct OpenLock<'a> {
@@ -223,6 +227,67 @@ impl Store {
             }
         }
         Ok(before)
+    }
+
+    /// Puts a new reference to `open` into this process's table at a number that no
+    /// descriptor has: it is on its way to another process. Returns what
+    /// [`Store::fd_unpark`] needs: slot, identity, number.
+    ///
+    /// # Errors
+    /// ETOOMANYREFS if too many are on their way.
+    pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
+        let slot = self.me()?;
+        let area = self.area()?;
+        let p = self.control.process(slot as usize);
+        self.open_retain(open);
+        for n in PARKING {
+            p.fds_end.fetch_max(n as u32 + 1, AcqRel);
+            if area.fds[n]
+                .compare_exchange(0, open + 1, AcqRel, Relaxed)
+                .is_ok()
+            {
+                return Ok((slot, identity(&self.control, slot), n as u32));
+            }
+        }
+        self.open_release(open)?;
+        Err(Errno::TOOMANYREFS)
+    }
+
+    /// Takes a reference that lies at such a number of a process (`holder`, in `slot`); without
+    /// `take`, a new one beside it. False: it isn't there any more.
+    pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
+        let there = (slot as usize) < MAX_PROCESSES && (open as usize) < MAX_OPEN;
+        if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
+            return false;
+        }
+        let Ok(area) = self.map_area(slot) else {
+            return false;
+        };
+        // SAFETY: just mapped; made of atomics.
+        let place = unsafe { &(&(*area).fds)[n as usize] };
+        let found = if take {
+            place.compare_exchange(open + 1, 0, AcqRel, Relaxed).is_ok()
+        } else {
+            place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open)
+        };
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        found
+    }
+
+    /// What descriptor `fd` of the process `pid` stands for at the moment.
+    pub fn fd_of_process(&self, pid: u32, fd: i32) -> Option<u32> {
+        let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS)?;
+        let slot = (0..MAX_PROCESSES).find(|&slot| {
+            let owner = self.control.process(slot).owner.load(Acquire);
+            state_of(owner) == slot_state::USED && pid_of(owner) == pid
+        })?;
+        let area = self.map_area(slot as u32).ok()?;
+        // SAFETY: just mapped; made of atomics.
+        let open = unsafe { (&(*area).fds)[n].load(Acquire) }.checked_sub(1);
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        open
     }
 
     /// One more than the highest number in this process's table.

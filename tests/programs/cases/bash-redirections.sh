@@ -63,7 +63,7 @@ tee >(tr a-z A-Z > upper) < loop > lower; for i in $(seq 100); do [ "$(wc -l < u
 cat loop | sort -r | sed -n 1,1p > piped; cat piped
 { yes || true; } | head -n 3 > yes; cat yes
 for i in 1 2 3; do ( sleep 0.0$i; echo "job $i" > job-$i ) & done; wait; cat job-*
-sleep 30 > sleeper & kill $!; wait $! 2> /dev/null || echo "ended $?"
+sleep 30 > sleeper & until [ -e sleeper ]; do sleep 0.01; done; kill $!; wait $! 2> /dev/null || echo "ended $?"
 echo 'echo sourced "$1"; v=set' > lib-in-work.sh; source ./lib-in-work.sh arg; echo "$v"
 printf '#!/bin/bash\necho script "$0" "$#"; exit 3\n' > script; chmod +x script; ./script a b || echo "code $?"
 bash script x || true; bash < script || true

@@ -48,6 +48,12 @@ s.close()
 refused(lambda: socket.socket(socket.AF_UNIX).connect("renamed"))
 d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind("datagrams")
 e = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); e.connect("datagrams"); e.send(b"datagram"); print(d.recv(100))
+t = os.path.abspath("talker"); f = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); f.bind(t)
+print(f.getsockname() == t, e.getpeername(), d.getsockname(), repr(e.getsockname()))
+f.sendto(b"without connecting", os.path.abspath("datagrams")); print(d.recv(100))
+f.sendmsg([b"a ", b"message"], [], 0, "datagrams"); print(d.recv(100))
+refused(lambda: f.sendto(b"x", "nothing")); refused(lambda: f.sendmsg([b"x"], [], 0, "file"))
+os.unlink("talker"); refused(lambda: e.sendto(b"x", "talker"))
 os.unlink("datagrams"); print(sorted(os.listdir(".")))
 PY
 # What python keeps in TMPDIR: the socket of a manager's server.

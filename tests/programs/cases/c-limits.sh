@@ -1,0 +1,7 @@
+# RLIMIT_FSIZE.
+# needs: cc
+set -euo pipefail
+cc -O1 -w -o program "$CASES/../c/limits.c"
+cp program "$OUTER/program"; rm program
+"$OUTER/program" | cat
+rm "$OUTER/program"
