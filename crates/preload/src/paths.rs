@@ -339,6 +339,9 @@ pub unsafe fn on_path(
         };
         // SAFETY: the program's path, or ours.
         let located = unsafe { locate(base, args[path]) };
+        if matches!(located, Ok(Where::Kernel)) && outside.is_none() && !CWD_INSIDE.load(Acquire) {
+            return PASS;
+        }
         // Dropped last: no signal handler runs while we work, nor a cancellation.
         let critical = Critical::enter();
         let result = match located {
