@@ -177,6 +177,7 @@ fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
     match made {
         Ok(file) => Ok((file, ticket)),
         Err(e) => {
+            let _section = store.section().ok();
             if store.fd_unpark(slot, holder, place, open, true) {
                 let _ = store.open_release(open);
             }
@@ -188,6 +189,7 @@ fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
 /// The message wasn't sent.
 fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     let Some(fs) = runtime::open_fs() else { return };
+    let _section = fs.store().section().ok();
     for (_, t) in tickets {
         if fs
             .store()
@@ -342,6 +344,7 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
     if there < 0 {
         return;
     }
+    let _section = fs.store().section().ok();
     let Ok(open) = open_of(fs, t, peek) else {
         runtime::complain("a descriptor that was received can't be used: its file is gone");
         return;

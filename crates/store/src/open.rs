@@ -236,6 +236,7 @@ impl Store {
     /// # Errors
     /// ETOOMANYREFS if too many are on their way.
     pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
+        let _section = self.section()?;
         let slot = self.me()?;
         let area = self.area()?;
         let p = self.control.process(slot as usize);
@@ -253,7 +254,8 @@ impl Store {
         Err(Errno::TOOMANYREFS)
     }
 
-    /// Takes a reference that lies at such a number of a process (`holder`, in `slot`); without
+    /// Takes a reference that lies at such a number of a process (`holder`, in `slot`), in a
+    /// section of the caller's that lasts until it is stored or released; without
     /// `take`, a new one beside it. False: it isn't there any more.
     pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
         let there = (slot as usize) < MAX_PROCESSES && (open as usize) < MAX_OPEN;
