@@ -90,8 +90,10 @@ fn top_up(m: &Medium) {
     loop {
         let u = m.usage();
         let goal = AHEAD.min(u.capacity / 8).max(CELL);
+        let have = m.cells().reserved();
         if u.reserved >= (u.used + goal).min(u.capacity) || !matches!(m.reserve(8), Ok(true)) {
             return;
         }
+        m.warm(have, m.cells().reserved());
     }
 }

@@ -19,6 +19,7 @@ pub mod guard;
 mod medium;
 mod region;
 mod spec;
+mod touched;
 
 pub use cells::CELL_PAGES;
 pub use extent::Extent;

@@ -2,11 +2,12 @@
 
 use crate::cells::{CELL_PAGES, Cells};
 use crate::region::{Region, open_rw};
+use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
     AtomicI32, AtomicPtr,
@@ -34,6 +35,8 @@ pub struct Medium {
     segment: PathBuf,
     cells: Cells,
     windows: Box<[AtomicPtr<u8>]>,
+    /// Which parts of the segment this process has touched.
+    touched: Touched,
     /// Descriptor of the segment, opened when it is first needed; -1 before.
     file: AtomicI32,
 }
@@ -93,10 +96,11 @@ impl Medium {
         Ok(Medium {
             kind,
             segment: dir.join("segment"),
-            cells,
             windows: (0..windows)
                 .map(|_| AtomicPtr::new(std::ptr::null_mut()))
                 .collect(),
+            touched: Touched::new(cells.count()),
+            cells,
             file: AtomicI32::new(-1),
         })
     }
@@ -238,6 +242,32 @@ impl Medium {
         Ok(unsafe { base.add(offset % WINDOW) })
     }
 
+    /// Address of byte `offset` of the segment, of which `len` bytes are about to be
+    /// written: what this process hasn't touched is mapped in groups of pages.
+    fn address_to_write(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        let at = self.address(offset)?;
+        self.touched.first_time(offset, len, |group| {
+            // SAFETY: the group lies in the cell, and so in the window, of `offset`; its room
+            // is reserved.
+            unsafe { at.offset(group as isize - offset as isize).read_volatile() };
+        });
+        Ok(at)
+    }
+
+    /// Makes the kernel provide the pages of cells `from..to`, so that nobody waits for that
+    /// who writes them first. Their room is reserved.
+    pub fn warm(&self, from: usize, to: usize) {
+        for cell in from..to {
+            if self.is_memory()
+                && let Ok(at) = self.address(cell * CELL)
+            {
+                // SAFETY: pages of a mapping of ours; their content stays. If it can't be
+                // done, they come as they are touched.
+                let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
+            }
+        }
+    }
+
     fn is_memory(&self) -> bool {
         self.kind == MediumKind::Memory
     }
@@ -271,7 +301,7 @@ impl Medium {
             self.zero_bytes(base + end, PAGE - tail)?;
         }
         if self.is_memory() {
-            let to = self.address(base + offset)?;
+            let to = self.address_to_write(base + offset, len)?;
             // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs
             // may race on their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
