@@ -242,16 +242,16 @@ impl Medium {
         Ok(unsafe { base.add(offset % WINDOW) })
     }
 
-    /// Address of byte `offset` of the segment, of which `len` bytes are about to be
-    /// written: what this process hasn't touched is mapped in groups of pages.
-    fn address_to_write(&self, offset: usize, len: usize) -> Result<*mut u8> {
+    /// Maps what this process hasn't touched of `len` bytes at `offset` of the segment (in
+    /// one cell), in groups of pages.
+    fn touch(&self, offset: usize, len: usize) -> Result<()> {
         let at = self.address(offset)?;
         self.touched.first_time(offset, len, |group| {
             // SAFETY: the group lies in the cell, and so in the window, of `offset`; its room
             // is reserved.
             unsafe { at.offset(group as isize - offset as isize).read_volatile() };
         });
-        Ok(at)
+        Ok(())
     }
 
     /// Makes the kernel provide the pages of cells `from..to`, so that nobody waits for that
@@ -291,6 +291,10 @@ impl Medium {
         let end = offset + len;
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
         let (start_page, base) = (e.start(), e.start() as usize * PAGE);
+        if self.is_memory() {
+            // Before anything in it is written.
+            self.touch(base + offset, len)?;
+        }
         // What lies around the written bytes in a page nobody wrote before is garbage.
         let head = offset % PAGE;
         if head > 0 && !self.cells.is_init(start_page + first as u64) {
@@ -301,7 +305,7 @@ impl Medium {
             self.zero_bytes(base + end, PAGE - tail)?;
         }
         if self.is_memory() {
-            let to = self.address_to_write(base + offset, len)?;
+            let to = self.address(base + offset)?;
             // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs
             // may race on their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
