@@ -7,8 +7,9 @@ use crate::{Extent, MediumKind, PAGE, fd, guard};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
 use std::sync::atomic::{
     AtomicI32, AtomicPtr,
     Ordering::{AcqRel, Acquire},
@@ -17,6 +18,8 @@ use std::sync::atomic::{
 const CELL: usize = CELL_PAGES * PAGE;
 /// Memory segments are mapped in windows of this size, each when it is first used.
 const WINDOW: usize = 256 << 20;
+/// Windows begin at multiples of this: the reach of one page table.
+const ALIGN: usize = 2 << 20;
 /// Room is reserved in steps of this many cells.
 const RESERVE_STEP: usize = 8;
 
@@ -96,9 +99,7 @@ impl Medium {
         Ok(Medium {
             kind,
             segment: dir.join("segment"),
-            windows: (0..windows)
-                .map(|_| AtomicPtr::new(std::ptr::null_mut()))
-                .collect(),
+            windows: (0..windows).map(|_| AtomicPtr::new(null_mut())).collect(),
             touched: Touched::new(cells.count()),
             cells,
             file: AtomicI32::new(-1),
@@ -217,23 +218,12 @@ impl Medium {
         if base.is_null() {
             let start = offset / WINDOW * WINDOW;
             let len = WINDOW.min(self.cells.count() * CELL - start);
-            // SAFETY: a new mapping at an address that the kernel chooses.
-            let new: *mut u8 = unsafe {
-                rustix::mm::mmap(
-                    std::ptr::null_mut(),
-                    len,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::NORESERVE,
-                    self.file()?,
-                    start as u64,
-                )?
-            }
-            .cast();
+            let new = map_aligned(self.file()?, start as u64, len)?;
             match slot.compare_exchange(base, new, AcqRel, Acquire) {
                 Ok(_) => base = new,
                 Err(other) => {
                     // SAFETY: the mapping is ours alone: it lost the race.
-                    let _ = unsafe { rustix::mm::munmap(new.cast(), len) };
+                    let _ = unsafe { munmap(new.cast(), len) };
                     base = other;
                 }
             }
@@ -468,6 +458,41 @@ impl Medium {
     }
 }
 
+/// Maps `len` bytes of a file at an address that is a multiple of [`ALIGN`]: the kernel maps
+/// aligned groups of pages around a fault.
+fn map_aligned(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<*mut u8> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: room at an address that the kernel chooses, and in it, where it is ours, the
+    // file; what is left over on both sides is given back.
+    unsafe {
+        let room: *mut u8 = mmap_anonymous(
+            null_mut(),
+            len + ALIGN,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+        .cast();
+        let before = room.align_offset(ALIGN);
+        let at = room.add(before);
+        if before > 0 {
+            munmap(room.cast(), before)?;
+        }
+        munmap(at.add(len).cast(), ALIGN - before)?;
+        let mapped = mmap(
+            at.cast(),
+            len,
+            protection,
+            flags | MapFlags::FIXED,
+            file,
+            offset,
+        );
+        mapped.map(|p| p.cast()).inspect_err(|_| {
+            let _ = munmap(at.cast(), len);
+        })
+    }
+}
+
 impl Drop for Medium {
     fn drop(&mut self) {
         for (i, w) in self.windows.iter().enumerate() {
@@ -475,7 +500,7 @@ impl Drop for Medium {
             if !base.is_null() {
                 let len = WINDOW.min(self.cells.count() * CELL - i * WINDOW);
                 // SAFETY: we mapped it, and nobody uses self any more.
-                let _ = unsafe { rustix::mm::munmap(base.cast(), len) };
+                let _ = unsafe { munmap(base.cast(), len) };
             }
         }
         let raw = self.file.load(Acquire);
