@@ -66,8 +66,8 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     let (program, arguments) = command
         .split_first()
         .ok_or_else(|| Fail::usage("there is no program to run"))?;
-    let mut prepared = if is_in_pool(pool, program)? {
-        // The kernel knows no such file; a shell inside the pool does.
+    let mut prepared = if needs_pool(pool, program)? {
+        // The kernel knows no such file; a shell that sees the pool does.
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program);
         shell
@@ -93,17 +93,38 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     Ok(prepared)
 }
 
-/// Whether the program lies in the pool: by its path, or first found there on PATH.
-fn is_in_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
+/// Whether only a process that sees the pool can start the program: it lies there, or
+/// libraries that it needs do.
+fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     let mount = &pool.config().mount;
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
     }
+    let is_inside = |text: &[u8]| paths::is_under(Path::new(OsStr::from_bytes(text)), mount);
+    let leads_inside = |list: &[u8]| list.split(|b| b":; ".contains(b)).any(is_inside);
+    let variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
+    let mut lists = variables.iter().filter_map(std::env::var_os);
+    if lists.any(|list| leads_inside(list.as_bytes())) {
+        return Ok(true);
+    }
+    let Some(file) = find_outside(pool, program) else {
+        return Ok(true);
+    };
+    let elf = std::fs::File::open(file)
+        .ok()
+        .and_then(|f| forebay_elf::Elf::read(&f));
+    Ok(elf.is_some_and(|elf| elf.texts.iter().any(|t| leads_inside(&t.text))))
+}
+
+/// The program's file, unless it lies in the pool: by its path, or first found there on
+/// PATH.
+fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
+    let mount = &pool.config().mount;
     if program.as_bytes().contains(&b'/') {
-        return Ok(paths::is_under(Path::new(program), mount));
+        return (!paths::is_under(Path::new(program), mount)).then(|| program.into());
     }
     let Some(path) = std::env::var_os("PATH") else {
-        return Ok(false);
+        return Some(program.into());
     };
     for dir in std::env::split_paths(&path) {
         let candidate = dir.join(program);
@@ -111,15 +132,15 @@ fn is_in_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
             let inside = paths::in_pool(candidate.as_os_str(), mount);
             let stat = Fs::new(pool.clone()).stat(&inside, true);
             if stat.is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFREG && s.mode & 0o111 != 0) {
-                return Ok(true);
+                return None;
             }
         } else if rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok()
             && candidate.is_file()
         {
-            return Ok(false);
+            return Some(candidate);
         }
     }
-    Ok(false)
+    Some(program.into())
 }
 
 /// Why a program could not be started, with the exit code of shells.

@@ -6,7 +6,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod bench {
-    use forebay_intercept::{Call, Hooks, PASS, bitmap, install, raw};
+    use forebay_intercept::{Call, Hooks, PASS, WATCH, bitmap, install, raw};
     use std::ffi::CString;
     use std::hint::black_box;
     use std::sync::atomic::AtomicU8;
@@ -18,8 +18,13 @@ mod bench {
             1001 => -9,
             // SAFETY: a descriptor that doesn't exist.
             1002 => unsafe { raw(call.nr, call.args) },
+            // The kernel is asked by the gate.
+            1004 => WATCH,
             _ => PASS,
         }
+    }
+    unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
+        result
     }
     unsafe extern "C-unwind" fn on_before(_: &Call) {}
     unsafe extern "C-unwind" fn on_after(_: &Call, _: i64) {}
@@ -27,7 +32,7 @@ mod bench {
     static FILTER: [AtomicU8; 2048] = {
         let mut list = [const { AtomicU8::new(0) }; 2048];
         let mut i = 1001;
-        while i < 1004 {
+        while i < 1005 {
             list[i] = AtomicU8::new(1);
             i += 1;
         }
@@ -123,6 +128,7 @@ mod bench {
     static ALL: [u64; 8] = [!0; 8];
     static HOOKS: Hooks = Hooks {
         syscall: on_call,
+        failed: on_failed,
         clone_before: on_before,
         clone_after: on_after,
         wanted: &FILES,
@@ -224,6 +230,7 @@ mod bench {
             (1000, "filtered by descriptor"),
             (5000, "filtered, beyond the table"),
             (1003, "handler says PASS"),
+            (1004, "handler says WATCH, the call fails"),
             (1002, "handler asks the kernel itself"),
             (1001, "handler answers without the kernel"),
         ] {

@@ -2,12 +2,12 @@
 //! notice it.
 //!
 //! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own instruction, `raw`: from the
-//! handler, `fd`: with descriptor calls filtered out), `FB_REPORT` (print what was patched to standard error), `FB_COUNT` (append a line with the
+//! handler, `watch`: from the gate, `fd`: with descriptor calls filtered out), `FB_REPORT` (print what was patched to standard error), `FB_COUNT` (append a line with the
 //! number of calls to this file at exit_group). `/magic` opens `/etc/hostname`.
 
 #[cfg(target_arch = "x86_64")]
 mod library {
-    use forebay_intercept::{Call, Hooks, PASS, bitmap, install, raw};
+    use forebay_intercept::{Call, Hooks, PASS, WATCH, bitmap, install, raw};
     use std::ffi::{CStr, c_char, c_int};
     use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -15,6 +15,7 @@ mod library {
     static BEFORE: AtomicU64 = AtomicU64::new(0);
     static AFTER: AtomicU64 = AtomicU64::new(0);
     static VIA_PASS: AtomicBool = AtomicBool::new(true);
+    static WATCHING: AtomicBool = AtomicBool::new(false);
     static COUNT_FILE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     static ALL: [u64; 8] = [!0; 8];
     static BY_FD: [u64; 8] = bitmap(&[
@@ -39,6 +40,7 @@ mod library {
     static ONES: [u8; 4096] = [1; 4096];
     static HOOKS: Hooks = Hooks {
         syscall: on_call,
+        failed: on_failed,
         clone_before: on_before,
         clone_after: on_after,
         wanted: &ALL,
@@ -48,6 +50,7 @@ mod library {
     };
     static HOOKS_FD: Hooks = Hooks {
         syscall: on_call,
+        failed: on_failed,
         clone_before: on_before,
         clone_after: on_after,
         wanted: &ALL,
@@ -73,6 +76,10 @@ mod library {
             // SAFETY: the caller's own call with another path.
             return unsafe { raw(call.nr, args) };
         }
+        if WATCHING.load(Ordering::Relaxed) {
+            clobber();
+            return WATCH;
+        }
         if VIA_PASS.load(Ordering::Relaxed) {
             return PASS;
         }
@@ -87,6 +94,11 @@ mod library {
                 // SAFETY: the bytes up to here were no end.
                 b == unsafe { *(path as *const u8).add(i) }
             })
+    }
+
+    unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
+        clobber();
+        result
     }
 
     unsafe extern "C-unwind" fn on_before(_: &Call) {
@@ -163,6 +175,9 @@ mod library {
             report |= bytes.starts_with(b"FB_REPORT");
             if bytes == b"FB_MODE=raw" {
                 VIA_PASS.store(false, Ordering::Relaxed);
+            }
+            if bytes == b"FB_MODE=watch" {
+                WATCHING.store(true, Ordering::Relaxed);
             }
             if bytes == b"FB_MODE=fd" {
                 hooks = &HOOKS_FD;

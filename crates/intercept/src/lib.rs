@@ -42,12 +42,17 @@ pub struct Call {
 /// and a signal handler that jumps away leaves nothing behind. The kernel never returns this value.
 pub const PASS: i64 = i64::MIN;
 
+/// What [`Hooks::syscall`] returns to have the original call executed by the kernel as with [`PASS`], but by the gate:
+/// if it fails, [`Hooks::failed`] is asked what to return. While the call blocks, nothing but the gate's own frame is
+/// on the stack, through which a `pthread_cancel` can unwind.
+pub const WATCH: i64 = PASS + 1;
+
 /// What the process's intercepted calls lead to. It must stay valid and unchanged for ever; it is copied by
 /// [`install`].
 #[repr(C)]
 pub struct Hooks {
     /// Called for each intercepted call that the filter doesn't send straight to the kernel. Returns what the kernel
-    /// would have returned (`-errno` on error), or [`PASS`].
+    /// would have returned (`-errno` on error), or [`PASS`], or [`WATCH`].
     ///
     /// It runs on the caller's stack, with the caller's thread-local storage, in whatever context the call was made
     /// (signal handlers, the child of a vfork, a thread that is being created or is ending). libc functions called
@@ -58,6 +63,9 @@ pub struct Hooks {
     /// out meanwhile, for instance by wrapping the signal handler that libc installs (an `rt_sigaction` that the handler
     /// sees) in one that, inside such work, only notes the signal, to be sent to the thread again afterwards.
     pub syscall: unsafe extern "C-unwind" fn(&Call) -> i64,
+    /// Called after a call for which `syscall` returned [`WATCH`] has failed in the kernel, with its result (`-errno`).
+    /// Returns what the program gets. Like `syscall`, it may make the call again by [`raw`].
+    pub failed: unsafe extern "C-unwind" fn(&Call, i64) -> i64,
     /// Called before clone, clone3, fork and vfork that don't create a thread.
     pub clone_before: unsafe extern "C-unwind" fn(&Call),
     /// Called after them with what the kernel returned: in the parent, and in the child (0), there on the child's
@@ -189,6 +197,39 @@ pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result
         let _ = (hooks, cache_dir);
         Err(Error::Unsupported)
     }
+}
+
+/// The loader's system calls, patched by [`install_in_loader`].
+#[cfg(target_arch = "x86_64")]
+pub struct LoaderPatch(patch::Patched);
+
+#[cfg(target_arch = "x86_64")]
+impl LoaderPatch {
+    /// Puts the loader's own instructions back.
+    ///
+    /// # Safety
+    /// As for [`install`]; and nothing may be inside an intercepted call of the loader.
+    pub unsafe fn remove(self) {
+        // SAFETY: our own contract.
+        unsafe { self.0.remove() };
+    }
+}
+
+/// Patches only the loader, for a library in a namespace of its own (`LD_AUDIT`), which is there before the program's
+/// libraries are. Another library can install itself once this has been removed.
+///
+/// # Safety
+/// As for [`install`].
+///
+/// # Errors
+/// As for [`install`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn install_in_loader(
+    hooks: &'static Hooks,
+    cache_dir: Option<&CStr>,
+) -> Result<LoaderPatch, Error> {
+    // SAFETY: our own contract is the same.
+    unsafe { patch::install_in_loader(hooks, cache_dir).map(LoaderPatch) }
 }
 
 /// Asks the kernel directly, with an instruction of this crate that is never patched. Returns `-errno` on error.

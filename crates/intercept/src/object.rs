@@ -40,6 +40,19 @@ pub(crate) struct Objects {
     pub count: usize,
 }
 
+impl Objects {
+    /// Those of them whose file name begins so.
+    pub(crate) fn only(mut self, prefix: &[u8]) -> Objects {
+        for place in &mut self.list {
+            if place.is_some_and(|o| !o.name.starts_with(prefix)) {
+                *place = None;
+            }
+        }
+        self.count = self.list.iter().flatten().count();
+        self
+    }
+}
+
 /// Finds the objects that are loaded.
 pub(crate) fn loaded() -> Objects {
     let mut found = Objects {

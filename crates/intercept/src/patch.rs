@@ -67,18 +67,63 @@ pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Resul
         return Err(Error::AlreadyInstalled);
     }
     // SAFETY: the caller's contract.
-    let result = unsafe { install_once(hooks, dir) };
+    let result = unsafe { install_once(hooks, dir, object::loaded()) };
     if result.is_err() {
         INSTALLED.store(false, Ordering::SeqCst);
     }
-    result.map(|mut report| {
+    result.map(|(mut report, _)| {
         report.microseconds = (now() - begun) / 1000;
         report
     })
 }
 
-unsafe fn install_once(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Report, Error> {
-    let objects = object::loaded();
+/// Objects as they were patched.
+pub(crate) struct Patched([Option<Job>; MAX_OBJECTS]);
+
+pub(crate) unsafe fn install_in_loader(
+    hooks: &'static Hooks,
+    dir: Option<&CStr>,
+) -> Result<Patched, Error> {
+    if INSTALLED.swap(true, Ordering::SeqCst) {
+        return Err(Error::AlreadyInstalled);
+    }
+    // SAFETY: the caller's contract.
+    let result = unsafe { install_once(hooks, dir, object::loaded().only(b"ld-linux")) };
+    if result.is_err() {
+        INSTALLED.store(false, Ordering::SeqCst);
+    }
+    result.map(|(_, jobs)| Patched(jobs))
+}
+
+impl Patched {
+    /// Puts back what was there.
+    ///
+    /// # Safety
+    /// As [`crate::LoaderPatch::remove`].
+    pub(crate) unsafe fn remove(self) {
+        for job in self.0.iter().flatten() {
+            let (low, len) = code_pages(&job.object);
+            if protect(low, len, RWX)
+                .or_else(|_| protect(low, len, RW))
+                .is_err()
+            {
+                continue;
+            }
+            for site in marked(&job.sites, &job.chosen) {
+                // SAFETY: writable now, and a site that was compared with the code before it was patched.
+                unsafe { arch::unpatch(job.object.base, site) };
+            }
+            let _ = protect(low, len, RX);
+        }
+        INSTALLED.store(false, Ordering::SeqCst);
+    }
+}
+
+unsafe fn install_once(
+    hooks: &'static Hooks,
+    dir: Option<&CStr>,
+    objects: object::Objects,
+) -> Result<(Report, [Option<Job>; MAX_OBJECTS]), Error> {
     if objects.count == 0 {
         return Err(Error::NoLibc);
     }
@@ -176,7 +221,7 @@ unsafe fn install_once(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Repo
             Err(_) => {}
         }
     }
-    Ok(report)
+    Ok((report, jobs))
 }
 
 impl ObjectReport {
@@ -203,13 +248,18 @@ fn marked<'a>(
         .map(|(_, s)| s)
 }
 
-unsafe fn patch(job: &Job) -> Result<u32, Error> {
-    let (low, high) = job.object.code_range();
+/// The pages of the object's code: start, length.
+fn code_pages(object: &Object) -> (usize, usize) {
+    let (low, high) = object.code_range();
     let low = low & !(PAGE - 1);
-    let high = high.next_multiple_of(PAGE);
+    (low, high.next_multiple_of(PAGE) - low)
+}
+
+unsafe fn patch(job: &Job) -> Result<u32, Error> {
+    let (low, len) = code_pages(&job.object);
     // The whole segment at once: a part of it would leave several mappings behind. Without permission for both at once
     // the code can't be executed for a moment, which only matters to other threads: nothing here is in libc.
-    protect(low, high - low, RWX).or_else(|_| protect(low, high - low, RW))?;
+    protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
     let mut patched = 0;
     for site in marked(&job.sites, &job.chosen) {
@@ -223,7 +273,7 @@ unsafe fn patch(job: &Job) -> Result<u32, Error> {
         slot += site.slots() * SLOT;
     }
     // It can't fail in a way that we could do anything about; the code then stays writable, and runs if RWX was given.
-    let _ = protect(low, high - low, RX);
+    let _ = protect(low, len, RX);
     Ok(patched)
 }
 

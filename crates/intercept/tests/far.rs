@@ -23,11 +23,15 @@ mod test {
         // SAFETY: the caller's own call.
         unsafe { raw(call.nr, call.args) }
     }
+    unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
+        result
+    }
     unsafe extern "C-unwind" fn on_clone(_: &Call) {}
     unsafe extern "C-unwind" fn on_cloned(_: &Call, _: i64) {}
 
     static HOOKS: Hooks = Hooks {
         syscall: on_call,
+        failed: on_failed,
         clone_before: on_clone,
         clone_after: on_cloned,
         wanted: &[!0; 8],

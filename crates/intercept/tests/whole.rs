@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const MODES: [&str; 3] = ["pass", "raw", "fd"];
+const MODES: [&str; 4] = ["pass", "raw", "fd", "watch"];
 
 /// Where cargo puts examples beside the tests.
 fn library() -> PathBuf {

@@ -195,8 +195,8 @@ calls! {
     getcwd 79 Ours, "served", "c-names";
     chroot 161 NoPath(None, 0), "refused", "c-refused";
 
-    execve 59 Ours, "served: from a copy in memory; scripts by their interpreter", "python-subprocess";
-    execveat 322 Ours, "as execve", "";
+    execve 59 Ours, "served: from a copy in memory; scripts by their interpreter", "exec";
+    execveat 322 Ours, "as execve", "exec";
     exit_group 231 Ours, "writes open files back, frees the process's slot", "python-subprocess";
     exit 60 Kernel, "of the last thread: the keeper cleans up", "";
     fork 57 Clone, "served: descriptors, mappings, working directory, umask go to the child", "bash-redirections";

@@ -8,22 +8,23 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, calls, copies, exec, fds, io, limits, locks, map, names, nodes, passing, paths,
-    poll, process, refuse, runtime, signals, stat,
+    attributes, calls, copies, exec, fds, io, limits, links, locks, map, names, nodes, passing,
+    paths, poll, process, refuse, runtime, signals, stat,
 };
-use forebay_intercept::{Call, Hooks, PASS, has, raw};
+use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
 use forebay_store::process::Critical;
 use libc::*;
 
 // Newer than the libc crate's list, or than its names for x86-64.
-const fchmodat2: i64 = 452;
+pub const fchmodat2: i64 = 452;
 const setxattrat: i64 = 463;
 const removexattrat: i64 = 466;
 
 /// What the interception calls.
 pub static HOOKS: Hooks = Hooks {
     syscall: on_call,
+    failed: on_failed,
     clone_before: process::before_clone,
     clone_after: process::after_clone,
     wanted: &calls::WANTED,
@@ -48,12 +49,28 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
     }
     // SAFETY: as above.
     unsafe { *errno_at = saved };
+    if result == PASS && has(&links::WATCHED, call.nr) {
+        return WATCH;
+    }
     result
+}
+
+/// After a call on a path has failed in the kernel.
+unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
+    // SAFETY: the calling thread's errno.
+    let errno_at = unsafe { libc::__errno_location() };
+    // SAFETY: as above; the call is the program's.
+    unsafe {
+        let saved = *errno_at;
+        let result = links::again(call, result);
+        *errno_at = saved;
+        result
+    }
 }
 
 /// # Safety
 /// The arguments are those of a system call of the program: pointers are valid for it.
-unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
+pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
     const AT: Option<usize> = Some(0);
     let p = PathCall { nr, args: a };
     // SAFETY: the caller's promise covers every call below.

@@ -1,178 +1,86 @@
-//! execve: programs and scripts that lie in the pool, and what the new program needs.
+//! execve: programs and scripts that lie in the pool, and programs whose loader needs it.
 //!
-//! The kernel can't execute a path of the pool. A program is copied to a memory file and
-//! executed from its descriptor; for a script (`#!`) the interpreter is executed with the
-//! script's path, which it opens under our eyes. The environment always carries the
-//! variables that load this library again, and the process's slot.
+//! The kernel can't execute a path of the pool. A program is executed from a copy in memory
+//! ([`image`]); for a script (`#!`) the interpreter is executed with the script's path,
+//! which it opens under our eyes. So every exec begins by following the chain from script
+//! to interpreter up to a program, wherever each of them lies. If none lies in the pool,
+//! the kernel gets the program's own call; only the environment differs ([`environ`]).
 
-use crate::paths::{Where, errno, locate};
-use crate::process::{in_vfork_child, leave_to_parent};
-use crate::{fds, runtime};
+use crate::environ::{self, Strings};
+use crate::paths::{self, Where, bytes, errno, locate};
+use crate::{exe, fds, image, links, names, process, search, stat};
+use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
-use forebay_posix::{EXEC, Errno, Fail, Follow, Fs};
+use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
 use forebay_store::process::Critical;
-use rustix::fd::AsRawFd;
-use std::ffi::{CStr, CString};
+use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::ffi::CString;
+use std::sync::atomic::Ordering::*;
 
-/// Most interpreters in a row, as in Linux.
-const MAX_DEPTH: usize = 5;
-/// Longest `#!` line, as in Linux.
-const MAX_LINE: usize = 255;
+/// Most scripts in a row, as in Linux.
+const MAX_SCRIPTS: usize = 5;
+/// How much of a file's beginning the kernel looks at.
+const HEAD: usize = 256;
+/// Most links between pool and outside on the way to one program.
+const MAX_CROSSINGS: usize = 40;
 
-/// A list of C strings for the kernel; null-terminated pointers into texts that live
-/// elsewhere, or in `made`.
-struct Strings {
-    pointers: Vec<i64>,
-    made: Vec<CString>,
+/// A file to be executed.
+enum File {
+    /// Open file description of the pool, which lives as long as this.
+    Pool(&'static Fs, u32),
+    /// Opened to be looked at; None if that wasn't possible.
+    Kernel(Option<OwnedFd>),
 }
 
-impl Strings {
-    /// # Safety
-    /// `list` is null or a null-terminated array of C strings that stay.
-    unsafe fn copy(list: i64) -> Strings {
-        let mut pointers = Vec::new();
-        let mut at = list as *const i64;
-        // SAFETY: the caller's promise.
-        unsafe {
-            while !at.is_null() && *at != 0 {
-                pointers.push(*at);
-                at = at.add(1);
+impl File {
+    fn is_ours(&self) -> bool {
+        matches!(self, File::Pool(..))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let File::Pool(fs, open) = self {
+            let _ = fs.store().open_release(*open);
+        }
+    }
+}
+
+impl Source for File {
+    fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        match self {
+            File::Pool(fs, open) => {
+                let live = fs.live_of(*open)?;
+                // SAFETY: a buffer with its length.
+                unsafe { fs.store().read(live, offset, to.as_mut_ptr(), to.len()) }
             }
-        }
-        Strings {
-            pointers,
-            made: Vec::new(),
+            File::Kernel(Some(fd)) => Ok(rustix::io::pread(fd, to, offset)?),
+            File::Kernel(None) => Err(Errno::ACCESS),
         }
     }
-
-    fn own(&mut self, text: CString) -> i64 {
-        let pointer = text.as_ptr() as i64;
-        self.made.push(text);
-        pointer
-    }
-
-    fn finish(&mut self) -> i64 {
-        self.pointers.push(0);
-        self.pointers.as_ptr() as i64
-    }
-
-    /// The memory behind it, for the parent of a vfork child to free.
-    fn into_memory(self) -> Vec<Vec<u8>> {
-        self.made
-            .into_iter()
-            .map(CString::into_bytes_with_nul)
-            .collect()
-    }
 }
 
-/// The environment of the new program.
-unsafe fn environment(envp: i64) -> Strings {
-    // SAFETY: the program's own array.
-    let mut env = unsafe { Strings::copy(envp) };
-    let Some(settings) = runtime::settings() else {
-        return env;
-    };
-    if leads_elsewhere(&env, settings) {
-        env.pointers.retain(|&p| !is_variable(p, runtime::SLOT));
-        return env;
-    }
-    let mut slot = None;
-    if let Some(fs) = runtime::open_fs() {
-        let store = fs.store();
-        let has = if in_vfork_child() { store.lent() } else { None };
-        slot = has.or_else(|| {
-            (!in_vfork_child() && store.is_attached())
-                .then(|| store.me().ok())
-                .flatten()
-        });
-    }
-    let join = |name: &CStr, value: &[u8]| {
-        let mut text = name.to_bytes().to_vec();
-        text.push(b'=');
-        text.extend_from_slice(value);
-        CString::new(text).unwrap_or_default()
-    };
-    let mount = if settings.mount.is_empty() {
-        b"/"
-    } else {
-        settings.mount
-    };
-    let mut wanted = vec![
-        (runtime::DIR, settings.dir.to_bytes()),
-        (runtime::MOUNT, mount),
-    ];
-    let number = slot.map(|s| s.to_string());
-    if let Some(number) = &number {
-        wanted.push((runtime::SLOT, number.as_bytes()));
-    }
-    if number.is_none() {
-        env.pointers.retain(|&p| !is_variable(p, runtime::SLOT));
-    }
-    for (name, value) in wanted {
-        let text = join(name, value);
-        let pointer = env.own(text);
-        match env.pointers.iter_mut().find(|p| is_variable(**p, name)) {
-            Some(place) => *place = pointer,
-            None => env.pointers.push(pointer),
-        }
-    }
-    add_preload(&mut env, settings, join);
-    env
+/// A file of the chain, and how it was named.
+struct Found {
+    file: File,
+    /// The path by which the kernel finds it; only used for files outside.
+    path: i64,
+    dirfd: i32,
 }
 
-/// Whether an environment string sets the variable `name`.
-fn is_variable(text: i64, name: &CStr) -> bool {
-    value_of(text, name).is_some()
-}
-
-/// The value that an environment string gives the variable `name`.
-fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
-    // SAFETY: a C string of the environment, which stays for the call.
-    let text = unsafe { CStr::from_ptr(text as *const libc::c_char) }.to_bytes();
-    text.strip_prefix(name.to_bytes())?.strip_prefix(b"=")
-}
-
-/// Whether the new program is to use another pool, or (the command line itself) none:
-/// then its environment is its own business.
-fn leads_elsewhere(env: &Strings, settings: &runtime::Settings) -> bool {
-    env.pointers.iter().any(|&p| {
-        is_variable(p, runtime::BARE)
-            || value_of(p, runtime::DIR).is_some_and(|dir| dir != settings.dir.to_bytes())
-    })
-}
-
-/// Makes sure that LD_PRELOAD names this library; a program may have put others there.
-fn add_preload(
-    env: &mut Strings,
-    settings: &runtime::Settings,
-    join: impl Fn(&CStr, &[u8]) -> CString,
-) {
-    let ours = settings.preload.to_bytes();
-    let first = ours
-        .split(|&b| b == b':' || b == b' ')
-        .next()
-        .unwrap_or(b"");
-    let place = env
-        .pointers
-        .iter()
-        .position(|&p| is_variable(p, runtime::PRELOAD));
-    let value = match place {
-        None => ours.to_vec(),
-        Some(i) => {
-            // SAFETY: a C string of the environment.
-            let text = unsafe { CStr::from_ptr(env.pointers[i] as *const libc::c_char) };
-            let now = &text.to_bytes()[runtime::PRELOAD.to_bytes().len() + 1..];
-            if now.split(|&b| b == b':' || b == b' ').any(|p| p == first) {
-                return;
-            }
-            [first, now].join(&b':')
-        }
-    };
-    let pointer = env.own(join(runtime::PRELOAD, &value));
-    match place {
-        Some(i) => env.pointers[i] = pointer,
-        None => env.pointers.push(pointer),
-    }
+/// What the kernel is asked for.
+struct Plan {
+    /// The texts that are pointed to below.
+    texts: Vec<CString>,
+    argv: Strings,
+    env: Strings,
+    /// The program's copy, and its interpreter's. Numbers, since a vfork child's memory is
+    /// freed by its parent, who doesn't have these descriptors.
+    images: Vec<i32>,
+    /// Scripts outside, which the kernel doesn't look at itself if the chain is ours.
+    scripts_outside: Vec<(i32, i64)>,
+    /// Part of the chain lies in the pool: the kernel can't follow it.
+    ours: bool,
 }
 
 /// Runs `f` with signals kept out. They must not be kept out over exec itself: the new
@@ -182,214 +90,374 @@ fn guarded<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// execve and execveat.
+/// execve and execveat. Returns only an error.
+///
+/// # Safety
+/// The arguments are those of the program's call.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let at = nr == libc::SYS_execveat;
-    let (path, argv, envp) = if at {
-        (a[1], a[2], a[3])
+    let (dirfd, argv, envp, flags) = if at {
+        (a[0] as i32, a[2], a[3], a[4] as i32)
     } else {
-        (a[0], a[1], a[2])
+        (libc::AT_FDCWD, a[1], a[2], 0)
     };
-    let dirfd = if at { a[0] as i32 } else { libc::AT_FDCWD };
-    let flags = if at { a[4] as i32 } else { 0 };
-    // SAFETY: the program's own arguments; here and below.
-    unsafe {
-        let mut env = guarded(|| environment(envp));
-        let env_pointer = env.finish();
-        let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && crate::stat::is_empty(path);
-        let located = if by_descriptor {
-            match fds::pool_file(dirfd) {
-                Some((fs, open)) => Ok(Where::Descriptor(fs, open)),
-                None => Ok(Where::Kernel),
-            }
-        } else {
-            locate(dirfd, path)
-        };
-        let result = match located {
-            Err(e) => errno(e),
-            Ok(Where::Kernel) => {
-                let mut args = *a;
-                args[if at { 3 } else { 2 }] = env_pointer;
-                raw(nr, args)
-            }
-            Ok(inside) => {
-                let mut argv = Strings::copy(argv);
-                let result = exec_inside(inside, path, &mut argv, env_pointer, 0);
-                leave_to_parent(argv.into_memory());
-                result
-            }
-        };
-        // Only reached if it failed, or not at all.
-        leave_to_parent(env.into_memory());
-        result
-    }
-}
-
-/// Executes a file of the pool. Returns only an error.
-unsafe fn exec_inside(
-    located: Where,
-    path: i64,
-    argv: &mut Strings,
-    envp: i64,
-    depth: usize,
-) -> i64 {
-    if depth > MAX_DEPTH {
-        return errno(Errno::LOOP);
-    }
-    let (fs, open, owned) = match located {
-        Where::Descriptor(fs, open) => (fs, open, false),
-        Where::Pool(fs, base, p) => {
-            let opened = fs.at(base, &p, Follow::Yes, |place| {
-                fs.access(place, EXEC)?;
-                if place.existing()?.kind != libc::S_IFREG {
-                    return Err(Errno::ACCESS);
-                }
-                fs.open_place(place, libc::O_RDONLY, 0)
-            });
-            match opened {
-                Ok(open) => (fs, open, true),
-                Err(Fail::Errno(e)) => return errno(e),
-                Err(Fail::Outside(to)) => {
-                    let Ok(to) = CString::new(to) else {
-                        return errno(Errno::NOENT);
-                    };
-                    let args = argv.finish();
-                    // SAFETY: the program's own call, with the path it really means.
-                    return unsafe {
-                        raw(libc::SYS_execve, [to.as_ptr() as i64, args, envp, 0, 0, 0])
-                    };
-                }
-            }
+    // SAFETY: the program's own arguments.
+    let plan = guarded(|| unsafe {
+        Ok(Box::new(Plan {
+            texts: Vec::new(),
+            argv: Strings::copy(argv)?,
+            env: Strings::copy(envp)?,
+            images: Vec::new(),
+            scripts_outside: Vec::new(),
+            ours: false,
+        }))
+    });
+    let mut plan = match plan {
+        Ok(plan) => plan,
+        Err(e) => return errno(e),
+    };
+    let path = a[usize::from(at)];
+    // SAFETY: as above.
+    let prepared = guarded(|| unsafe { prepare(&mut plan, dirfd, path, flags) });
+    let env = plan.env.finish();
+    let call = match prepared {
+        Err(e) => Err(e),
+        Ok(_) if !plan.ours => {
+            let mut args = *a;
+            args[if at { 3 } else { 2 }] = env;
+            Ok((nr, args))
         }
-        Where::Kernel => return errno(Errno::NOENT),
+        Ok(found) => {
+            let argv = plan.argv.finish();
+            Ok(match plan.images.first() {
+                Some(&image) => {
+                    let empty = c"".as_ptr() as i64;
+                    let flags = libc::AT_EMPTY_PATH.into();
+                    (
+                        libc::SYS_execveat,
+                        [image.into(), empty, argv, env, flags, 0],
+                    )
+                }
+                None if found.dirfd == libc::AT_FDCWD => {
+                    (libc::SYS_execve, [found.path, argv, env, 0, 0, 0])
+                }
+                None => {
+                    let dirfd = found.dirfd.into();
+                    (libc::SYS_execveat, [dirfd, found.path, argv, env, 0, 0])
+                }
+            })
+        }
     };
-    // SAFETY: passed on.
-    let result = unsafe { exec_open(fs, open, path, argv, envp, depth) };
-    if owned {
-        let _ = fs.store().open_release(open);
+    let images = plan.images.clone();
+    // A vfork child's memory is its parent's to free, once the child has gone.
+    let kept = process::leave_to_parent(plan);
+    let result = match call {
+        // SAFETY: paths and lists that `kept` or the parent keeps.
+        Ok((nr, args)) => unsafe { raw(nr, args) },
+        Err(e) => errno(e),
+    };
+    for image in images {
+        // SAFETY: made here, and nobody else's.
+        drop(unsafe { OwnedFd::from_raw_fd(image) });
     }
+    drop(kept);
     result
 }
 
-unsafe fn exec_open(
-    fs: &'static Fs,
-    open: u32,
-    path: i64,
-    argv: &mut Strings,
-    envp: i64,
-    depth: usize,
-) -> i64 {
-    let mut head = [0u8; MAX_LINE];
-    // SAFETY: a buffer with its length.
-    let n = match unsafe { fs.read(open, Some(0), head.as_mut_ptr(), head.len()) } {
-        Ok(n) => n,
-        Err(e) => return errno(e),
-    };
-    if let Some(line) = head[..n].strip_prefix(b"#!") {
-        // SAFETY: passed on.
-        return unsafe { exec_script(fs, open, line, path, argv, envp, depth) };
-    }
-    let memory = match guarded(|| copy_to_memory(fs, open)) {
-        Ok(fd) => fd,
-        Err(e) => return errno(e),
-    };
-    let args = argv.finish();
-    // SAFETY: executes the copy; arguments and environment are the program's.
-    unsafe {
-        raw(
-            libc::SYS_execveat,
-            [
-                memory.as_raw_fd().into(),
-                c"".as_ptr() as i64,
-                args,
-                envp,
-                libc::AT_EMPTY_PATH.into(),
-                0,
-            ],
-        )
-    }
-}
-
-/// The program's bytes in a memory file named after it.
-fn copy_to_memory(fs: &Fs, open: u32) -> Result<rustix::fd::OwnedFd, Errno> {
-    let mut name = Vec::new();
-    fs.store().open_name(fs.store().open_file(open), &mut name);
-    let name = CString::new(name).unwrap_or_default();
-    let fd = rustix::fs::memfd_create(&*name, rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut buffer = vec![0u8; 256 << 10];
-    let mut at = 0;
-    loop {
-        // SAFETY: a buffer with its length.
-        let n = unsafe { fs.read(open, Some(at), buffer.as_mut_ptr(), buffer.len())? };
-        if n == 0 {
-            return Ok(fd);
-        }
-        let mut done = 0;
-        while done < n {
-            done += rustix::io::write(&fd, &buffer[done..n])?;
-        }
-        at += n as u64;
-    }
-}
-
-unsafe fn exec_script(
-    fs: &'static Fs,
-    open: u32,
-    line: &[u8],
-    path: i64,
-    argv: &mut Strings,
-    envp: i64,
-    depth: usize,
-) -> i64 {
-    let end = line
-        .iter()
-        .position(|&b| b == b'\n' || b == 0)
-        .unwrap_or(line.len());
-    let line = line[..end].trim_ascii();
-    let cut = line
-        .iter()
-        .position(|b| b.is_ascii_whitespace())
-        .unwrap_or(line.len());
-    let (interpreter, rest) = line.split_at(cut);
-    let rest = rest.trim_ascii();
-    if interpreter.is_empty() {
-        return errno(Errno::NOEXEC);
-    }
-    let Ok(interpreter) = CString::new(interpreter) else {
-        return errno(Errno::NOEXEC);
-    };
-    // The script by a path that the interpreter can open.
-    // SAFETY: null, or the program's path.
-    let script = if path == 0 || unsafe { crate::stat::is_empty(path) } {
-        match fs.path_of_open(open) {
-            Ok(p) => CString::new(crate::names::visible(fs, &p)).map(|p| argv.own(p)),
-            Err(e) => return errno(e),
-        }
+/// Follows the chain from the file named to a program, and puts together what the kernel
+/// needs for that: the program, as it was found.
+unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<Found, Errno> {
+    // SAFETY: the program's path.
+    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unsafe { stat::is_empty(path) };
+    let mut found = if by_descriptor {
+        by_fd(plan, dirfd, path)?
     } else {
-        Ok(path)
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        // SAFETY: as above.
+        unsafe { by_path(plan, dirfd, path, follow)? }
     };
-    let Ok(script) = script else {
-        return errno(Errno::NOENT);
-    };
-    let program = argv.own(interpreter);
-    let mut front = vec![program];
-    if let (false, Ok(rest)) = (rest.is_empty(), CString::new(rest)) {
-        front.push(argv.own(rest));
-    }
-    front.push(script);
-    if argv.pointers.is_empty() {
-        argv.pointers.push(script);
-    }
-    argv.pointers.splice(0..1, front);
-    // SAFETY: a C string of ours.
-    match unsafe { locate(libc::AT_FDCWD, program) } {
-        Err(e) => errno(e),
-        Ok(Where::Kernel) => {
-            let args = argv.finish();
-            // SAFETY: executes the interpreter with the arguments just put together.
-            unsafe { raw(libc::SYS_execve, [program, args, envp, 0, 0, 0]) }
+    // SAFETY: as above.
+    let mut shown = unsafe { shown_path(plan, dirfd, path) };
+    // SAFETY: a C string, the program's or ours.
+    let name = unsafe { bytes(shown) }.unwrap_or(b"").to_vec();
+    for scripts in 0.. {
+        let mut head = [0; HEAD];
+        match found.file.read_at(&mut head, 0) {
+            Err(e) if found.file.is_ours() => return Err(e),
+            // The kernel says what is wrong with it.
+            other => _ = other,
         }
-        // SAFETY: passed on.
-        Ok(inside) => unsafe { exec_inside(inside, program, argv, envp, depth + 1) },
+        if !head.starts_with(b"#!") {
+            break;
+        }
+        if scripts == MAX_SCRIPTS {
+            return Err(Errno::LOOP);
+        }
+        let (interpreter, argument) = script_line(&head).ok_or(Errno::NOEXEC)?;
+        let interpreter = CString::new(interpreter).map_err(|_| Errno::NOEXEC)?;
+        let interpreter = plan.argv.own(interpreter);
+        let mut front = vec![interpreter];
+        if let Some(argument) = argument.and_then(|a| CString::new(a).ok()) {
+            front.push(plan.argv.own(argument));
+        }
+        front.push(shown);
+        let rest = plan.argv.pointers.len().min(1);
+        plan.argv.pointers.splice(0..rest, front);
+        if !found.file.is_ours() {
+            plan.scripts_outside.push((found.dirfd, found.path));
+        }
+        // SAFETY: a C string of ours.
+        found = unsafe { by_path(plan, libc::AT_FDCWD, interpreter, true)? };
+        shown = interpreter;
+    }
+    if plan.ours {
+        for &(dirfd, path) in &plan.scripts_outside {
+            // SAFETY: the program's path, or one of ours.
+            fds::check(unsafe {
+                let flags = libc::AT_EACCESS.into();
+                raw(
+                    libc::SYS_faccessat2,
+                    [dirfd.into(), path, libc::X_OK.into(), flags, 0, 0],
+                )
+            })?;
+        }
+    }
+    finish(plan, &found.file, &name)?;
+    Ok(found)
+}
+
+/// The program's copy, if it lies in the pool, and the environment.
+fn finish(plan: &mut Plan, file: &File, name: &[u8]) -> Result<(), Errno> {
+    let elf = Elf::read(file).filter(|e| e.interpreter.is_some());
+    let early = elf
+        .as_ref()
+        .is_some_and(|e| search::needs_pool(e, file.is_ours(), &plan.env));
+    let mut program = plan.ours.then(|| exe::describe(name, None));
+    if let File::Pool(fs, open) = file {
+        let path = names::visible(fs, &fs.path_of_open(*open)?);
+        let id = fs.store().open_file(*open).id.load(Relaxed);
+        program = Some(exe::describe(name, Some((id, &path))));
+        let title = path.rsplit(|&b| b == b'/').next().unwrap_or(b"");
+        let title = CString::new(&title[..title.len().min(200)]).unwrap_or_default();
+        let image = image::copy(file, &title)?;
+        if let Some(elf) = &elf {
+            if let Some((header, interpreter)) = &elf.interpreter
+                && let Some(interpreter) = copy_interpreter(plan, interpreter)?
+            {
+                image::set_interpreter(&image, header, &interpreter)?;
+                plan.images.push(interpreter.into_raw_fd());
+            }
+            let dir = path.len() - title.as_bytes().len();
+            let dir = path[..path.len().min(dir)].strip_suffix(b"/");
+            image::set_origin(&image, elf, dir.unwrap_or(b"/"))?;
+        }
+        plan.images.insert(0, image.into_raw_fd());
+    }
+    environ::complete(&mut plan.env, program.as_deref(), early);
+    Ok(())
+}
+
+/// A copy of a program's interpreter, if that lies in the pool.
+fn copy_interpreter(plan: &mut Plan, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
+    let path = CString::new(path).map_err(|_| Errno::NOEXEC)?;
+    let pointer = path.as_ptr() as i64;
+    plan.texts.push(path);
+    // SAFETY: a C string that the plan keeps.
+    let found = unsafe { by_path(plan, libc::AT_FDCWD, pointer, true)? };
+    if found.file.is_ours() {
+        image::copy(&found.file, c"ld.so").map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+/// The file behind a descriptor.
+fn by_fd(plan: &mut Plan, fd: i32, path: i64) -> Result<Found, Errno> {
+    let file = match fds::pool_file(fd) {
+        Some((fs, open)) => {
+            plan.ours = true;
+            open_place(fs, &paths::place_of_open(fs, open))?
+        }
+        // The kernel looks at it itself; we only look for what its loader needs.
+        None => {
+            let path = CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::BADF)?;
+            File::Kernel(open_kernel(libc::AT_FDCWD, path.as_ptr() as i64, 0).ok())
+        }
+    };
+    Ok(Found {
+        file,
+        path,
+        dirfd: fd,
+    })
+}
+
+/// Opens a file of the pool to execute it: for that it needn't be readable.
+fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
+    match place.existing()?.kind {
+        libc::S_IFREG => {}
+        libc::S_IFLNK => return Err(Errno::LOOP),
+        _ => return Err(Errno::ACCESS),
+    }
+    fs.access(place, EXEC)?;
+    Ok(File::Pool(fs, fs.open_place(place, libc::O_PATH, 0)?))
+}
+
+fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | more;
+    // SAFETY: a path of the program's or of ours.
+    let fd = unsafe {
+        raw(
+            libc::SYS_openat,
+            [dirfd.into(), path, flags.into(), 0, 0, 0],
+        )
+    };
+    if fd < 0 {
+        return Err(fd);
+    }
+    // SAFETY: just opened, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The file at a path. Links may lead from the pool outside and back.
+unsafe fn by_path(
+    plan: &mut Plan,
+    mut dirfd: i32,
+    mut path: i64,
+    follow: bool,
+) -> Result<Found, Errno> {
+    let how = if follow { Follow::Yes } else { Follow::No };
+    for _ in 0..MAX_CROSSINGS {
+        // SAFETY: the program's path, or a text that the plan keeps.
+        let to = match unsafe { locate(dirfd, path)? } {
+            Where::Pool(fs, base, p) => match fs.at(base, &p, how, |place| open_place(fs, place)) {
+                Ok(file) => {
+                    plan.ours = true;
+                    return Ok(Found { file, path, dirfd });
+                }
+                Err(Fail::Errno(e)) => return Err(e),
+                Err(Fail::Outside(to)) => {
+                    plan.ours = true;
+                    CString::new(to).map_err(|_| Errno::NOENT)?
+                }
+            },
+            Where::Exe(fs, p) => {
+                let root = forebay_posix::ObjectId::ROOT;
+                return match fs.at(root, p, how, |place| open_place(fs, place)) {
+                    Ok(file) => {
+                        plan.ours = true;
+                        Ok(Found { file, path, dirfd })
+                    }
+                    Err(Fail::Errno(e)) => Err(e),
+                    Err(Fail::Outside(_)) => Err(Errno::NOENT),
+                };
+            }
+            Where::Descriptor(fs, open) => {
+                plan.ours = true;
+                let file = open_place(fs, &paths::place_of_open(fs, open))?;
+                return Ok(Found { file, path, dirfd });
+            }
+            Where::Kernel => {
+                let more = if follow { 0 } else { libc::O_NOFOLLOW };
+                let opened = open_kernel(dirfd, path, more);
+                // SAFETY: as above.
+                let inside = match (&opened, unsafe { bytes(path) }) {
+                    (Err(e), Some(text)) if links::is_suspicious(*e) => {
+                        links::into_pool(dirfd, text, follow)
+                    }
+                    _ => None,
+                };
+                match inside {
+                    Some(to) => to,
+                    None => {
+                        let file = File::Kernel(opened.ok());
+                        return Ok(Found { file, path, dirfd });
+                    }
+                }
+            }
+        };
+        path = to.as_ptr() as i64;
+        plan.texts.push(to);
+        dirfd = libc::AT_FDCWD;
+    }
+    Err(Errno::LOOP)
+}
+
+/// The path that a script's interpreter is told, and by which the process is named.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
+    // SAFETY: the caller's promise.
+    let given = unsafe { bytes(path) }.unwrap_or(b"");
+    if !given.is_empty() && (dirfd == libc::AT_FDCWD || given[0] == b'/') {
+        return path;
+    }
+    // SAFETY: only asks.
+    let cloexec = unsafe {
+        raw(
+            libc::SYS_fcntl,
+            [dirfd.into(), libc::F_GETFD.into(), 0, 0, 0, 0],
+        )
+    };
+    let mut text = format!("/dev/fd/{dirfd}").into_bytes();
+    // A directory's path, or that of a file whose descriptor the interpreter won't have.
+    if let (true, Some((fs, open))) = (!given.is_empty() || cloexec != 0, fds::pool_file(dirfd))
+        && let Ok(path) = fs.path_of_open(open)
+    {
+        text = names::visible(fs, &path);
+    }
+    if !given.is_empty() {
+        text.push(b'/');
+        text.extend_from_slice(given);
+    }
+    plan.argv.own(CString::new(text).unwrap_or_default())
+}
+
+/// The interpreter in a script's first line, and its argument, found as Linux finds them.
+/// None: the line is empty, or cut within the interpreter's name.
+fn script_line(head: &[u8; HEAD]) -> Option<(&[u8], Option<&[u8]>)> {
+    let blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let start = |text: &[u8]| text.iter().take_while(|b| blank(b)).count();
+    let name_end = |text: &[u8]| text.iter().position(|b| blank(b) || *b == 0);
+    let text = &head[2..HEAD - 1];
+    let text = match text.iter().position(|&b| b == b'\n') {
+        Some(end) => &text[..end],
+        None => {
+            name_end(&text[start(text)..])?;
+            text
+        }
+    };
+    let text = &text[start(text)..];
+    let text = &text[..text.len() - text.iter().rev().take_while(|b| blank(b)).count()];
+    let end = name_end(text).unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let rest = &rest[start(rest)..];
+    let rest = rest.split(|&b| b == 0).next().filter(|r| !r.is_empty());
+    (!name.is_empty()).then_some((name, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_lines_are_read_as_linux_does() {
+        let line = |text: &[u8]| {
+            let mut head = [0; HEAD];
+            head[..text.len()].copy_from_slice(text);
+            let found = script_line(&head);
+            found.map(|(a, b)| (a.to_vec(), b.map(<[u8]>::to_vec)))
+        };
+        let some = |a: &str, b: Option<&str>| Some((a.into(), b.map(Into::into)));
+        assert_eq!(line(b"#!/bin/sh\necho"), some("/bin/sh", None));
+        assert_eq!(line(b"#!/bin/sh"), some("/bin/sh", None));
+        assert_eq!(
+            line(b"#! \t/bin/env  a  b \nx"),
+            some("/bin/env", Some("a  b"))
+        );
+        assert_eq!(line(b"#!/bin/sh\r\nx"), some("/bin/sh\r", None));
+        assert_eq!(line(b"#! \nx"), None);
+        let long = [&b"#!/"[..], &[b'a'; 253]].concat();
+        assert_eq!(line(&long), None);
     }
 }

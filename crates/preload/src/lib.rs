@@ -22,10 +22,15 @@ mod attributes;
 mod calls;
 mod copies;
 mod dispatch;
+mod early;
+mod environ;
+mod exe;
 mod exec;
 mod fds;
+mod image;
 mod io;
 mod limits;
+mod links;
 mod locks;
 mod magic;
 mod map;
@@ -38,15 +43,42 @@ mod poll;
 mod process;
 mod refuse;
 mod runtime;
+mod search;
 mod signals;
 mod stat;
+mod static_tls;
 
-/// Runs when the library is loaded, before the program's `main`.
-extern "C" fn start() {
-    runtime::start();
+/// Begins the work of the library's first instance in a process, see [`early`].
+pub fn begin_early() {
+    early::begin();
 }
 
-// SAFETY: the loader calls the functions in this section; `start` takes no arguments.
+pub use static_tls::LinkMap;
+
+/// The loader has mapped an object into the program's namespace, see [`static_tls`].
+///
+/// # Safety
+/// Called by the loader, with its record.
+pub unsafe fn object_mapped(map: &LinkMap) {
+    // SAFETY: passed on.
+    unsafe { static_tls::mapped(map) };
+}
+
+/// Runs when the library is loaded, before the program's `main`.
+unsafe extern "C" fn start(
+    _: std::ffi::c_int,
+    arguments: *mut *const libc::c_char,
+    environment: *mut *const libc::c_char,
+) {
+    // SAFETY: glibc passes constructors what main gets.
+    unsafe { runtime::start(arguments, environment) };
+}
+
+// SAFETY: the loader calls the functions in this section, as glibc does with these arguments.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: unsafe extern "C" fn(
+    std::ffi::c_int,
+    *mut *const libc::c_char,
+    *mut *const libc::c_char,
+) = start;

@@ -17,6 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
 static ANY: AtomicBool = AtomicBool::new(false);
 
+/// Notes that files may be mapped already.
+pub fn note_mappings() {
+    ANY.store(true, Release);
+}
+
 /// A file without a byte.
 fn empty_file() -> Result<i32, Errno> {
     let fd = EMPTY.load(Acquire);

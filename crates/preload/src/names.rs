@@ -1,8 +1,8 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
 use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
-use crate::{fds, nodes};
-use forebay_intercept::{PASS, raw};
+use crate::{fds, links, nodes};
+use forebay_intercept::{Call, PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
 use std::ffi::CString;
@@ -186,6 +186,9 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
                     copy_cut(&full, buffer, size as usize)
                 }));
             }
+            Ok(Where::Exe(fs, inside)) => {
+                return copy_cut(&visible(fs, inside), buffer, size as usize);
+            }
             Ok(Where::Kernel) => return readlink_cwd(a[path], buffer, size),
             _ => {}
         }
@@ -241,7 +244,7 @@ unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
     }
     // SAFETY: the program's path.
     Ok(match unsafe { locate(dirfd, path)? } {
-        Where::Kernel => End::Kernel,
+        Where::Kernel | Where::Exe(..) => End::Kernel,
         Where::Descriptor(fs, open) => End::Open(fs, open),
         Where::Pool(fs, base, p) => match fs.walk(base, &p, follow) {
             Ok(place) => End::Inside(fs, Box::new(place)),
@@ -249,6 +252,27 @@ unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
             Err(Fail::Outside(to)) => End::Outside(to),
         },
     })
+}
+
+/// If one end is in the pool and the other isn't: the latter may be so through a link.
+/// `other`: its descriptor, path, and whether a link is followed.
+unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, Follow)) {
+    if !matches!(
+        (&*found, other),
+        (End::Kernel, End::Inside(..) | End::Open(..))
+    ) {
+        return;
+    }
+    // SAFETY: the program's path, then one of ours that outlives its use.
+    unsafe {
+        let inside = paths::bytes(path)
+            .and_then(|text| links::into_pool(dirfd, text, follow == Follow::Yes));
+        if let Some(text) = inside
+            && let Ok(new) = end(libc::AT_FDCWD, text.as_ptr() as i64, follow)
+        {
+            *found = new;
+        }
+    }
 }
 
 /// Makes the call in the kernel with the ends that lead out of the pool replaced.
@@ -290,7 +314,11 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
             let target = end(fd(to.0), a[to.1], Follow::No);
             match (source, target) {
                 (Err(e), _) | (_, Err(e)) => return errno(e),
-                (Ok(s), Ok(t)) => [s, t],
+                (Ok(mut s), Ok(mut t)) => {
+                    meet(&mut s, &t, (fd(from.0), a[from.1], Follow::No));
+                    meet(&mut t, &s, (fd(to.0), a[to.1], Follow::No));
+                    [s, t]
+                }
             }
         };
         match ends {
@@ -355,7 +383,11 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             };
             match (source, end(fd(to.0), a[to.1], Follow::No)) {
                 (Err(e), _) | (_, Err(e)) => return errno(e),
-                (Ok(s), Ok(t)) => [s, t],
+                (Ok(mut s), Ok(mut t)) => {
+                    meet(&mut s, &t, (fd(from.0), a[from.1], follow));
+                    meet(&mut t, &s, (fd(to.0), a[to.1], Follow::No));
+                    [s, t]
+                }
             }
         };
         let result = match ends {
@@ -405,13 +437,19 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
         // SAFETY: the program's path.
         Ok(Where::Kernel) if unsafe { paths::working_directory(a[0]) }.is_some() => return 0,
-        Ok(Where::Kernel) => {
+        Ok(Where::Kernel | Where::Exe(..)) => {
             // SAFETY: the program's own call.
             let result = unsafe { raw(libc::SYS_chdir, *a) };
             if result == 0 {
                 leave();
+                return result;
             }
-            return result;
+            let call = Call {
+                nr: libc::SYS_chdir,
+                args: *a,
+            };
+            // SAFETY: as above.
+            return unsafe { links::again(&call, result) };
         }
         Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
             let e = place.existing()?;

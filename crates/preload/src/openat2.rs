@@ -145,6 +145,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
         _ if (absolute || from.is_none()) && how.resolve & (NO_XDEV | BENEATH | IN_ROOT) != 0 => {
             Err(Errno::XDEV)
         }
+        Where::Exe(..) => Ok(PASS),
         Where::Pool(fs, dir, path) => under_rules(fs, dir, path, &how, a),
         Where::Descriptor(fs, open) => {
             let mut fifo = None;

@@ -5,8 +5,8 @@
 //! descriptors (`/proc/self/fd/N`, `/dev/stdin`). Everything else goes to the kernel
 //! untouched; that decision takes a few comparisons.
 
-use crate::{fds, magic, runtime};
-use forebay_intercept::{PASS, raw};
+use crate::{exe, fds, links, magic, runtime};
+use forebay_intercept::{Call, PASS, raw};
 use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
 use forebay_store::Store;
 use forebay_store::process::Critical;
@@ -21,6 +21,8 @@ pub enum Where {
     Pool(&'static Fs, ObjectId, Cow<'static, [u8]>),
     /// To the open file behind a descriptor of ours.
     Descriptor(&'static Fs, u32),
+    /// Through `/proc/self/exe` to the program itself, at this path inside the pool.
+    Exe(&'static Fs, &'static [u8]),
 }
 
 /// Most times that a path may lead out of the pool and back.
@@ -98,7 +100,7 @@ pub fn plausible(ptr: i64) -> bool {
 ///
 /// # Safety
 /// `ptr` isn't plausible, or is a C string that stays for the call.
-unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
+pub unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
     if !plausible(ptr) {
         return None;
     }
@@ -125,7 +127,7 @@ fn has_dots(path: &[u8]) -> bool {
 }
 
 /// Joins and resolves `.`, `..` and doubled slashes by the text alone.
-fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
+pub fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(base.len() + path.len() + 1);
     let base = if path.first() == Some(&b'/') {
         &b""[..]
@@ -152,7 +154,7 @@ fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
 }
 
 /// The part behind the mount prefix, if the path is under it.
-fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+pub fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     match path.strip_prefix(mount)? {
         b"" => Some(b"/"),
         rest if rest[0] == b'/' => Some(rest),
@@ -201,6 +203,9 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
             }
             if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") {
                 let _critical = Critical::enter();
+                if let Some((fs, inside)) = exe::locate(path) {
+                    return Ok(Where::Exe(fs, inside));
+                }
                 return Ok(magic::locate(path)?.unwrap_or(Where::Kernel));
             }
             Ok(Where::Kernel)
@@ -248,15 +253,33 @@ fn relative_to_kernel(
         return Ok(Where::Kernel);
     }
     let _critical = Critical::enter();
-    let mut link = [0u8; 40];
-    let name: &[u8] = match dirfd {
-        None => b"/proc/self/cwd\0",
-        Some(fd) => {
-            use std::io::Write;
-            let mut at = &mut link[..];
-            let _ = write!(at, "/proc/self/fd/{fd}\0");
-            &link
+    let Some(base) = path_of_kernel(dirfd.unwrap_or(libc::AT_FDCWD)) else {
+        return Ok(Where::Kernel);
+    };
+    let full = normalise(&base, path);
+    match under(settings.mount, &full) {
+        Some(rest) => {
+            let rest = keep_end(rest, path);
+            Ok(Where::Pool(
+                runtime::fs()?,
+                ObjectId::ROOT,
+                Cow::Owned(rest),
+            ))
         }
+        None => Ok(Where::Kernel),
+    }
+}
+
+/// The path of a directory of the kernel's that is open, or of the working directory.
+pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
+    let mut link = [0u8; 40];
+    let name: &[u8] = if dirfd == libc::AT_FDCWD {
+        b"/proc/self/cwd\0"
+    } else {
+        use std::io::Write;
+        let mut at = &mut link[..];
+        let _ = write!(at, "/proc/self/fd/{dirfd}\0");
+        &link
     };
     let mut base = [0u8; PATH_MAX];
     // SAFETY: a C string and a buffer with its length.
@@ -273,21 +296,7 @@ fn relative_to_kernel(
             ],
         )
     };
-    if n <= 0 {
-        return Ok(Where::Kernel);
-    }
-    let full = normalise(&base[..n as usize], path);
-    match under(settings.mount, &full) {
-        Some(rest) => {
-            let rest = keep_end(rest, path);
-            Ok(Where::Pool(
-                runtime::fs()?,
-                ObjectId::ROOT,
-                Cow::Owned(rest),
-            ))
-        }
-        None => Ok(Where::Kernel),
-    }
+    (n > 0).then(|| base[..n as usize].to_vec())
 }
 
 /// A place that stands for an open file.
@@ -349,7 +358,10 @@ pub unsafe fn on_path(
             Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
                 f(fs, &place_of_open(fs, open)).map_err(Fail::Errno)
             }
-            Ok(Where::Kernel | Where::Descriptor(..)) => {
+            Ok(Where::Exe(fs, p)) if follow == Follow::Yes => {
+                fs.at(ObjectId::ROOT, p, follow, |place| f(fs, place))
+            }
+            Ok(Where::Kernel | Where::Descriptor(..) | Where::Exe(..)) => {
                 // SAFETY: as above.
                 let cwd = unsafe { working_directory(args[path]) };
                 match cwd.filter(|_| follow == Follow::Yes) {
@@ -363,7 +375,10 @@ pub unsafe fn on_path(
                             args[i] = i64::from(libc::AT_FDCWD);
                         }
                         // SAFETY: the program's own call, with the path it really means.
-                        return unsafe { raw(call.nr, args) };
+                        return unsafe {
+                            let result = raw(call.nr, args);
+                            links::again(&Call { nr: call.nr, args }, result)
+                        };
                     }
                 }
             }
@@ -412,7 +427,10 @@ pub unsafe fn again_outside(
         args[i] = i64::from(libc::AT_FDCWD);
     }
     // SAFETY: the caller's promise.
-    unsafe { raw(call.nr, args) }
+    unsafe {
+        let result = raw(call.nr, args);
+        links::again(&Call { nr: call.nr, args }, result)
+    }
 }
 
 /// An error as a system call returns it.

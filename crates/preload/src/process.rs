@@ -49,13 +49,16 @@ impl Drop for ProcessGuard<'_> {
     }
 }
 
+/// What a vfork child leaves to its parent.
+type Left = Vec<Box<dyn std::any::Any>>;
+
 const NONE: u32 = u32::MAX;
 
 thread_local! {
     /// Slot prepared for the child that this thread is making.
     static PREPARED: Cell<u32> = const { Cell::new(NONE) };
     /// Memory that a vfork child allocated for exec: freed by the parent.
-    static LEFT_BY_CHILD: Cell<*mut Vec<Vec<u8>>> = const { Cell::new(std::ptr::null_mut()) };
+    static LEFT_BY_CHILD: Cell<*mut Left> = const { Cell::new(std::ptr::null_mut()) };
     static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -69,21 +72,20 @@ pub fn in_vfork_child() -> bool {
     IN_VFORK_CHILD.with(Cell::get)
 }
 
-/// Leaves memory for the parent to free, if this is a vfork child.
-pub fn leave_to_parent(memory: Vec<Vec<u8>>) {
-    if in_vfork_child() {
-        LEFT_BY_CHILD.with(|l| {
-            let list = l.get();
-            let list = if list.is_null() {
-                Box::into_raw(Box::default())
-            } else {
-                list
-            };
-            l.set(list);
-            // SAFETY: made by into_raw here, only used by this thread.
-            unsafe { (*list).extend(memory) };
-        });
+/// Leaves memory for the parent to free, if this is a vfork child; else it is the caller's.
+/// Either way it stays where it is.
+pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
+    if !in_vfork_child() {
+        return Some(memory);
     }
+    LEFT_BY_CHILD.with(|l| {
+        if l.get().is_null() {
+            l.set(Box::into_raw(Box::default()));
+        }
+        // SAFETY: made by into_raw here, only used by this thread.
+        unsafe { (*l.get()).push(memory) };
+    });
+    None
 }
 
 fn clone_flags(call: &Call) -> u64 {
@@ -240,18 +242,28 @@ fn end_in_parent(ret: i64, vfork: bool) {
     }
 }
 
-/// Takes over what the program before exec had open.
-pub fn resume_after_exec(slot: u32) {
+/// Takes over the slot that exec handed on, or that was used so far in this process
+/// (`executed` is false then).
+pub fn resume_after_exec(slot: u32, executed: bool) {
     let Ok(fs) = runtime::fs() else { return };
     let store = fs.store();
     if slot as usize >= forebay_store::control::MAX_PROCESSES
         || !slots::is_mine(store.control(), slot)
-        || store.resume(slot).is_err()
     {
         return;
     }
+    let taken = match executed {
+        true => store.resume(slot),
+        false => store.adopt(slot),
+    };
+    if taken.is_err() {
+        return;
+    }
     let Ok(area) = store.area() else { return };
-    for map in &area.maps {
+    if !executed {
+        crate::map::note_mappings();
+    }
+    for map in area.maps.iter().filter(|_| executed) {
         // Mappings don't survive exec.
         let _section = store.section().ok();
         if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {

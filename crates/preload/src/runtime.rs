@@ -1,6 +1,6 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
-use crate::{dispatch, fds, limits, process, signals};
+use crate::{dispatch, early, environ, exe, fds, limits, process, signals, static_tls};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
@@ -16,6 +16,14 @@ pub const MOUNT: &CStr = c"FOREBAY_MOUNT";
 /// The process's slot, handed over exec.
 pub const SLOT: &CStr = c"FOREBAY_SLOT";
 pub const PRELOAD: &CStr = c"LD_PRELOAD";
+pub const AUDIT: &CStr = c"LD_AUDIT";
+/// What the program is, see [`exe`].
+pub const PROGRAM: &CStr = c"FOREBAY_PROGRAM";
+/// Where the library's two instances meet, see [`early`], and what is there before.
+pub const EARLY: &CStr = c"FOREBAY_EARLY";
+/// Room for thread-local storage, and what GLIBC_TUNABLES was, see [`static_tls`].
+pub const STATIC_TLS: &CStr = c"FOREBAY_STATIC_TLS";
+pub const NOT_YET: &[u8] = b"0000000000000000";
 /// Set by the command line for itself: it wants no interception.
 pub const BARE: &CStr = c"FOREBAY_CLI_BARE";
 
@@ -37,16 +45,54 @@ static OPENING: process::ProcessLock = process::ProcessLock::new();
 static OPENED_BY_CHILD: AtomicBool = AtomicBool::new(false);
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
-/// A copy of an environment variable that lives as long as the process.
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: getenv in a constructor: no other thread changes the environment.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
+/// The environment that the kernel laid on the stack. libc doesn't know it yet when we
+/// start, before all other libraries.
+static ENVIRONMENT: AtomicPtr<*const libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+static ARGUMENTS: AtomicPtr<*const libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Arguments and environment as the kernel laid them on the stack.
+pub fn given() -> (*mut *const libc::c_char, *mut *const libc::c_char) {
+    (ARGUMENTS.load(Acquire), ENVIRONMENT.load(Acquire))
+}
+
+/// The place of an environment variable, and its value, where it lies.
+pub fn variable_at(name: &CStr) -> Option<(*mut *const libc::c_char, &'static CStr)> {
+    let mut at = ENVIRONMENT.load(Acquire);
+    // SAFETY: the promise of start: strings up to a null pointer.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let text = CStr::from_ptr(*at);
+            let rest = text.to_bytes().strip_prefix(name.to_bytes());
+            if rest.is_some_and(|r| r.first() == Some(&b'=')) {
+                let value = (*at).add(name.count_bytes() + 1);
+                return Some((at, CStr::from_ptr(value)));
+            }
+            at = at.add(1);
+        }
     }
-    // SAFETY: getenv returns a C string.
-    let copy = unsafe { CStr::from_ptr(value) }.to_owned();
+    None
+}
+
+/// A copy of an environment variable that lives as long as the process.
+pub fn variable(name: &CStr) -> Option<&'static CStr> {
+    let copy = variable_at(name)?.1.to_owned();
     (!copy.is_empty()).then(|| &*Box::leak(copy.into_boxed_c_str()))
+}
+
+/// As [`variable`], and takes it out of the environment.
+pub fn take_variable(name: &CStr) -> Option<&'static CStr> {
+    let value = variable(name);
+    if let Some((mut at, _)) = variable_at(name) {
+        // SAFETY: moves the pointers behind it, up to the null pointer.
+        unsafe {
+            while !(*at).is_null() {
+                *at = *at.add(1);
+                at = at.add(1);
+            }
+        }
+    }
+    value
 }
 
 /// The settings, once `start` has found them.
@@ -55,15 +101,18 @@ pub fn settings() -> Option<&'static Settings> {
     unsafe { SETTINGS.load(Acquire).as_ref() }
 }
 
-/// Reads the environment, patches libc, and takes over what exec handed on.
-pub fn start() {
-    let (Some(dir), Some(mount)) = (variable(DIR), variable(MOUNT)) else {
-        return;
-    };
-    let mount = mount.to_bytes();
+/// The slot that the program before exec had.
+pub fn handed_slot() -> Option<u32> {
+    variable(SLOT)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads where the pool is. Some if there is one; in it, the directory for what was found
+/// out about this libc, which serves all pools of the user.
+pub fn read_settings() -> Option<Option<CString>> {
+    let (dir, mount) = (variable(DIR)?, variable(MOUNT)?.to_bytes());
     let mount = mount.strip_suffix(b"/").unwrap_or(mount);
     if mount.first() != Some(&b'/') {
-        return;
+        return None;
     }
     let mark = mount.rsplit(|&b| b == b'/').next().unwrap_or(b"");
     let preload = variable(PRELOAD).unwrap_or(c"");
@@ -74,21 +123,78 @@ pub fn start() {
         preload,
     });
     SETTINGS.store(Box::leak(settings), Release);
+    let home = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
+    Some(home.and_then(|home| CString::new(home).ok()))
+}
+
+/// Reads the environment, patches libc, and takes over what exec handed on.
+///
+/// # Safety
+/// Called by the loader as a constructor, with arguments and environment on the stack:
+/// null-terminated arrays of C strings, which stay.
+pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
+    ARGUMENTS.store(arguments, Release);
+    ENVIRONMENT.store(environment, Release);
+    if !early::is_in_program() {
+        return;
+    }
+    let Some(cache) = read_settings() else {
+        return;
+    };
+    let early = early::take_over();
+    if let Some(name) = take_variable(PROGRAM).and_then(exe::note) {
+        // SAFETY: the caller's promise.
+        unsafe { exe::introduce(name, environment) };
+    }
+    forget_audit();
+    static_tls::restore();
     signals::start();
-    // What was found out about this libc serves all pools of the user.
-    let cache = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
-    let cache = cache.and_then(|home| CString::new(home).ok());
     // SAFETY: a constructor, before the program's own threads; the hooks are static.
     if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, cache.as_deref()) } {
+        let mount = settings().map_or(&b""[..], |s| s.mount);
         complain(&format!(
             "the pool under {} is out of reach: {e}",
             text(mount)
         ));
         return;
     }
-    if let Some(slot) = variable(SLOT).and_then(|s| s.to_str().ok()?.parse().ok()) {
-        process::resume_after_exec(slot);
+    if let Some(slot) = early {
+        process::resume_after_exec(slot, false);
+    } else if let Some(slot) = handed_slot() {
+        process::resume_after_exec(slot, true);
     }
+}
+
+/// Takes our library out of LD_AUDIT, where it has done its work.
+fn forget_audit() {
+    let (Some((at, list)), Some(settings)) = (variable_at(AUDIT), settings()) else {
+        return;
+    };
+    let ours = environ::audit_library(settings.preload.to_bytes());
+    let others = list
+        .to_bytes()
+        .split(|&b| b == b':')
+        .filter(|p| **p != *ours);
+    let others = others.collect::<Vec<_>>().join(&b':');
+    if others.is_empty() {
+        take_variable(AUDIT);
+    } else if others != list.to_bytes()
+        && let Ok(text) = CString::new([AUDIT.to_bytes(), b"=", &others].concat())
+    {
+        // SAFETY: a place in the environment, and a text that stays.
+        unsafe { *at = text.into_raw() };
+    }
+}
+
+/// Closes the pool, for good, without releasing what the process holds there: the slot.
+pub fn close() -> Option<u32> {
+    let fs = FS.swap(std::ptr::null_mut(), AcqRel);
+    if fs.is_null() {
+        return None;
+    }
+    // SAFETY: leaked in `fs`; the caller vouches that nothing uses it any more.
+    let fs = unsafe { Box::from_raw(fs) };
+    fs.store().give_up_slot()
 }
 
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {

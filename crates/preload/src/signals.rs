@@ -199,6 +199,21 @@ pub fn watch() {
     }
 }
 
+/// Takes back what [`watch`] did: another instance of this library takes over.
+pub fn stop() {
+    if !WATCHING.swap(false, AcqRel) {
+        return;
+    }
+    for (signal, entry) in WANTED.iter().enumerate().skip(1) {
+        let mut now = Action::default();
+        if kernel(signal, None, Some(&mut now)) >= 0 && now.handler == our_handler() {
+            now.handler = entry.handler.load(Acquire);
+            now.flags = entry.flags.load(Acquire);
+            kernel(signal, Some(&now), None);
+        }
+    }
+}
+
 /// In a forked child: another thread may have been changing the table.
 pub fn after_fork_in_child() {
     CHANGING.reset();

@@ -249,6 +249,12 @@ impl Store {
         self.release_owned(slot, before)
     }
 
+    /// Gives the slot up without releasing what it holds: this process goes on to use it
+    /// through another `Store`, which adopts it.
+    pub fn give_up_slot(&self) -> Option<u32> {
+        Some(self.slot.swap(NO_SLOT, AcqRel)).filter(|&slot| slot != NO_SLOT)
+    }
+
     /// Maps the area of `slot`. Stays mapped: areas are few per process.
     ///
     /// # Errors

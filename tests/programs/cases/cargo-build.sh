@@ -3,6 +3,7 @@
 # timeout: 120
 # ignore: demo/target cargo
 set -euo pipefail
+unset CARGO_TARGET_DIR
 home=$(getent passwd "$CASE_UID" | cut -d: -f6)
 unset ${!CARGO_*} ${!RUSTFLAGS*}
 export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=$PWD/cargo CARGO_NET_OFFLINE=true CARGO_TERM_QUIET=true CARGO_INCREMENTAL=1 CARGO_BUILD_JOBS=2

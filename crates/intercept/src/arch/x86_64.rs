@@ -335,6 +335,20 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
     }
 }
 
+/// Makes a patched site again what it was.
+///
+/// # Safety
+/// The code is writable, and the site was patched.
+pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
+    // SAFETY: the window, and the dead bytes; both as wide as what was written.
+    unsafe {
+        replace(base + site.start as usize, &site.bytes[..site.window_len()]);
+        if site.form == FORM_HOP {
+            replace(base + site.hop as usize, &site.bytes[2..2 + JUMP]);
+        }
+    }
+}
+
 /// Overwrites code: at once where it lies in 8 aligned bytes, else behind a jump to itself that goes last.
 unsafe fn replace(at: usize, bytes: &[u8]) {
     use core::sync::atomic::{AtomicU64, Ordering, fence};

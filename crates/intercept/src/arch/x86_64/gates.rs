@@ -15,6 +15,7 @@ pub(super) const NR_CLONES: [i64; 4] = [56, 57, 58, 435];
 struct Settings {
     class: [u8; 512],
     handler: usize,
+    failed: usize,
     before: usize,
     after: usize,
     fd_filter: usize,
@@ -29,6 +30,7 @@ unsafe impl Sync for Shared {}
 static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
     class: [0; 512],
     handler: 0,
+    failed: 0,
     before: 0,
     after: 0,
     fd_filter: 0,
@@ -69,6 +71,7 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
         *c = class(hooks, nr as i64);
     }
     s.handler = hooks.syscall as usize;
+    s.failed = hooks.failed as usize;
     s.before = hooks.clone_before as usize;
     s.after = hooks.clone_after as usize;
     s.fd_filter = hooks.fd_filter as usize;
@@ -205,10 +208,29 @@ forebay_kernel:
     call *{settings}+{o_handler}(%rip)
     movabs ${pass}, %r11
     cmp %r11, %rax
-    jne 1f
+    je 1f
+    inc %r11
+    cmp %r11, %rax
+    jne 2f
+    # WATCH: the kernel is asked from here, so that an error can be looked at.
+    mov (%rsp), %rax
+    mov 8(%rsp), %rdi
+    mov 16(%rsp), %rsi
+    mov 24(%rsp), %rdx
+    mov 32(%rsp), %r10
+    mov 40(%rsp), %r8
+    mov 48(%rsp), %r9
+    syscall
+    cmp $-4095, %rax
+    jb 2f
+    mov %rsp, %rdi
+    mov %rax, %rsi
+    call *{settings}+{o_failed}(%rip)
+    jmp 2f
+1:
     mov (%rsp), %rax
     subq $2, 8(%rbp)
-1:
+2:
     FOREBAY_RESTORE
     jmp *%rcx
     FOREBAY_END forebay_gate_call
@@ -320,6 +342,7 @@ forebay_slots:
     stub = const STUB,
     own_slots = const OWN_SLOTS,
     o_handler = const core::mem::offset_of!(Settings, handler),
+    o_failed = const core::mem::offset_of!(Settings, failed),
     o_before = const core::mem::offset_of!(Settings, before),
     o_after = const core::mem::offset_of!(Settings, after),
     o_filter = const core::mem::offset_of!(Settings, fd_filter),

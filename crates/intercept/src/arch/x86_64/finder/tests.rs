@@ -7,11 +7,15 @@ use crate::object::loaded;
 unsafe extern "C-unwind" fn call(_: &crate::Call) -> i64 {
     crate::PASS
 }
+unsafe extern "C-unwind" fn failed(_: &crate::Call, result: i64) -> i64 {
+    result
+}
 unsafe extern "C-unwind" fn before(_: &crate::Call) {}
 unsafe extern "C-unwind" fn after(_: &crate::Call, _: i64) {}
 
 static EVERY: Hooks = Hooks {
     syscall: call,
+    failed,
     clone_before: before,
     clone_after: after,
     wanted: &[!0; 8],

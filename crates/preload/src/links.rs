@@ -1,0 +1,276 @@
+//! Symbolic links outside that lead into the pool.
+//!
+//! The kernel follows a link and finds nothing under the prefix. So when it says that a
+//! path isn't there, we look for a link on the way that leads into the pool, and make the
+//! call again with the path that was meant. Calls that succeed pay nothing.
+
+// The names of system calls are libc's.
+#![allow(non_upper_case_globals)]
+
+use crate::paths::{self, bytes, errno, normalise, under};
+use crate::{dispatch, runtime};
+use forebay_intercept::{Call, PASS, bitmap, raw};
+use forebay_posix::{Errno, PATH_MAX};
+use forebay_store::process::Critical;
+use libc::*;
+use std::cell::Cell;
+use std::ffi::CString;
+
+/// Most links in one path, as in Linux.
+const MAX_LINKS: usize = 40;
+/// Most times that a path goes into the pool and out of it again.
+const MAX_CROSSINGS: u32 = 8;
+
+/// The calls whose failure is looked at.
+pub static WATCHED: [u64; 8] = bitmap(&[
+    SYS_open,
+    SYS_openat,
+    SYS_openat2,
+    SYS_creat,
+    SYS_stat,
+    SYS_lstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_statfs,
+    SYS_access,
+    SYS_faccessat,
+    SYS_faccessat2,
+    SYS_mkdir,
+    SYS_mkdirat,
+    SYS_rmdir,
+    SYS_unlink,
+    SYS_unlinkat,
+    SYS_rename,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_link,
+    SYS_linkat,
+    SYS_symlink,
+    SYS_symlinkat,
+    SYS_readlink,
+    SYS_readlinkat,
+    SYS_chmod,
+    SYS_fchmodat,
+    dispatch::fchmodat2,
+    SYS_chown,
+    SYS_lchown,
+    SYS_fchownat,
+    SYS_utime,
+    SYS_utimes,
+    SYS_futimesat,
+    SYS_utimensat,
+    SYS_mknod,
+    SYS_mknodat,
+    SYS_truncate,
+    SYS_getxattr,
+    SYS_lgetxattr,
+    SYS_setxattr,
+    SYS_lsetxattr,
+    SYS_listxattr,
+    SYS_llistxattr,
+    SYS_removexattr,
+    SYS_lremovexattr,
+]);
+
+/// A path among a call's arguments: index of its directory descriptor, of the path, and
+/// whether a link as its last component is followed.
+type PathArgument = (Option<usize>, usize, bool);
+
+fn open_follows(flags: i32) -> bool {
+    flags & O_NOFOLLOW == 0 && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL
+}
+
+/// # Safety
+/// The arguments are those of a system call of the program.
+unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
+    let follows = |flags: i64| flags as i32 & AT_SYMLINK_NOFOLLOW == 0;
+    let at = |path: usize, follow: bool| [Some((Some(0), path, follow)), None];
+    let plain = |follow: bool| [Some((None, 0, follow)), None];
+    match nr {
+        SYS_open => plain(open_follows(a[1] as i32)),
+        SYS_openat => at(1, open_follows(a[2] as i32)),
+        SYS_openat2 => {
+            let how = a[2] as *const [u64; 3];
+            let [flags, _, resolve] = if a[3] >= 24 && !how.is_null() {
+                // SAFETY: struct open_how (flags, mode, resolve), which the kernel has read.
+                unsafe { how.read_unaligned() }
+            } else {
+                [0, 0, 1]
+            };
+            match resolve {
+                0 => at(1, open_follows(flags as i32)),
+                _ => [None, None],
+            }
+        }
+        SYS_creat | SYS_stat | SYS_statfs | SYS_access | SYS_chdir | SYS_chmod | SYS_chown
+        | SYS_utime | SYS_utimes | SYS_truncate | SYS_getxattr | SYS_setxattr | SYS_listxattr
+        | SYS_removexattr => plain(true),
+        SYS_lstat | SYS_mkdir | SYS_mknod | SYS_rmdir | SYS_unlink | SYS_readlink | SYS_lchown
+        | SYS_lgetxattr | SYS_lsetxattr | SYS_llistxattr | SYS_lremovexattr => plain(false),
+        SYS_newfstatat | SYS_faccessat2 | SYS_utimensat => at(1, follows(a[3])),
+        dispatch::fchmodat2 => at(1, follows(a[3])),
+        SYS_statx => at(1, follows(a[2])),
+        SYS_fchownat => at(1, follows(a[4])),
+        SYS_faccessat | SYS_fchmodat | SYS_futimesat => at(1, true),
+        SYS_mkdirat | SYS_mknodat | SYS_unlinkat | SYS_readlinkat => at(1, false),
+        SYS_symlink => [Some((None, 1, false)), None],
+        SYS_symlinkat => [Some((Some(1), 2, false)), None],
+        SYS_rename | SYS_link => [Some((None, 0, false)), Some((None, 1, false))],
+        SYS_renameat | SYS_renameat2 => [Some((Some(0), 1, false)), Some((Some(2), 3, false))],
+        SYS_linkat => {
+            let follow = a[4] as i32 & AT_SYMLINK_FOLLOW != 0;
+            [Some((Some(0), 1, follow)), Some((Some(2), 3, false))]
+        }
+        _ => [None, None],
+    }
+}
+
+/// Whether an error may come from a link that the kernel couldn't follow into the pool.
+pub fn is_suspicious(result: i64) -> bool {
+    matches!(-result as i32, ENOENT | ENOTDIR | EACCES)
+}
+
+thread_local! {
+    static CROSSINGS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// After a call has failed in the kernel: its result, or that of the call with the path
+/// in the pool that was meant.
+///
+/// # Safety
+/// The call is one that the program makes.
+pub unsafe fn again(call: &Call, result: i64) -> i64 {
+    if !is_suspicious(result) {
+        return result;
+    }
+    let mut args = call.args;
+    let mut texts: [Option<CString>; 2] = [None, None];
+    // SAFETY: the caller's promise, here and below.
+    let arguments = unsafe { path_arguments(call.nr, &call.args) };
+    for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
+        let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
+        // SAFETY: the program's path.
+        let Some(to) = (unsafe { bytes(args[path]) }).and_then(|p| into_pool(base, p, follow))
+        else {
+            continue;
+        };
+        args[path] = to.as_ptr() as i64;
+        if let Some(i) = dirfd {
+            args[i] = AT_FDCWD.into();
+        }
+        *text = Some(to);
+    }
+    if texts.iter().all(Option::is_none) {
+        return result;
+    }
+    let depth = CROSSINGS.get();
+    if depth >= MAX_CROSSINGS {
+        return errno(Errno::LOOP);
+    }
+    CROSSINGS.set(depth + 1);
+    // SAFETY: the program's own call, with the path it really means.
+    let mut found = unsafe { dispatch::answer(call.nr, &args) };
+    if found == PASS {
+        // SAFETY: as above.
+        found = unsafe { raw(call.nr, args) };
+    }
+    CROSSINGS.set(depth);
+    found
+}
+
+/// The path under the prefix to which `path`, which the kernel doesn't find, leads through
+/// a symbolic link, if it does.
+pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+    let settings = runtime::settings()?;
+    if path.is_empty() || path.len() >= PATH_MAX {
+        return None;
+    }
+    let _critical = Critical::enter();
+    let (mut base, mut path) = (dirfd, path.to_vec());
+    for _ in 0..MAX_LINKS {
+        path = follow_one(base, &path, follow)?;
+        base = AT_FDCWD;
+        if under(settings.mount, &path).is_some() {
+            return CString::new(path).ok();
+        }
+    }
+    None
+}
+
+/// The path behind the first link on `path` that leads nowhere: absolute, and without
+/// dots.
+fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
+    let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
+    let last = path[..trimmed].iter().rposition(|&b| b == b'/');
+    let follow = follow || trimmed < path.len();
+    let parent_there = last.is_none_or(|cut| cut == 0 || exists(dirfd, &path[..cut]));
+    let (link, target) = if parent_there {
+        // Only the last component can be it.
+        if !follow {
+            return None;
+        }
+        (trimmed, read_link(dirfd, &path[..trimmed])?)
+    } else {
+        let ends = (1..=last?).filter(|&i| path[i] == b'/' && path[i - 1] != b'/');
+        ends.map(|end| (end, &path[..end]))
+            .find(|(_, head)| !exists(dirfd, head))
+            .and_then(|(end, head)| Some((end, read_link(dirfd, head)?)))?
+    };
+    let mut full = target;
+    full.extend_from_slice(&path[link..]);
+    if full.len() >= PATH_MAX {
+        return None;
+    }
+    if full[0] == b'/' {
+        return Some(normalise(b"", &full));
+    }
+    let dir = path[..link].iter().rposition(|&b| b == b'/');
+    let dir = dir.map_or(&b"."[..], |cut| &path[..cut.max(1)]);
+    Some(normalise(&real_directory(dirfd, dir)?, &full))
+}
+
+fn text(path: &[u8]) -> Option<CString> {
+    CString::new(path).ok()
+}
+
+fn exists(dirfd: i32, path: &[u8]) -> bool {
+    let Some(path) = text(path) else { return false };
+    let args = [dirfd.into(), path.as_ptr() as i64, F_OK.into(), 0, 0, 0];
+    // SAFETY: a C string.
+    unsafe { raw(SYS_faccessat, args) == 0 }
+}
+
+fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
+    let path = text(path)?;
+    let mut target = vec![0; PATH_MAX];
+    let (at, len) = (target.as_mut_ptr() as i64, target.len() as i64);
+    // SAFETY: a C string and a buffer with its length.
+    let n = unsafe {
+        raw(
+            SYS_readlinkat,
+            [dirfd.into(), path.as_ptr() as i64, at, len, 0, 0],
+        )
+    };
+    target.truncate(usize::try_from(n).ok().filter(|&n| n > 0)?);
+    Some(target)
+}
+
+/// The path of a directory of the kernel's, without links.
+fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
+    let path = text(path)?;
+    let flags = i64::from(O_PATH | O_DIRECTORY | O_CLOEXEC);
+    // SAFETY: a C string; the descriptor is closed again below.
+    let fd = unsafe {
+        raw(
+            SYS_openat,
+            [dirfd.into(), path.as_ptr() as i64, flags, 0, 0, 0],
+        )
+    };
+    if fd < 0 {
+        return None;
+    }
+    let found = paths::path_of_kernel(fd as i32);
+    // SAFETY: opened above.
+    unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
+    found
+}
