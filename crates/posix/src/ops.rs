@@ -213,7 +213,7 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.store().unlink(p.dir.id, p.name, p.epoch)?;
+        self.store().unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         self.drop_stand_in(e);
         Ok(())
     }

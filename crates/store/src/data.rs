@@ -713,26 +713,25 @@ impl Store {
             inode.pages = pages;
             inode.mtime = live.mtime.load(Relaxed);
             inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+            let extents;
             let tail_bytes = match &content {
-                _ if inline => old_tail[..old_tail.len().min(size as usize)].to_vec(),
+                _ if inline => &old_tail[..old_tail.len().min(size as usize)],
                 Some(data) => {
                     inode.tail = if data.is_empty() {
                         tail::NONE
                     } else {
                         tail::DATA
                     };
-                    data.clone()
+                    data
                 }
                 None => {
                     inode.tail = tail::EXTENTS;
-                    map.encode()
+                    extents = map.encode();
+                    &extents
                 }
             };
-            w.put(
-                shard,
-                &key,
-                inode.encode(&tail_bytes, &mut Vec::with_capacity(1200)),
-            )?;
+            let bytes = inode.encode(tail_bytes);
+            w.put(shard, &key, &bytes)?;
             if let Some((key, m)) = &shrunk {
                 w.put(shard, key, &m.encode())?;
             }

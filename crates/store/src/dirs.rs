@@ -107,10 +107,10 @@ impl Store {
                 return Ok(());
             };
             let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
-            let tail = tail.to_vec();
             inode.mtime = mtime;
             inode.ctime = ctime.max(inode.ctime);
-            w.put(shard, &key, inode.encode(&tail, &mut Vec::new()))
+            let bytes = inode.encode(tail);
+            w.put(shard, &key, &bytes)
         })
     }
 

@@ -467,6 +467,19 @@ impl WriteTxn {
         check(unsafe { ffi::mdb_put(self.txn, DBI, &mut k, &mut v, 0) })
     }
 
+    /// Sets `key` to `value` unless it is there; false if it is.
+    ///
+    /// # Errors
+    /// ENOSPC if the map is full.
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
+        let (mut k, mut v) = (val(key), val(value));
+        // SAFETY: txn is active.
+        match unsafe { ffi::mdb_put(self.txn, DBI, &mut k, &mut v, ffi::MDB_NOOVERWRITE) } {
+            ffi::MDB_KEYEXIST => Ok(false),
+            rc => check(rc).map(|()| true),
+        }
+    }
+
     /// Removes `key`. False if there was none.
     ///
     /// # Errors

@@ -44,6 +44,15 @@ pub struct SetAttr {
     pub atime: Option<i64>,
 }
 
+/// What became of an object that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    /// It is removed.
+    Gone,
+    /// It has other names, or is open.
+    Stays,
+}
+
 /// Most names of one object.
 const LINK_MAX: u32 = 1 << 20;
 
@@ -89,11 +98,7 @@ impl Store {
             })?;
         }
         self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-            w.put(
-                shard,
-                &Key::inode(ObjectId::ROOT),
-                root.encode(&[], &mut Vec::new()),
-            )
+            w.put(shard, &Key::inode(ObjectId::ROOT), &root.encode(&[]))
         })
     }
 
@@ -181,10 +186,10 @@ impl Store {
         let t = now();
         let made = self.write(set, Need::Bytes(new.target.len()), |w| {
             self.check_epoch(epoch)?;
-            if let Some(bytes) = w.get(shard, &key)? {
+            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
                 return Ok(Err(Entry::decode(bytes).ok_or(Errno::IO)?));
             }
-            let id = ObjectId::new(self.next_seq(shard)?, slot);
             let mut inode = Inode {
                 mode: new.mode,
                 uid: new.uid,
@@ -210,12 +215,7 @@ impl Store {
                 }
                 _ => &[],
             };
-            w.put(
-                shard,
-                &Key::inode(id),
-                inode.encode(tail_bytes, &mut Vec::new()),
-            )?;
-            w.put(shard, &key, &Entry { id, kind }.encode())?;
+            w.put(shard, &Key::inode(id), &inode.encode(tail_bytes))?;
             if is_dir {
                 self.change_inode(w, parent, |p| p.nlink += 1)?;
             }
@@ -249,7 +249,7 @@ impl Store {
                 btime: t,
                 ..Inode::default()
             };
-            w.put(shard, &Key::inode(id), inode.encode(&[], &mut Vec::new()))?;
+            w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
             w.put(shard, &Key::orphan(id), &[])?;
             Ok(id)
         })
@@ -290,42 +290,40 @@ impl Store {
         let key = Key::inode(id);
         let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
         let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
-        let tail = tail.to_vec();
         let result = change(&mut inode);
-        w.put(shard, &key, inode.encode(&tail, &mut Vec::new()))?;
+        let bytes = inode.encode(tail);
+        w.put(shard, &key, &bytes)?;
         Ok(result)
     }
 
     /// Takes one name from the object `id` inside a transaction. With the last name gone,
     /// the object goes too (its extents are added to `freed`), or becomes an orphan while
-    /// it is open. True in the latter case.
+    /// it is open.
     fn drop_link(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
         t: i64,
         freed: &mut Vec<Extent>,
-    ) -> Result<bool> {
+    ) -> Result<Dropped> {
         let shard = self.shard_of(id);
         w.begin_removing(shard);
-        let (nlink, is_dir) = self.change_inode(w, id, |i| {
+        let record = w.get(shard, &Key::inode(id))?.ok_or(Errno::NOENT)?;
+        let (inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        let last = inode.nlink <= 1;
+        let open = last && !inode.is_dir() && self.live_mark_unlinked(id, false)?;
+        if inode.is_dir() || last && !open {
+            self.remove_records(w, id, true, freed)?;
+            return Ok(Dropped::Gone);
+        }
+        self.change_inode(w, id, |i| {
             i.nlink = i.nlink.saturating_sub(1);
             i.ctime = t;
-            (i.nlink, i.is_dir())
         })?;
-        if is_dir {
-            self.remove_records(w, id, true, freed)?;
-            return Ok(false);
-        }
-        if nlink > 0 {
-            return Ok(false);
-        }
-        if self.live_mark_unlinked(id, false)? {
+        if open {
             w.put(shard, &Key::orphan(id), &[])?;
-            return Ok(true);
         }
-        self.remove_records(w, id, true, freed)?;
-        Ok(false)
+        Ok(Dropped::Stays)
     }
 
     /// Removes all records of `id` inside a transaction. `freed` gets the extents; those of
@@ -442,9 +440,20 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT, EISDIR, ESTALE.
-    pub fn unlink(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+    ///
+    /// `known` is what a look-up at `epoch` found.
+    pub fn unlink(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        mut known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
         loop {
-            let entry = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+            let entry = match known.take() {
+                Some(entry) => entry,
+                None => self.lookup(parent, name)?.ok_or(Errno::NOENT)?,
+            };
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
             }
@@ -470,9 +479,11 @@ impl Store {
             );
             match self.undo_mark(done, entry.id)? {
                 None => continue,
-                Some(_) => {
+                Some(dropped) => {
                     self.free_extents(freed);
-                    self.set_live_ctime(entry.id, t)?;
+                    if dropped == Dropped::Stays {
+                        self.set_live_ctime(entry.id, t)?;
+                    }
                     return self.touch_dir(parent, t);
                 }
             }
@@ -695,7 +706,7 @@ impl Store {
         let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
         inode.ctime = t;
         inode.parent = to.0.0;
-        w.put(shard, &key, inode.encode(to.1, &mut Vec::new()))
+        w.put(shard, &key, &inode.encode(to.1))
     }
 
     fn set_contains(&self, w: &Write<'_>, shard: usize) -> bool {

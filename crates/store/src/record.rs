@@ -114,6 +114,9 @@ impl Entry {
     }
 }
 
+/// The bytes of a record: on the stack, unless a small file's content is among them.
+pub type RecordBytes = SmallVec<[u8; 256]>;
+
 /// What the tail of an inode record holds.
 pub mod tail {
     /// Nothing.
@@ -171,8 +174,8 @@ impl Inode {
     }
 
     /// The record's bytes.
-    pub fn encode<'a>(&self, tail: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
-        out.clear();
+    pub fn encode(&self, tail: &[u8]) -> RecordBytes {
+        let mut out = RecordBytes::new();
         out.extend_from_slice(&[
             VERSION,
             self.tail,
@@ -271,7 +274,7 @@ impl ChunkMap {
     }
 
     /// The record's bytes: for the value of 'X', or the tail of an inode.
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> SmallVec<[u8; 8 * FEW_EXTENTS]> {
         self.extents()
             .iter()
             .flat_map(|e| e.0.to_le_bytes())
@@ -349,9 +352,8 @@ mod tests {
             has_attributes: true,
             tail: tail::DATA,
         };
-        let mut buffer = Vec::new();
-        let bytes = inode.encode(b"payload", &mut buffer);
-        assert_eq!(Inode::decode(bytes), Some((inode, &b"payload"[..])));
+        let bytes = inode.encode(b"payload");
+        assert_eq!(Inode::decode(&bytes), Some((inode, &b"payload"[..])));
         for cut in 0..INODE_LEN {
             assert!(Inode::decode(&bytes[..cut]).is_none());
         }

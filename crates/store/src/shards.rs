@@ -133,8 +133,8 @@ impl Store {
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
         // Undo what wasn't committed before the locks go.
-        for txn in &mut w.txns {
-            *txn = None;
+        for shard in set.iter() {
+            w.txns[shard] = None;
         }
         for shard in ShardSet(w.removing).iter() {
             self.control.shard(shard).removing.fetch_add(1, AcqRel);
@@ -304,6 +304,16 @@ impl Write<'_> {
         self.txn(shard)?.put(key, value)?;
         self.note(shard, key, Some(value));
         Ok(())
+    }
+
+    /// Sets `key` if it isn't there; what is there, otherwise.
+    pub fn insert(&mut self, shard: usize, key: &[u8], value: &[u8]) -> Result<Option<&[u8]>> {
+        // Looked at twice: the borrow of what is there lasts as long as the answer.
+        if self.txn(shard)?.insert(key, value)? {
+            self.note(shard, key, Some(value));
+            return Ok(None);
+        }
+        self.get(shard, key)
     }
 
     /// Removes `key`; false if there was none.

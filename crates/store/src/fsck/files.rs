@@ -197,11 +197,11 @@ impl Store {
                     o.inode.pages = o.inode.pages.saturating_sub((map.pages() - good) as u64);
                     o.changed = true;
                     if chunk == 0 {
-                        o.tail = kept.encode();
+                        o.tail = kept.encode().to_vec();
                     } else {
                         let shard = self.shard_of(ObjectId(id));
                         let key = crate::record::Key::chunk(ObjectId(id), chunk).to_vec();
-                        let value = (kept.pages() > 0).then(|| kept.encode());
+                        let value = (kept.pages() > 0).then(|| kept.encode().to_vec());
                         m.changes.push((shard, key, value));
                         o.chunks.insert(chunk, kept);
                     }

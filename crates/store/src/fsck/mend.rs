@@ -240,8 +240,8 @@ impl Store {
             }
         }
         let value = match inode {
-            Some(inode) => inode.encode(&new.encode(), &mut Vec::new()).to_vec(),
-            None => new.encode(),
+            Some(inode) => inode.encode(&new.encode()).to_vec(),
+            None => new.encode().to_vec(),
         };
         self.write(self.set(&[shard]), Need::Bytes(value.len()), |w| {
             w.put(shard, &key, &value)

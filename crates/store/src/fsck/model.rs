@@ -183,10 +183,9 @@ impl Store {
     /// All changes, those of inodes included.
     pub(crate) fn all_changes(&self, m: &Model) -> Vec<Change> {
         let mut changes = m.changes.clone();
-        let mut buffer = Vec::new();
         for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
             let id = ObjectId(id);
-            let record = o.inode.encode(&o.tail, &mut buffer).to_vec();
+            let record = o.inode.encode(&o.tail).to_vec();
             changes.push((self.shard_of(id), Key::inode(id).to_vec(), Some(record)));
         }
         changes

@@ -31,12 +31,7 @@ fn change(s: &Store, id: ObjectId, f: impl FnOnce(&mut Inode, &mut Vec<u8>)) {
     let (mut inode, tail) = Inode::decode(&record).unwrap();
     let mut tail = tail.to_vec();
     f(&mut inode, &mut tail);
-    put(
-        s,
-        shard,
-        &Key::inode(id),
-        Some(inode.encode(&tail, &mut Vec::new())),
-    );
+    put(s, shard, &Key::inode(id), Some(&inode.encode(&tail)));
 }
 
 fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
