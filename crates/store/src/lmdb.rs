@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const PAGE: u64 = 4096;
 /// Most read transactions of all processes at the same time.
@@ -362,6 +363,18 @@ impl Snapshot<'_> {
         scan(self.txn, from, each)
     }
 
+    /// As [`Snapshot::scan`], for all records, damaged ones too: `each` also gets whether the
+    /// value is as it was stored.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn scan_all(&self, mut each: impl FnMut(&[u8], &[u8], bool) -> bool) -> Result<()> {
+        scan_sealed(self.txn, b"", |key, stored| match unsealed(key, stored) {
+            Some(value) => each(key, value, true),
+            None => each(key, without_seal(stored), false),
+        })
+    }
+
     /// Moves the view to the state committed last.
     ///
     /// # Errors
@@ -403,12 +416,70 @@ fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
         rc => {
             check(rc)?;
             // SAFETY: filled by LMDB; callers bound the lifetime by the transaction's.
-            Ok(Some(unsafe { bytes(&v) }))
+            let value = unsafe { unsealed(key, bytes(&v)) };
+            value.map(Some).ok_or(Errno::IO)
         }
     }
 }
 
+/// Every value ends in a seal of so many bytes.
+const SEAL: usize = 8;
+
+/// A checksum of key and value. The records are mapped for writing in every process of the
+/// user: should a stray write of a program hit one, it is noticed.
+fn seal(key: &[u8], value: &[u8]) -> u64 {
+    xxh3_64_with_seed(value, xxh3_64(key))
+}
+
+/// The value without its seal; None if that doesn't fit.
+fn unsealed<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, end) = stored.split_last_chunk::<SEAL>()?;
+    (u64::from_le_bytes(*end) == seal(key, value)).then_some(value)
+}
+
+/// The value without its seal, whether that fits or not.
+pub(crate) fn without_seal(stored: &[u8]) -> &[u8] {
+    &stored[..stored.len().saturating_sub(SEAL)]
+}
+
+/// Stores `value` and its seal. What LMDB answers.
+fn put(txn: *mut ffi::MDB_txn, key: &[u8], value: &[u8], flags: u32) -> i32 {
+    let mut k = val(key);
+    let mut v = ffi::MDB_val {
+        mv_size: value.len() + SEAL,
+        mv_data: null_mut(),
+    };
+    // SAFETY: txn is active. With MDB_RESERVE and no error, LMDB leaves the address of
+    // mv_size bytes, which are ours until the next call.
+    unsafe {
+        let rc = ffi::mdb_put(txn, DBI, &mut k, &mut v, flags | ffi::MDB_RESERVE);
+        if rc == 0 {
+            let to: *mut u8 = v.mv_data.cast();
+            std::ptr::copy_nonoverlapping(value.as_ptr(), to, value.len());
+            let seal = seal(key, value).to_le_bytes();
+            std::ptr::copy_nonoverlapping(seal.as_ptr(), to.add(value.len()), SEAL);
+        }
+        rc
+    }
+}
+
 fn scan(
+    txn: *mut ffi::MDB_txn,
+    from: &[u8],
+    mut each: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<()> {
+    let mut damaged = false;
+    scan_sealed(txn, from, |key, stored| match unsealed(key, stored) {
+        Some(value) => each(key, value),
+        None => {
+            damaged = true;
+            false
+        }
+    })?;
+    if damaged { Err(Errno::IO) } else { Ok(()) }
+}
+
+fn scan_sealed(
     txn: *mut ffi::MDB_txn,
     from: &[u8],
     mut each: impl FnMut(&[u8], &[u8]) -> bool,
@@ -462,9 +533,7 @@ impl WriteTxn {
     /// # Errors
     /// ENOSPC if the map is full.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let (mut k, mut v) = (val(key), val(value));
-        // SAFETY: txn is active.
-        check(unsafe { ffi::mdb_put(self.txn, DBI, &mut k, &mut v, 0) })
+        check(put(self.txn, key, value, 0))
     }
 
     /// Sets `key` to `value` unless it is there; false if it is.
@@ -472,9 +541,7 @@ impl WriteTxn {
     /// # Errors
     /// ENOSPC if the map is full.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
-        let (mut k, mut v) = (val(key), val(value));
-        // SAFETY: txn is active.
-        match unsafe { ffi::mdb_put(self.txn, DBI, &mut k, &mut v, ffi::MDB_NOOVERWRITE) } {
+        match put(self.txn, key, value, ffi::MDB_NOOVERWRITE) {
             ffi::MDB_KEYEXIST => Ok(false),
             rc => check(rc).map(|()| true),
         }

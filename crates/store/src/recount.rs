@@ -276,7 +276,7 @@ impl View<'_> {
             first.for_each(|&e| each(ObjectId(id), e));
         }
         for shard in &self.shards {
-            shard.scan(b"", |key, value| {
+            shard.scan_all(|key, value, _| {
                 let map = match parse_key(key) {
                     Some((b'X', id, _)) => ChunkMap::decode(value).map(|m| (id, m)),
                     Some((b'I', id, _)) => match Inode::decode(value) {

@@ -4,6 +4,7 @@ use super::files::Double;
 use super::findings::{Finding, Report};
 use super::tree::{self, Meta};
 use crate::lmdb::Env;
+use crate::lmdb::without_seal;
 use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, decode_journal, tail};
 use crate::shards::Need;
@@ -87,7 +88,7 @@ impl Store {
             let file = std::fs::File::open(env.path()).map_err(|_| Errno::IO)?;
             let mut records = Vec::new();
             tree::walk(&file, meta, &mut |key, value| {
-                records.push((key.to_vec(), value.to_vec()))
+                records.push((key.to_vec(), without_seal(value).to_vec()))
             });
             let new = env.path().with_extension("mended");
             let lock = |p: &Path| PathBuf::from(format!("{}-lock", p.display()));

@@ -46,7 +46,18 @@ impl Store {
         let mut others = Others::new();
         let mut orphans = Vec::new();
         for (shard, snapshot) in view.shards.iter().enumerate() {
-            snapshot.scan(b"", |key, value| {
+            snapshot.scan_all(|key, value, sealed| {
+                if !sealed {
+                    report.add(
+                        "records",
+                        format!(
+                            "shard {shard}: the checksum of {} doesn't fit: something has written over it",
+                            shown(key)
+                        ),
+                        "what can be read of it is kept; look whether it is right",
+                    );
+                    m.changes.push((shard, key.to_vec(), Some(value.to_vec())));
+                }
                 let mut bad = |what: String, remedy: &str| {
                     report.add("records", format!("shard {shard}: {what}"), remedy);
                     m.changes.push((shard, key.to_vec(), None));

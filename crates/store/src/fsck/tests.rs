@@ -578,3 +578,27 @@ fn a_repair_needs_to_be_alone() {
     other.wait().unwrap();
     assert!(f.s.mend().unwrap().findings.iter().all(|x| x.repaired));
 }
+
+#[test]
+fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
+    let f = finds("stray", "something has written over it", |f| {
+        let snapshot = f.s.envs[f.s.shard_of(f.small)].fresh_snapshot().unwrap();
+        let value = snapshot.get(&Key::inode(f.small)).unwrap().unwrap();
+        let (at, len) = (value.as_ptr().cast_mut(), value.len() + 8);
+        for i in 0..len {
+            // SAFETY: what a program does by mistake: the records are mapped for writing.
+            unsafe { *at.add(i) ^= 0x10 };
+            assert_eq!(
+                f.s.stat(f.small).err(),
+                Some(rustix::io::Errno::IO),
+                "byte {i}"
+            );
+            // SAFETY: as above.
+            unsafe { *at.add(i) ^= 0x10 };
+        }
+        assert!(f.s.stat(f.small).is_ok());
+        // SAFETY: as above. The last byte of the content.
+        unsafe { *at.add(len - 9) = b'E' };
+    });
+    assert_eq!(content(&f.s, f.small), b"a small onE");
+}
