@@ -1641,3 +1641,21 @@ def threads_that_start_programs(t):
         for turn in range(3):
             t.check(how, lambda: t.python("p", THREADS_AND_FORKS, how).quiet())
             t.bash("p", "rm -rf /fb/t-*")
+
+
+@case(20)
+def no_room_for_addresses(t):
+    """Under a tight `ulimit -v` the pool is out of reach: what is relative to a working directory
+    in it fails, rather than be done where the kernel believes the process to be."""
+    t.up("p")
+    before = sorted(os.listdir(t.disk))
+    script = """
+        cd %s; cd /fb; echo inside > file
+        ( ulimit -v 150000; cat file; bash -c 'echo wrong > made; mkdir made-too; pwd'; true ) 2>&1
+        cat file; ls
+        ( ulimit -v 150000; bash -c 'cd /; pwd; ls -d .' ) 2> /dev/null
+    """ % t.disk
+    r = t.bash("p", script)
+    r.prints("^cat: file: Transport endpoint is not connected$", "^inside$", "^file$", "^/$", r"^\.$")
+    t.ok(r.out.count("not connected") >= 3 and "\nmade" not in r.out, "not refused: %s" % r.out)
+    t.ok(sorted(os.listdir(t.disk)) == before, "something was written outside the pool")

@@ -89,6 +89,9 @@ impl fmt::Display for PoolError {
                 if *error == Errno::NOSPC {
                     write!(f, "; choose a smaller --media or another place")?;
                 }
+                if *error == Errno::NOMEM {
+                    write!(f, "; a pool takes some GiB of addresses (ulimit -v)")?;
+                }
                 Ok(())
             }
         }

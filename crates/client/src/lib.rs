@@ -163,9 +163,15 @@ impl Pool {
             return Err(PoolError::Absent(name.to_string_lossy().into_owned()));
         }
         let config = PoolConfig::read(dir)?;
-        let damaged = |what: &str, e: Errno| PoolError::Damaged {
-            name: config.name.clone(),
-            why: format!("{what}: {}", error::words(e)),
+        let damaged = |what: &str, e: Errno| match e {
+            // Nothing is wrong with the pool.
+            Errno::NOMEM | Errno::MFILE | Errno::NFILE => {
+                PoolError::io(&format!("can't open {what}"), dir, e)
+            }
+            e => PoolError::Damaged {
+                name: config.name.clone(),
+                why: format!("{what}: {}", error::words(e)),
+            },
         };
         let mut media = Vec::new();
         for (i, spec) in config.media.iter().enumerate() {

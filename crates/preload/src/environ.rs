@@ -1,7 +1,7 @@
 //! The environment of a new program: it always carries the variables that load this
 //! library again, where the pool is, the process's slot, and what the program is.
 
-use crate::paths::plausible;
+use crate::paths::{self, plausible};
 use crate::process::in_vfork_child;
 use crate::runtime::{self, Settings};
 use forebay_media::guard;
@@ -124,9 +124,15 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     };
     env.set(runtime::DIR, settings.dir.to_bytes());
     env.set(runtime::MOUNT, mount);
+    let inside =
+        paths::is_cwd_lost() || runtime::open_fs().is_some_and(|fs| paths::cwd(fs).is_some());
     match slot() {
-        Some(slot) => env.set(runtime::SLOT, slot.to_string().as_bytes()),
-        None => env.remove(runtime::SLOT),
+        None if !inside => env.remove(runtime::SLOT),
+        slot => {
+            let mut text = slot.map_or(String::new(), |s| s.to_string());
+            text.push_str(if inside { runtime::IN_POOL } else { "" });
+            env.set(runtime::SLOT, text.as_bytes());
+        }
     }
     if let Some(program) = program {
         env.set(runtime::PROGRAM, program);

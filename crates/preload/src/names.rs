@@ -501,11 +501,13 @@ fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
 
 fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     fs.store().area()?.cwd.store(dir.0, Release);
+    paths::note_lost_cwd(false);
     paths::note_cwd(true);
     Ok(())
 }
 
 fn leave() {
+    paths::note_lost_cwd(false);
     if let Some(fs) = crate::runtime::open_fs()
         && paths::cwd(fs).is_some()
         && let Ok(area) = fs.store().area()
@@ -517,6 +519,9 @@ fn leave() {
 
 /// getcwd.
 pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
+    if paths::is_cwd_lost() {
+        return errno(Errno::NOTCONN);
+    }
     let Some(fs) = crate::runtime::open_fs() else {
         return PASS;
     };

@@ -29,6 +29,26 @@ pub enum Where {
 const MAX_DETOURS: usize = 8;
 
 static CWD_INSIDE: AtomicBool = AtomicBool::new(false);
+/// The working directory lies in a pool that this process couldn't reach when it started.
+static CWD_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether the working directory is out of reach: relative paths fail, rather than
+/// lead to where the kernel believes the process to be.
+pub fn note_lost_cwd(lost: bool) {
+    CWD_LOST.store(lost, Release);
+}
+
+/// In a forked child for which there was no slot, or none was needed.
+pub fn child_without_slot() {
+    if CWD_INSIDE.load(Acquire) {
+        note_lost_cwd(true);
+    }
+}
+
+/// Whether the working directory is out of reach.
+pub fn is_cwd_lost() -> bool {
+    CWD_LOST.load(Acquire)
+}
 
 /// Notes whether the working directory may lie in the pool (in this process or in a vfork
 /// child of it: the area of the process says it exactly).
@@ -212,6 +232,9 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
         }
         None => Ok(Where::Kernel),
         _ if dirfd == libc::AT_FDCWD => {
+            if is_cwd_lost() {
+                return Err(Errno::NOTCONN);
+            }
             if CWD_INSIDE.load(Acquire)
                 && let Some(fs) = runtime::open_fs()
                 && let Some(cwd) = cwd(fs)

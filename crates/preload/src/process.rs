@@ -217,6 +217,8 @@ fn begin_forked_child() {
         let _ = store.adopt(slot);
         store.end_lending();
         fds::drop_strangers(fs);
+    } else {
+        paths::child_without_slot();
     }
 }
 
@@ -243,23 +245,24 @@ fn end_in_parent(ret: i64, vfork: bool) {
 }
 
 /// Takes over the slot that exec handed on, or that was used so far in this process
-/// (`executed` is false then).
-pub fn resume_after_exec(slot: u32, executed: bool) {
-    let Ok(fs) = runtime::fs() else { return };
+/// (`executed` is false then). False if the pool is out of reach.
+pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
+    let Ok(fs) = runtime::fs() else { return false };
     let store = fs.store();
     if slot as usize >= forebay_store::control::MAX_PROCESSES
         || !slots::is_mine(store.control(), slot)
     {
-        return;
+        // Left in the environment by another process.
+        return true;
     }
     let taken = match executed {
         true => store.resume(slot),
         false => store.adopt(slot),
     };
     if taken.is_err() {
-        return;
+        return false;
     }
-    let Ok(area) = store.area() else { return };
+    let Ok(area) = store.area() else { return false };
     if !executed {
         crate::map::note_mappings();
     }
@@ -272,6 +275,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) {
     }
     fds::drop_strangers(fs);
     paths::note_cwd(area.cwd.load(Acquire) != 0);
+    true
 }
 
 /// Before the process ends: writes open files back at once instead of leaving it to the

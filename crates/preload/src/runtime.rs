@@ -1,6 +1,6 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
-use crate::{dispatch, early, environ, exe, fds, limits, process, signals, static_tls};
+use crate::{dispatch, early, environ, exe, fds, limits, paths, process, signals, static_tls};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
@@ -15,6 +15,8 @@ pub const DIR: &CStr = c"FOREBAY_DIR";
 pub const MOUNT: &CStr = c"FOREBAY_MOUNT";
 /// The process's slot, handed over exec.
 pub const SLOT: &CStr = c"FOREBAY_SLOT";
+/// Behind the slot: the working directory lies in the pool.
+pub const IN_POOL: &str = "/";
 pub const PRELOAD: &CStr = c"LD_PRELOAD";
 pub const AUDIT: &CStr = c"LD_AUDIT";
 /// What the program is, see [`exe`].
@@ -103,7 +105,13 @@ pub fn settings() -> Option<&'static Settings> {
 
 /// The slot that the program before exec had.
 pub fn handed_slot() -> Option<u32> {
-    variable(SLOT)?.to_str().ok()?.parse().ok()
+    let text = variable(SLOT)?.to_str().ok()?;
+    text.strip_suffix(IN_POOL).unwrap_or(text).parse().ok()
+}
+
+/// Whether the program before exec had its working directory in the pool.
+fn was_in_pool() -> bool {
+    variable(SLOT).is_some_and(|s| s.to_bytes().ends_with(IN_POOL.as_bytes()))
 }
 
 /// Reads where the pool is. Some if there is one; in it, the directory for what was found
@@ -158,10 +166,13 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
         ));
         return;
     }
-    if let Some(slot) = early {
-        process::resume_after_exec(slot, false);
-    } else if let Some(slot) = handed_slot() {
-        process::resume_after_exec(slot, true);
+    let resumed = match (early, handed_slot()) {
+        (Some(slot), _) => process::resume_after_exec(slot, false),
+        (None, Some(slot)) => process::resume_after_exec(slot, true),
+        (None, None) => false,
+    };
+    if !resumed && was_in_pool() {
+        paths::note_lost_cwd(true);
     }
 }
 
