@@ -56,10 +56,8 @@ impl PoolConfig {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| PoolError::io("no random numbers", Path::new("getrandom"), e))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let shards = (2 * cores)
-            .next_power_of_two()
-            .clamp(16, 16)
-            .min(MAX_SHARDS);
+        // Processes that change one directory rarely meet in a shard.
+        let shards = (4 * cores).next_power_of_two().clamp(16, MAX_SHARDS);
         let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
         // Address space only; room is reserved as records come.
         let record_bytes = (capacity / 8 / shards as u64).clamp(256 << 20, 8 << 30) as usize;
