@@ -268,7 +268,7 @@ impl Env {
     #[cold]
     fn reserve(&self, reserved: &AtomicU64, need: u64) -> Result<()> {
         let have = reserved.load(Relaxed);
-        let step = (have / 4).clamp(1 << 20, 16 << 20);
+        let step = (have / 4).clamp(256 << 10, 16 << 20);
         let end = (need + step).min(self.map_size as u64);
         if end < need {
             return Err(Errno::NOSPC);
