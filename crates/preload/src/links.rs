@@ -15,6 +15,7 @@ use forebay_store::process::Critical;
 use libc::*;
 use std::cell::Cell;
 use std::ffi::CString;
+use std::mem::MaybeUninit;
 
 /// Most links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
@@ -186,15 +187,54 @@ pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
         return None;
     }
     let _critical = Critical::enter();
-    let (mut base, mut path) = (dirfd, path.to_vec());
+    let mut path = follow_one(dirfd, path, follow)?;
     for _ in 0..MAX_LINKS {
-        path = follow_one(base, &path, follow)?;
-        base = AT_FDCWD;
         if under(settings.mount, &path).is_some() {
             return CString::new(path).ok();
         }
+        path = follow_one(AT_FDCWD, &path, follow)?;
     }
     None
+}
+
+/// A path as C has it, which can be asked for up to some place in it. On the stack: most
+/// paths that aren't found have nothing to do with links.
+struct Text([MaybeUninit<u8>; PATH_MAX]);
+
+impl Text {
+    /// `path` has a place for the zero behind it.
+    fn new(path: &[u8]) -> Text {
+        let mut text = Text([MaybeUninit::uninit(); PATH_MAX]);
+        for (to, from) in text.0.iter_mut().zip(path) {
+            to.write(*from);
+        }
+        text
+    }
+
+    /// The kernel's answer about the first `len` bytes of the path.
+    fn ask(&mut self, len: usize, call: impl FnOnce(i64) -> i64) -> i64 {
+        let at = self.0.as_ptr() as i64;
+        let kept = std::mem::replace(&mut self.0[len], MaybeUninit::new(0));
+        let result = call(at);
+        self.0[len] = kept;
+        result
+    }
+
+    fn exists(&mut self, dirfd: i32, len: usize) -> bool {
+        // SAFETY: a C string.
+        self.ask(len, |path| unsafe {
+            raw(SYS_faccessat, [dirfd.into(), path, F_OK.into(), 0, 0, 0])
+        }) == 0
+    }
+
+    fn is_link(&mut self, dirfd: i32, len: usize) -> bool {
+        let mut byte = 0u8;
+        let to = &raw mut byte as i64;
+        // SAFETY: a C string, and a buffer of one byte.
+        self.ask(len, |path| unsafe {
+            raw(SYS_readlinkat, [dirfd.into(), path, to, 1, 0, 0])
+        }) > 0
+    }
 }
 
 /// The path behind the first link on `path` that leads nowhere: absolute, and without
@@ -203,20 +243,19 @@ fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
     let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
     let last = path[..trimmed].iter().rposition(|&b| b == b'/');
     let follow = follow || trimmed < path.len();
-    let parent_there = last.is_none_or(|cut| cut == 0 || exists(dirfd, &path[..cut]));
-    let (link, target) = if parent_there {
+    let mut text = Text::new(path);
+    let parent_there = last.is_none_or(|cut| cut == 0 || text.exists(dirfd, cut));
+    let link = if parent_there {
         // Only the last component can be it.
-        if !follow {
-            return None;
-        }
-        (trimmed, read_link(dirfd, &path[..trimmed])?)
+        trimmed
     } else {
-        let ends = (1..=last?).filter(|&i| path[i] == b'/' && path[i - 1] != b'/');
-        ends.map(|end| (end, &path[..end]))
-            .find(|(_, head)| !exists(dirfd, head))
-            .and_then(|(end, head)| Some((end, read_link(dirfd, head)?)))?
+        let mut ends = (1..=last?).filter(|&i| path[i] == b'/' && path[i - 1] != b'/');
+        ends.find(|&end| !text.exists(dirfd, end))?
     };
-    let mut full = target;
+    if parent_there && !follow || !text.is_link(dirfd, link) {
+        return None;
+    }
+    let mut full = read_link(dirfd, &path[..link])?;
     full.extend_from_slice(&path[link..]);
     if full.len() >= PATH_MAX {
         return None;
@@ -229,19 +268,8 @@ fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
     Some(normalise(&real_directory(dirfd, dir)?, &full))
 }
 
-fn text(path: &[u8]) -> Option<CString> {
-    CString::new(path).ok()
-}
-
-fn exists(dirfd: i32, path: &[u8]) -> bool {
-    let Some(path) = text(path) else { return false };
-    let args = [dirfd.into(), path.as_ptr() as i64, F_OK.into(), 0, 0, 0];
-    // SAFETY: a C string.
-    unsafe { raw(SYS_faccessat, args) == 0 }
-}
-
 fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
-    let path = text(path)?;
+    let path = CString::new(path).ok()?;
     let mut target = vec![0; PATH_MAX];
     let (at, len) = (target.as_mut_ptr() as i64, target.len() as i64);
     // SAFETY: a C string and a buffer with its length.
@@ -257,7 +285,7 @@ fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
 
 /// The path of a directory of the kernel's, without links.
 fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
-    let path = text(path)?;
+    let path = CString::new(path).ok()?;
     let flags = i64::from(O_PATH | O_DIRECTORY | O_CLOEXEC);
     // SAFETY: a C string; the descriptor is closed again below.
     let fd = unsafe {

@@ -92,6 +92,24 @@ C
 gcc -shared -fPIC -o lib/libtls.so tls.c; gcc -o bin/threads threads.c -Llib -ltls -pthread; cp bin/threads "$OUTER"
 export LD_LIBRARY_PATH=$WORK/lib; bin/threads a b; "$OUTER/threads" c; GLIBC_TUNABLES=glibc.malloc.check=0 bin/threads; GLIBC_TUNABLES= "$OUTER/threads"; bash -c 'exec -a other bin/threads | sed "s/1,/one,/"'
 unset LD_LIBRARY_PATH
+section small stacks
+cat > small.c <<'C'
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int value(void);
+static void *run(void *p) { int fd; munmap(mmap(0, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 8192); free(malloc(100)); fd = open(p, O_RDONLY); return fd >= 0 && !close(fd) && access("none", F_OK) < 0 ? p : 0; }
+int main(int argc, char **argv) {
+  pthread_t t[40]; pthread_attr_t a; int i, good = 0; void *r; pthread_attr_init(&a); pthread_attr_setstacksize(&a, 65536);
+  for (i = 0; i < 40; i++) if (pthread_create(t + i, &a, run, argv[argc - 1])) return 1;
+  for (i = 0; i < 40; i++) { pthread_join(t[i], &r); good += r == argv[argc - 1]; }
+  printf("%d threads, %d\n", good, value()); return 0;
+}
+C
+gcc -o small small.c -Llib -lv -Wl,-rpath-link,deps '-Wl,-rpath,$ORIGIN/lib' -pthread; ./small lib.c; cp small "$OUTER"; LD_LIBRARY_PATH=$WORK/lib "$OUTER/small" lib.c
 section gone while it runs
 cat > stay.c <<'C'
 #include <stdio.h>
