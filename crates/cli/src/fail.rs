@@ -68,7 +68,8 @@ impl From<PoolError> for Fail {
             PoolError::Absent(_)
             | PoolError::Foreign(_)
             | PoolError::Damaged { .. }
-            | PoolError::Lost(_) => code::NO_POOL,
+            | PoolError::Lost(_)
+            | PoolError::NoCheckpoint(_) => code::NO_POOL,
         };
         Fail::new(code, e)
     }

@@ -85,9 +85,21 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
 fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     if let Some(from) = from {
         let dir = find_medium(name, from)?;
-        let pool = forebay_client::reopen(&dir)?;
+        let (pool, found) = forebay_client::reopen(&dir)?;
         keeper::start(&absolute_dir(&pool))?;
-        return Ok((pool, format!("reopened from {}", dir.display())));
+        let mut note = format!(
+            "reopened from {} ({} record(s), {} later commit(s))",
+            dir.display(),
+            found.records,
+            found.commits
+        );
+        if found.unused > 0 {
+            note += &format!(
+                "; the last {} byte(s) of its journal were never completed",
+                found.unused
+            );
+        }
+        return Ok((pool, note));
     }
     match Pool::state(name) {
         PoolState::Absent => {

@@ -214,8 +214,8 @@ fn files_outlive_everything_else() {
     std::fs::create_dir(p.at("ssd")).unwrap();
     p.up(&format!("files:{}:256M", p.text("ssd")));
     p.forebay(&["stage", "in", "tree", "/tree"]).expect(0);
-    p.kill_keeper();
-    // As a reboot does.
+    // As a reboot does: what wasn't synced is saved when the keeper is told to end.
+    p.end_keeper(libc::SIGTERM);
     std::fs::remove_dir_all(p.home.join("default")).unwrap();
     p.forebay(&["up", "--reopen"]).expect(3).says(&["--from"]);
     p.forebay(&["up", "--reopen", "--from", &p.text("tree")])
@@ -225,6 +225,28 @@ fn files_outlive_everything_else() {
         .expect(0);
     p.forebay(&["stage", "out", "/tree", "back"]).expect(0);
     assert_eq!(manifest(&p.at("tree")), manifest(&p.at("back")));
+    p.end_keeper(libc::SIGTERM);
+    std::fs::remove_dir_all(p.home.join("default")).unwrap();
+    let medium = std::fs::read_dir(p.at("ssd")).unwrap().next().unwrap();
+    let checkpoint = medium.unwrap().path().join("checkpoint");
+    let whole = std::fs::read(&checkpoint).unwrap();
+    for (at, what) in [
+        (whole.len() / 2, "in the middle"),
+        (whole.len() - 1, "at the end"),
+    ] {
+        let mut bad = whole.clone();
+        bad[at] ^= 1;
+        std::fs::write(&checkpoint, bad).unwrap();
+        p.forebay(&["up", "--reopen", "--from", &p.text("ssd")])
+            .expect(3)
+            .says(&["checkpoint", "damaged", "nothing there was changed"]);
+        assert!(!p.home.join("default").exists(), "{what}");
+    }
+    std::fs::write(&checkpoint, whole).unwrap();
+    p.forebay(&["up", "--reopen", "--from", &p.text("ssd")])
+        .expect(0);
+    p.forebay(&["stage", "out", "/tree", "again"]).expect(0);
+    assert_eq!(manifest(&p.at("tree")), manifest(&p.at("again")));
     p.forebay(&["down"]).expect(0);
     assert_eq!(std::fs::read_dir(p.at("ssd")).unwrap().count(), 0);
 }

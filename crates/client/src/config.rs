@@ -2,7 +2,7 @@
 
 use crate::PoolError;
 use forebay_controls::Controls;
-use forebay_media::{MediumKind, MediumSpec};
+use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -91,21 +91,52 @@ impl PoolConfig {
         }
     }
 
-    /// Where the records lie: in memory if any medium does, since they couldn't outlive it.
+    /// Where the map of medium `i` lies.
+    pub fn map_path(&self, dir: &Path, i: usize) -> PathBuf {
+        dir.join(format!("map-{i}"))
+    }
+
+    /// Where the records lie.
     pub fn records_dir(&self, dir: &Path) -> PathBuf {
-        match self.media.iter().any(|m| m.kind == MediumKind::Memory) {
-            true => dir.join("records"),
-            false => self.medium_dir(dir, 0).join("records"),
-        }
+        dir.join("records")
+    }
+
+    /// Where checkpoint and journal lie, if the pool has any: if no medium is memory, whose
+    /// loss the records couldn't outlive.
+    pub fn journal_dir(&self, dir: &Path) -> Option<PathBuf> {
+        let memory = self.media.iter().any(|m| m.kind == MediumKind::Memory);
+        (!memory).then(|| self.medium_dir(dir, 0))
+    }
+
+    /// Bytes of the journal after which a checkpoint is due.
+    pub(crate) fn journal_bound(&self) -> u64 {
+        let capacity: u64 = self.media.iter().map(|m| m.capacity).sum();
+        (capacity / 16).clamp(4 << 20, 64 << 20)
+    }
+
+    /// Opens all media of a pool in `dir`.
+    pub(crate) fn open_media(&self, dir: &Path) -> Result<Vec<Medium>, PoolError> {
+        let open = |(i, spec): (usize, &MediumSpec)| {
+            let (at, map) = (self.medium_dir(dir, i), self.map_path(dir, i));
+            Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| {
+                PoolError::Damaged {
+                    name: self.name.clone(),
+                    why: format!("medium {spec}: {}", crate::error::words(e)),
+                }
+            })
+        };
+        self.media.iter().enumerate().map(open).collect()
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<(), PoolError> {
         let path = dir.join("pool.json");
         let text = serde_json::to_string_pretty(self).expect("a config is plain data");
         let part = dir.join("pool.json.part");
-        std::fs::write(&part, text + "\n")
-            .and_then(|()| std::fs::rename(&part, &path))
-            .map_err(|e| PoolError::io("can't write", &path, errno(&e)))
+        let failed = |e| PoolError::io("can't write", &path, e);
+        std::fs::write(&part, text + "\n").map_err(|e| failed(errno(&e)))?;
+        crate::sync_path(&part).map_err(failed)?;
+        rustix::fs::rename(&part, &path).map_err(failed)?;
+        crate::sync_path(dir).map_err(failed)
     }
 
     pub(crate) fn read(dir: &Path) -> Result<PoolConfig, PoolError> {

@@ -19,6 +19,8 @@ pub enum PoolError {
         name: String,
         why: String,
     },
+    /// What its records could be loaded from is missing or damaged.
+    NoCheckpoint(PathBuf),
     /// Its data was in memory and has gone.
     Lost(String),
     Io {
@@ -74,6 +76,11 @@ impl fmt::Display for PoolError {
             PoolError::Damaged { name, why } => write!(
                 f,
                 "the pool '{name}' can't be used ({why}); remove it with: forebay down --force --pool {name}"
+            ),
+            PoolError::NoCheckpoint(dir) => write!(
+                f,
+                "the checkpoint in {} is missing or damaged; nothing there was changed",
+                dir.display()
             ),
             PoolError::Lost(name) => write!(
                 f,

@@ -3,7 +3,7 @@
 //! are never touched here.
 
 use crate::{Pool, PoolConfig, PoolError, PoolState, end_keeper, home};
-use forebay_media::{Medium, MediumSpec};
+use forebay_media::Medium;
 use forebay_store::{Finding, Store};
 use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
@@ -28,24 +28,24 @@ pub fn mend_files(name: &str) -> Result<Vec<Finding>, PoolError> {
     let config = PoolConfig::read(&dir)?;
     for (i, spec) in config.media.iter().enumerate() {
         let medium = config.medium_dir(&dir, i);
-        if Medium::open(i, spec.kind.clone(), &medium, spec.capacity).is_ok() {
+        let map = config.map_path(&dir, i);
+        if Medium::open(i, spec.kind.clone(), &medium, &map, spec.capacity).is_ok() {
             continue;
         }
-        alone(name, &dir, &medium.join("map"))?;
-        mend_map(spec, &medium)?;
+        alone(name, &dir, &map)?;
+        let tracks = config.journal_dir(&dir).is_some();
+        Medium::recreate_map(&medium, &map, spec.capacity, tracks)
+            .map_err(|e| PoolError::io("can't make the map anew of the medium in", &medium, e))?;
         findings.push(Finding {
             part: "space",
-            what: format!(
-                "medium {i}: its map {} can't be used",
-                medium.join("map").display()
-            ),
+            what: format!("medium {i}: its map {} can't be used", map.display()),
             remedy: "it was made anew; all pages of files count as written".into(),
             repaired: true,
         });
     }
     let control = dir.join("control");
     let records = config.records_dir(&dir);
-    if Store::open(&control, &records, config.record_bytes, Vec::new()).is_err() {
+    if Store::open(&control, &records, config.record_bytes, Vec::new(), None).is_err() {
         alone(name, &dir, &control)?;
         let failed = |e| PoolError::io("can't make", &control, e);
         match rustix::fs::unlink(&control) {
@@ -62,11 +62,6 @@ pub fn mend_files(name: &str) -> Result<Vec<Finding>, PoolError> {
         });
     }
     Ok(findings)
-}
-
-fn mend_map(spec: &MediumSpec, medium: &Path) -> Result<(), PoolError> {
-    Medium::recreate_map(medium, spec.capacity)
-        .map_err(|e| PoolError::io("can't make the map anew of the medium in", medium, e))
 }
 
 /// Fails if a program has `file` mapped. Ends the keeper first.

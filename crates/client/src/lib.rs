@@ -5,11 +5,13 @@
 //! ```text
 //! HOME/NAME/pool.json     what it is made of ([`PoolConfig`])
 //! HOME/NAME/control       control region of the node store
-//! HOME/NAME/records/      records, unless all media are `files`
-//! HOME/NAME/medium-0/     segment and map of a memory medium
+//! HOME/NAME/records/      records
+//! HOME/NAME/map-0         map of medium 0
+//! HOME/NAME/medium-0/     segment of a memory medium
+//! HOME/NAME/journal       the latest part of the journal, if all media are `files`
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
-//! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, map, a copy of pool.json, and
-//!                         the records if no medium is memory
+//! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
+//!                         medium is memory, in the first one checkpoint and journal
 //! ```
 //! A process uses a pool by opening these files; there is no server. The keeper
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
@@ -26,7 +28,8 @@ pub use files::mend_files;
 pub use keeper::run_keeper;
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
-use forebay_store::Store;
+use forebay_store::{Journal, Loaded, Store};
+use rustix::fd::AsFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -111,18 +114,30 @@ impl Pool {
     }
 
     fn fill(config: &PoolConfig, dir: &Path) -> Result<Pool, PoolError> {
+        let journal_dir = config.journal_dir(dir);
+        let tracks = journal_dir.is_some();
         for (i, spec) in config.media.iter().enumerate() {
             let medium = config.medium_dir(dir, i);
             let failed = |e| PoolError::medium(spec, &medium, e);
             make_private_dir(&medium, false)?;
-            Medium::create(&medium, spec.capacity).map_err(failed)?;
-            if spec.kind != MediumKind::Memory {
+            let map = config.map_path(dir, i);
+            Medium::create(&medium, &map, spec.capacity, tracks).map_err(failed)?;
+            if let MediumKind::Files(base) = &spec.kind {
                 config.write(&medium)?;
                 link_medium(dir, i, &medium)?;
+                sync_path(base).map_err(failed)?;
             }
         }
         let records = config.records_dir(dir);
         make_private_dir(&records, false)?;
+        let journal = match &journal_dir {
+            Some(at) => {
+                let failed = |e| PoolError::io("can't make the journal", at, e);
+                let journal = make_journal(dir, at).map_err(failed)?;
+                Some((journal, config.open_media(dir)?, config.journal_bound()))
+            }
+            None => None,
+        };
         let owner = (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
@@ -130,9 +145,9 @@ impl Pool {
         Store::create(
             &dir.join("control"),
             &records,
-            config.shards,
-            config.record_bytes,
+            (config.shards, config.record_bytes),
             (0o755, owner.0, owner.1),
+            journal,
         )
         .map_err(|e| PoolError::io("can't make the records", &records, e))?;
         // Last: a directory without it is a pool that was never finished.
@@ -173,16 +188,13 @@ impl Pool {
                 why: format!("{what}: {}", error::words(e)),
             },
         };
-        let mut media = Vec::new();
-        for (i, spec) in config.media.iter().enumerate() {
-            let medium = Medium::open(
-                i,
-                spec.kind.clone(),
-                &config.medium_dir(dir, i),
-                spec.capacity,
-            );
-            media.push(medium.map_err(|e| damaged(&format!("medium {spec}"), e))?);
-        }
+        let media = config.open_media(dir)?;
+        let journal = match config.journal_dir(dir) {
+            Some(at) => Some(
+                Journal::open(&dir.join("journal"), &at).map_err(|e| damaged("the journal", e))?,
+            ),
+            None => None,
+        };
         let records = config.records_dir(dir);
         for shard in 0..config.shards {
             // LMDB would make an empty one in place of one that is gone.
@@ -190,8 +202,10 @@ impl Pool {
                 return Err(damaged("the records", Errno::NOENT));
             }
         }
-        let store = Store::open(&dir.join("control"), &records, config.record_bytes, media)
+        let control = dir.join("control");
+        let store = Store::open(&control, &records, config.record_bytes, media, journal)
             .map_err(|e| damaged("the control region", e))?;
+        store.set_journal_bound(config.journal_bound());
         Ok(Pool {
             config,
             dir: dir.to_owned(),
@@ -322,11 +336,12 @@ impl Pool {
 }
 
 /// Makes a pool usable again whose media are all `files`, after shared memory was lost
-/// (a reboot): `medium` is the pool's directory in one of them.
+/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them.
+/// Also what was found there.
 ///
 /// # Errors
 /// If it isn't one, has media in memory, or a pool of its name exists.
-pub fn reopen(medium: &Path) -> Result<Pool, PoolError> {
+pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     let config = PoolConfig::read(medium)?;
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
@@ -339,23 +354,59 @@ pub fn reopen(medium: &Path) -> Result<Pool, PoolError> {
     make_private_dir(&home(), true)?;
     make_private_dir(&dir, false)?;
     let made = (|| {
-        Store::create_control(&dir.join("control"), config.shards)
-            .map_err(|e| PoolError::io("can't make", &dir.join("control"), e))?;
-        for i in 0..config.media.len() {
+        let failed = |e| PoolError::io("can't prepare", &dir, e);
+        Store::create_control(&dir.join("control"), config.shards).map_err(failed)?;
+        for (i, spec) in config.media.iter().enumerate() {
+            Medium::create_map(&config.map_path(&dir, i), spec.capacity, true).map_err(failed)?;
             link_medium(&dir, i, &config.medium_dir(&dir, i))?;
         }
+        let records = config.records_dir(&dir);
+        make_private_dir(&records, false)?;
+        let at = config.medium_dir(&dir, 0);
+        let journal = make_journal(&dir, &at).map_err(failed)?;
+        let media = config.open_media(&dir)?;
+        let control = dir.join("control");
+        let store = Store::open(
+            &control,
+            &records,
+            config.record_bytes,
+            media,
+            Some(journal),
+        )
+        .map_err(failed)?;
+        store.set_journal_bound(config.journal_bound());
+        let loaded = store.reload().map_err(|e| match e {
+            Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
+            e => PoolError::io("can't load the records", &at, e),
+        })?;
         config.write(&dir)?;
-        let pool = Pool::open_dir(&dir)?;
-        let failed = |e| PoolError::io("can't read the records", &config.records_dir(&dir), e);
-        pool.store.settle().map_err(failed)?;
-        pool.store.rebuild_free_space().map_err(failed)?;
-        Ok(pool)
+        Ok((
+            Pool {
+                config,
+                dir: dir.clone(),
+                store,
+            },
+            loaded,
+        ))
     })();
     if made.is_err() {
         // Only what was made here: the medium stays as it was.
         let _ = std::fs::remove_dir_all(&dir);
     }
     made
+}
+
+/// The ring of a journal in the pool's directory, and the journal whose files are in `at`.
+fn make_journal(dir: &Path, at: &Path) -> Result<Journal, Errno> {
+    let ring = dir.join("journal");
+    Journal::create_ring(&ring)?;
+    Journal::open(&ring, at)
+}
+
+/// Writes a file, or the names in a directory, to stable storage.
+pub(crate) fn sync_path(path: &Path) -> Result<(), Errno> {
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    forebay_media::sync_all(fd.as_fd())
 }
 
 /// Links a pool's directory to that of a `files` medium, so that it is found even if
@@ -423,7 +474,8 @@ fn keeper_pid(dir: &Path) -> Option<u32> {
 /// Ends the keeper of the pool in `dir`, if it has one.
 pub fn end_keeper(dir: &Path) {
     use rustix::process::{Pid, Signal, kill_process};
-    for (signal, turns) in [(Signal::TERM, 100), (Signal::KILL, 200)] {
+    // Not TERM: it would first save what is about to be removed.
+    for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {
             let Some(pid) = keeper_pid(dir) else { return };
             if turn == 0

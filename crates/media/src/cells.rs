@@ -6,12 +6,14 @@
 //! summary bitmaps over the cells (`full`, `busy`) make the search short; they are hints,
 //! and before the medium is called full, every cell is looked at.
 //!
-//! Map file: one page of [`Header`], the summaries, then 64 bytes per cell.
+//! Map file: one page of [`Header`], the summaries, then 64 bytes per cell. For a pool that
+//! survives a loss of power, what that takes follows: see [`crate::pending`].
 
+use crate::pending::Pending;
 use crate::{Extent, PAGE, Region};
 use std::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 /// Pages of a cell; the longest extent.
@@ -26,12 +28,13 @@ struct Header {
     used_pages: AtomicU64,
     /// Cells from 0 on for which the file system has reserved room.
     reserved: AtomicU64,
+    limbo_pages: AtomicU64,
 }
 
 #[repr(C, align(64))]
-struct Cell {
-    used: [AtomicU64; 4],
-    init: [AtomicU64; 4],
+pub(crate) struct Cell {
+    pub(crate) used: [AtomicU64; 4],
+    pub(crate) init: [AtomicU64; 4],
 }
 
 /// The map of one medium.
@@ -39,13 +42,20 @@ pub struct Cells {
     region: Region,
     medium: u8,
     cells: usize,
+    /// Whether it is known which pages are durable.
+    tracks: bool,
     /// This process's cell for small extents.
     hint: AtomicUsize,
 }
 
 impl Cells {
-    /// Bytes of a map for `cells` cells.
-    pub fn map_len(cells: usize) -> usize {
+    /// Bytes of a map for `cells` cells; `tracks`: with what tells durable pages.
+    pub fn map_len(cells: usize, tracks: bool) -> usize {
+        let pending = Cells::summary_len(cells) + cells * size_of::<Pending>();
+        Cells::pending_at(cells) + if tracks { pending } else { 0 }
+    }
+
+    fn pending_at(cells: usize) -> usize {
         PAGE + 2 * Cells::summary_len(cells) + cells * size_of::<Cell>()
     }
 
@@ -73,10 +83,12 @@ impl Cells {
         }
         // Processes start at different cells, so that they don't meet in one cache line.
         let hint = AtomicUsize::new(usize::MAX);
+        let tracks = region.len() >= Cells::map_len(cells, true);
         Ok(Cells {
             region,
             medium,
             cells,
+            tracks,
             hint,
         })
     }
@@ -86,7 +98,7 @@ impl Cells {
         unsafe { self.region.at(0) }
     }
 
-    fn cell(&self, i: usize) -> &Cell {
+    pub(crate) fn cell(&self, i: usize) -> &Cell {
         let offset = PAGE + 2 * Cells::summary_len(self.cells) + i * size_of::<Cell>();
         // SAFETY: atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(offset) }
@@ -103,6 +115,35 @@ impl Cells {
             self.region
                 .at(PAGE + Cells::summary_len(self.cells) + word * 8)
         }
+    }
+
+    /// Whether it is known which pages are durable.
+    pub fn tracks(&self) -> bool {
+        self.tracks
+    }
+
+    pub(crate) fn pending(&self, i: usize) -> &Pending {
+        let at = Cells::pending_at(self.cells) + Cells::summary_len(self.cells);
+        // SAFETY: atomics; `at` checks bounds and alignment.
+        unsafe { self.region.at(at + i * size_of::<Pending>()) }
+    }
+
+    pub(crate) fn limbo_summary(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: atomics; `at` checks bounds and alignment.
+        unsafe { self.region.at(Cells::pending_at(self.cells) + word * 8) }
+    }
+
+    pub(crate) fn limbo_pages(&self) -> &AtomicU64 {
+        &self.header().limbo_pages
+    }
+
+    pub(crate) fn medium(&self) -> u8 {
+        self.medium
+    }
+
+    /// Cells with pages in use.
+    pub(crate) fn busy_cells(&self) -> impl Iterator<Item = usize> {
+        (0..self.cells).filter(|i| self.busy(i / 64).load(Acquire) >> (i % 64) & 1 == 1)
     }
 
     /// Number of cells.
@@ -215,6 +256,9 @@ impl Cells {
         }
         for (word, mask) in masks(first, want) {
             cell.init[word].fetch_and(!mask, Relaxed);
+            if self.tracks {
+                self.pending(i).fresh[word].fetch_and(!mask, SeqCst);
+            }
         }
         self.header().used_pages.fetch_add(want as u64, Relaxed);
         Some(Extent::new(
@@ -224,17 +268,28 @@ impl Cells {
         ))
     }
 
-    /// Gives the pages back.
+    /// Gives the pages back. Durable ones can't be used again at once: [`crate::pending`].
     pub fn free(&self, e: Extent) {
         let i = e.start() as usize / CELL_PAGES;
         let cell = self.cell(i);
         let mut freed = 0;
         for (word, mask) in masks(e.start() as usize % CELL_PAGES, e.pages()) {
-            let old = cell.used[word].fetch_and(!mask, AcqRel);
+            let now = if self.tracks {
+                self.to_limbo(i, word, mask)
+            } else {
+                mask
+            };
+            let old = cell.used[word].fetch_and(!now, AcqRel);
             freed += u64::from((old & mask).count_ones());
         }
         debug_assert_eq!(freed, e.pages() as u64, "{e:?} was not in use");
         self.header().used_pages.fetch_sub(freed, Relaxed);
+        self.note_freed(i);
+    }
+
+    /// Corrects the summaries after pages of the cell have become free.
+    pub(crate) fn note_freed(&self, i: usize) {
+        let cell = self.cell(i);
         let bit = 1u64 << (i % 64);
         if self.full(i / 64).load(Relaxed) & bit != 0 {
             self.full(i / 64).fetch_and(!bit, AcqRel);
@@ -292,7 +347,11 @@ impl Cells {
             if new.iter().any(|&w| w != 0) {
                 self.busy(i / 64).fetch_or(1 << (i % 64), Relaxed);
             }
+            if self.tracks {
+                self.rebuild_pending(i, new);
+            }
         }
+        self.limbo_pages().store(0, Relaxed);
         self.header().used_pages.store(total, Relaxed);
         differed
     }
@@ -304,7 +363,7 @@ impl Cells {
         for i in 0..self.cells {
             let used = self.cell(i).used.iter().map(|w| w.load(Acquire));
             let pages: u32 = used.map(u64::count_ones).sum();
-            total += u64::from(pages);
+            total += u64::from(self.used_in(i).map(u64::count_ones).iter().sum::<u32>());
             let bit = 1 << (i % 64);
             if pages == 0 {
                 self.busy(i / 64).fetch_and(!bit, Relaxed);
@@ -318,6 +377,7 @@ impl Cells {
         if self.used_pages() != total {
             self.header().used_pages.store(total, Relaxed);
         }
+        self.recount_limbo();
     }
 
     /// Cells that are marked as full but have free pages.
@@ -341,17 +401,15 @@ impl Cells {
         (0..self.cells).rev().find(used).map_or(0, |i| i + 1)
     }
 
-    /// The in-use bits, 4 words per cell.
+    /// The in-use bits, 4 words per cell; without the pages in limbo.
     pub fn used_bits(&self) -> Vec<u64> {
-        (0..self.cells)
-            .flat_map(|i| {
-                self.cell(i)
-                    .used
-                    .iter()
-                    .map(|w| w.load(Acquire))
-                    .collect::<Vec<_>>()
-            })
-            .collect()
+        (0..self.cells).flat_map(|i| self.used_in(i)).collect()
+    }
+
+    fn used_in(&self, i: usize) -> [u64; 4] {
+        // Limbo first: its end makes the page free.
+        let limbo = self.limbo_in(i);
+        std::array::from_fn(|w| self.cell(i).used[w].load(Acquire) & !limbo[w])
     }
 }
 
@@ -437,7 +495,7 @@ mod tests {
             std::process::id(),
             SERIAL.fetch_add(1, Relaxed)
         ));
-        let region = Region::create(&path, Cells::map_len(n), true).unwrap();
+        let region = Region::create(&path, Cells::map_len(n, false), true).unwrap();
         Cells::format(&region, n);
         let c = Cells::open(region, 0, n).unwrap();
         c.set_reserved(n);

@@ -2,8 +2,8 @@
 //!
 //! A *medium* is a large *segment* (one file: in shared memory for `memory`, on any file
 //! system for `files`) of 1 MiB *cells*, from which *extents* (runs of 4 KiB pages inside
-//! one cell) are cut. Beside the segment lies its *map*: two bits per page, "in use" and
-//! "initialised", shared by all processes and changed with atomic operations only, so
+//! one cell) are cut. Its *map*, two bits per page, "in use" and "initialised", always lies
+//! in memory, shared by all processes and changed with atomic operations only, so
 //! that no process ever waits for another, and one that is killed leaves at worst pages
 //! that nobody uses (found again by a sweep over the records).
 //!
@@ -17,16 +17,20 @@ mod extent;
 mod fd;
 pub mod guard;
 mod medium;
+mod pending;
 mod region;
 mod spec;
+mod sync;
 mod touched;
 
 pub use cells::CELL_PAGES;
 pub use extent::Extent;
 pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, with_room};
 pub use medium::{Medium, Usage};
+pub use pending::{Changes, Lacking};
 pub use region::Region;
 pub use spec::{MediumKind, MediumSpec, format_size, parse_size};
+pub use sync::{Observer, observe_syncs, sync_all, sync_data};
 
 /// Size of a page, the unit of allocation, in bytes.
 pub const PAGE: usize = 4096;

@@ -4,7 +4,7 @@ use crate::cells::{CELL_PAGES, Cells};
 use crate::region::{Region, open_rw};
 use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
-use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -45,19 +45,30 @@ pub struct Medium {
 }
 
 impl Medium {
-    /// Creates segment and map in `dir`.
+    /// Creates the segment in `dir`, and the map.
     ///
     /// # Errors
     /// EEXIST if there is one already; ENOSPC if not even the map finds room.
-    pub fn create(dir: &Path, capacity: u64) -> Result<()> {
-        let cells = (capacity / CELL as u64) as usize;
+    pub fn create(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let segment = rustix::fs::open(
             dir.join("segment"),
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
             Mode::from_raw_mode(0o600),
         )?;
-        rustix::fs::ftruncate(&segment, cells as u64 * CELL as u64)?;
-        let map = Region::create(&dir.join("map"), Cells::map_len(cells), true)?;
+        rustix::fs::ftruncate(&segment, capacity / CELL as u64 * CELL as u64)?;
+        if tracks {
+            crate::sync_all(segment.as_fd())?;
+        }
+        Medium::create_map(map, capacity, tracks)
+    }
+
+    /// Creates only the map, with all pages free. `tracks`: it tells which are durable.
+    ///
+    /// # Errors
+    /// As for create.
+    pub fn create_map(map: &Path, capacity: u64, tracks: bool) -> Result<()> {
+        let cells = (capacity / CELL as u64) as usize;
+        let map = Region::create(map, Cells::map_len(cells, tracks), true)?;
         Cells::format(&map, cells);
         Ok(())
     }
@@ -67,30 +78,36 @@ impl Medium {
     ///
     /// # Errors
     /// What creating says.
-    pub fn recreate_map(dir: &Path, capacity: u64) -> Result<()> {
+    pub fn recreate_map(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let cells = (capacity / CELL as u64) as usize;
         if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells * CELL {
             return Err(Errno::NODATA);
         }
-        let (map, new) = (dir.join("map"), dir.join("map.new"));
+        let new = map.with_extension("new");
         let _ = rustix::fs::unlink(&new);
-        let region = Region::create(&new, Cells::map_len(cells), true)?;
+        let region = Region::create(&new, Cells::map_len(cells, tracks), true)?;
         Cells::format(&region, cells);
         let cells = Cells::open(region, 0, cells).map_err(|_| Errno::INVAL)?;
         for cell in 0..cells.count() {
             cells.set_init((cell * CELL_PAGES) as u64, CELL_PAGES, true);
         }
-        rustix::fs::rename(&new, &map)
+        rustix::fs::rename(&new, map)
     }
 
-    /// Opens medium number `index` in `dir`.
+    /// Opens medium number `index`, whose segment is in `dir`.
     ///
     /// # Errors
     /// What open and mmap say; ENODATA or EINVAL if the files aren't a medium of this
     /// capacity.
-    pub fn open(index: usize, kind: MediumKind, dir: &Path, capacity: u64) -> Result<Medium> {
+    pub fn open(
+        index: usize,
+        kind: MediumKind,
+        dir: &Path,
+        map: &Path,
+        capacity: u64,
+    ) -> Result<Medium> {
         let cells = (capacity / CELL as u64) as usize;
-        let map = Region::open(&dir.join("map"), Cells::map_len(cells))?;
+        let map = Region::open(map, Cells::map_len(cells, false))?;
         let cells = Cells::open(map, index as u8, cells).map_err(|_| Errno::INVAL)?;
         if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells.count() * CELL {
             return Err(Errno::NODATA);
@@ -390,18 +407,14 @@ impl Medium {
         self.cells.is_init(e.start() + page as u64)
     }
 
-    /// Makes the extent's bytes durable as far as the medium can: nothing on `memory`.
+    /// Makes all bytes written so far durable as far as the medium can: nothing on `memory`.
     ///
     /// # Errors
     /// EIO and the like.
     pub fn sync(&self) -> Result<()> {
         match self.kind {
             MediumKind::Memory => Ok(()),
-            MediumKind::Files(_) => {
-                rustix::fs::fdatasync(self.file()?)?;
-                // The map too: what isn't known to be initialised reads as zero.
-                rustix::fs::fdatasync(open_rw(&self.segment.with_file_name("map"))?)
-            }
+            MediumKind::Files(_) => crate::sync_data(self.file()?),
         }
     }
 
@@ -524,8 +537,9 @@ mod tests {
             ));
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir_all(&dir).unwrap();
-            Medium::create(&dir, 3 << 20).unwrap();
-            f(&Medium::open(0, kind, &dir, 3 << 20).unwrap());
+            let map = dir.join("map");
+            Medium::create(&dir, &map, 3 << 20, false).unwrap();
+            f(&Medium::open(0, kind, &dir, &map, 3 << 20).unwrap());
             std::fs::remove_dir_all(&dir).unwrap();
         }
     }

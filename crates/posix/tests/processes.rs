@@ -2,9 +2,12 @@
 //!
 //! The workers are this test binary, started again with the role in the environment.
 
+#[path = "support/left.rs"]
+mod left;
 mod support;
 
 use forebay_posix::{Errno, Fail, Fs, ObjectId, RenameMode};
+use left::{Left, medium_dir, tree};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
@@ -361,7 +364,7 @@ fn storm(fs: &Fs, number: u64, seed: u64) {
     while Instant::now() < end && fs.stat(b"/stop", false).is_err() {
         let (a, b) = (name(&mut r), name(&mut r));
         let start = Instant::now();
-        let result = match r.below(15) {
+        let result = match r.below(16) {
             0..=2 => fs.open(&a, O_CREAT | O_WRONLY, 0o600).and_then(|f| {
                 let len = [5, 900, 1500, 40_000, 1_200_000][r.below(5)];
                 f.write_at(&vec![r.next() as u8 | 1; len], r.below(3000) as u64)?;
@@ -379,6 +382,7 @@ fn storm(fs: &Fs, number: u64, seed: u64) {
             7 => fs.link(&a, &b),
             8 | 9 => fs.unlink(&a),
             12 => through_the_table(fs, &a),
+            15 => fs.open(&a, O_RDWR, 0).and_then(|f| f.sync()),
             13 => fs.set_xattr(&a, b"user.x", &[7; 3000][..r.below(3000)], true),
             14 => {
                 let root = ObjectId::ROOT;
@@ -408,9 +412,11 @@ fn storm(fs: &Fs, number: u64, seed: u64) {
 }
 
 /// Kills workers at random instants while others go on; then everything must fit.
-fn kill_storm(name: &str, seed: u64, seconds: u64) {
+fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     static KILLS: AtomicU64 = AtomicU64::new(0);
-    let pool = TestPool::new(name);
+    let pool = TestPool::with(name, &[media]);
+    // Checkpoints come often, where there are any.
+    pool.store().change_journal_bound(300 << 10);
     for d in 0..3 {
         pool.mkdir(format!("/s{d}").as_bytes(), 0o755).unwrap();
     }
@@ -463,6 +469,9 @@ fn kill_storm(name: &str, seed: u64, seconds: u64) {
     eprintln!(
         "{next} workers, {released} of them dead and released, {in_sections} of these in the middle of something, longest wait {longest} ms"
     );
+    if media.starts_with("files") {
+        records_and_journal_agree(&pool, name);
+    }
     // Some die before they have attached.
     assert!(
         released as u64 > next / 2,
@@ -500,10 +509,38 @@ fn kill_storm(name: &str, seed: u64, seconds: u64) {
     pool.assert_whole();
 }
 
+/// What would be loaded after a loss of power is what is there.
+fn records_and_journal_agree(pool: &TestPool, name: &str) {
+    pool.store().sync_all().unwrap();
+    let dir = medium_dir(pool.pool());
+    let base = dir.parent().unwrap();
+    let copy = format!("{name}c");
+    let file = dir.file_name().unwrap().to_str().unwrap();
+    let to = base.join(file.replace(name, &copy));
+    let copied = std::process::Command::new("cp")
+        .args(["-r", "--sparse=always"])
+        .args([&dir, &to])
+        .status();
+    assert!(copied.unwrap().success());
+    let left = Left::open(to, name, base, &copy);
+    let findings = left.fs().store().check().unwrap();
+    assert!(findings.is_empty(), "loaded: {findings:#?}");
+    assert!(tree(left.fs()) == tree(pool), "loaded, it isn't the same");
+}
+
+fn kill_seconds() -> u64 {
+    let seconds = std::env::var("FOREBAY_KILL_SECONDS");
+    seconds.map_or(5, |s| s.parse().unwrap())
+}
+
 #[test]
 fn kills_at_any_instant_leave_a_whole_store() {
-    let seconds = std::env::var("FOREBAY_KILL_SECONDS")
-        .ok()
-        .and_then(|s| s.parse().ok());
-    kill_storm("storm", std::process::id() as u64, seconds.unwrap_or(5));
+    let seed = std::process::id() as u64;
+    kill_storm("storm", "memory:64M", seed, kill_seconds());
+}
+
+#[test]
+fn kills_leave_a_journal_that_agrees_with_the_records() {
+    let seed = std::process::id() as u64;
+    kill_storm("journalled", "files:DIR:128M", seed, kill_seconds());
 }

@@ -261,7 +261,8 @@ pub fn mremap(a: &[i64; 6]) -> i64 {
     if inside { errno(Errno::NOMEM) } else { PASS }
 }
 
-/// msync on a shared mapping: notes the change, then lets the kernel write pages back.
+/// msync on a shared mapping: notes the change, or with MS_SYNC makes it durable; then lets
+/// the kernel write pages back.
 pub fn msync(a: &[i64; 6]) -> i64 {
     if ANY.load(Acquire)
         && let Some(fs) = crate::runtime::open_fs()
@@ -278,6 +279,11 @@ pub fn msync(a: &[i64; 6]) -> i64 {
                 && let Ok(live) = fs.live_of(open - 1)
             {
                 let _ = fs.store().touch_open(live);
+                if a[2] as i32 & libc::MS_SYNC != 0
+                    && let Err(e) = fs.store().sync(live)
+                {
+                    return errno(e);
+                }
             }
         }
     }

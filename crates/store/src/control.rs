@@ -60,6 +60,7 @@ pub struct Header {
     /// Set when a process has died in a section: entries and pages that only it knew are
     /// lost until [`crate::Store::put_in_order`] has found them.
     pub leaks: AtomicU32,
+    pub journal: crate::journal::State,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -152,6 +153,8 @@ pub struct Shard {
     pub last_seq: AtomicU64,
     /// Bytes of the record file for which room is reserved.
     pub reserved: AtomicU64,
+    /// Position + 1 in the journal of the commit that is under way; 0: none.
+    pub pending: AtomicU64,
 }
 
 /// States of a process slot.
@@ -204,6 +207,8 @@ pub mod live_flag {
     pub const GONE: u32 = 32;
     /// Its lock was left by a dead process and the entry isn't repaired yet.
     pub const TORN: u32 = 64;
+    /// What lies behind the end in the last page may not be zero.
+    pub const TAIL: u32 = 128;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is

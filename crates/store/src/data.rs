@@ -9,11 +9,11 @@
 //! copy, and copy again if the `moved` counter says that extents were taken away
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
-use crate::control::{Live, MAX_EXTENTS, MAX_LIVE, live_flag as flag};
+use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
-use crate::shards::Need;
+use crate::shards::{Need, Write};
 use crate::{ObjectId, Store, now};
 use forebay_media::guard;
 use forebay_media::{CELL_PAGES, Extent, PAGE};
@@ -84,6 +84,14 @@ impl Store {
 
     /// Takes `least` to `want` pages from the first medium that has such a run.
     fn alloc(&self, want: usize, least: usize) -> Result<Extent> {
+        match self.alloc_free(want, least) {
+            // Pages in limbo are free as soon as the journal is on stable storage.
+            Err(Errno::NOSPC) if self.end_limbo() == Ok(true) => self.alloc_free(want, least),
+            result => result,
+        }
+    }
+
+    fn alloc_free(&self, want: usize, least: usize) -> Result<Extent> {
         let mut error = Errno::NOSPC;
         for m in self.media() {
             match m.alloc(want) {
@@ -391,14 +399,17 @@ impl Store {
         Ok(())
     }
 
-    /// Clears what a mapping may have written behind the end of the file. Locked.
+    /// Clears what a mapping (or somebody before a loss of power) may have written behind
+    /// the end of the file. Locked.
     fn clear_tail(&self, index: u32, size: u64) -> Result<()> {
         let live = self.live(index);
         let at = (size % PAGE as u64) as usize;
-        if at == 0 || live.flags.load(Relaxed) & flag::MAPPED == 0 {
+        if at == 0 || live.flags.load(Relaxed) & (flag::MAPPED | flag::TAIL) == 0 {
             return Ok(());
         }
-        self.zero_range(index, size, size + (PAGE - at) as u64)
+        self.zero_range(index, size, size + (PAGE - at) as u64)?;
+        live.flags.fetch_and(!flag::TAIL, AcqRel);
+        Ok(())
     }
 
     /// Makes `from..to` read as zero without changing what is allocated. Locked.
@@ -483,9 +494,22 @@ impl Store {
         let mut freed = Vec::new();
         live.moved.fetch_add(1, AcqRel);
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
-        let result = if old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64 {
+        let mut first = self.first_chunk(live);
+        if last == 0 {
+            first.truncate(keep, |e| freed.push(e));
+        }
+        // With a journal, nobody may note these extents as theirs before the file's record
+        // is without them.
+        let noted = !freed.is_empty() && self.active_journal().is_some();
+        if noted {
+            self.keep_promise(live, &first)?;
+        }
+        let chunks = old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64;
+        let result = if chunks || noted {
             let shard = self.shard_of(id);
+            let first_freed = freed.len();
             self.write(self.object_set(id), Need::Removal, |w| {
+                freed.truncate(first_freed);
                 if last > 0 && keep > 0 {
                     let key = Key::chunk(id, last);
                     if let Some(bytes) = w.get(shard, &key)? {
@@ -494,17 +518,19 @@ impl Store {
                         w.put(shard, &key, &map.encode())?;
                     }
                 }
-                self.remove_chunks(w, id, (last + u64::from(keep > 0)).max(1), &mut freed)
+                self.remove_chunks(w, id, (last + u64::from(keep > 0)).max(1), &mut freed)?;
+                if self.active_journal().is_some() {
+                    let gone: usize = freed.iter().map(|e| e.pages()).sum();
+                    let pages = live.pages.load(Relaxed) - gone as u64;
+                    self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
+                }
+                Ok(())
             })
         } else {
             Ok(())
         };
         if result.is_ok() {
-            if last == 0 {
-                let mut map = self.first_chunk(live);
-                map.truncate(keep, |e| freed.push(e));
-                self.set_extents(live, &map);
-            }
+            self.set_extents(live, &first);
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {
@@ -513,6 +539,46 @@ impl Store {
         live.moved.fetch_add(1, AcqRel);
         self.free_extents(freed);
         result
+    }
+
+    /// Writes size, times and tail of an open file to its record, if it has one.
+    fn put_live(
+        &self,
+        w: &mut Write<'_>,
+        live: &Live,
+        pages: u64,
+        kind: u8,
+        tail_bytes: &[u8],
+    ) -> Result<()> {
+        let id = ObjectId(live.id.load(Relaxed));
+        let (shard, key) = (self.shard_of(id), Key::inode(id));
+        let Some(record) = w.get(shard, &key)? else {
+            return Ok(());
+        };
+        let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        inode.size = live.size.load(Relaxed);
+        inode.pages = pages;
+        inode.mtime = live.mtime.load(Relaxed);
+        inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+        inode.tail = kind;
+        let bytes = inode.encode(tail_bytes);
+        w.put(shard, &key, &bytes)
+    }
+
+    /// Gives back extents of an open file that its record may still name. Locked.
+    pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
+        if !freed.is_empty() && self.active_journal().is_some() {
+            // Nobody else may note them as theirs before this file's record is without.
+            self.live(index).flags.fetch_or(flag::DIRTY, AcqRel);
+            if let Err(e) = self.flush_locked(index, false)
+                && e != Errno::NOENT
+            {
+                self.control.header().leaks.store(1, Release);
+                return Err(e);
+            }
+        }
+        self.free_extents(freed);
+        Ok(())
     }
 
     /// Reserves room for `offset..offset + len`, so that writing there can't fail for
@@ -621,6 +687,7 @@ impl Store {
         self.promote(index)?;
         live.flags.fetch_or(flag::MAPPED, AcqRel);
         let size = live.size.load(Relaxed);
+        self.clear_tail(index, size)?;
         let end = (offset + len as u64).min(size.next_multiple_of(PAGE as u64));
         let mut pieces = Vec::new();
         let mut at = offset;
@@ -652,8 +719,13 @@ impl Store {
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
-        let live = lock.0;
+        let _lock = self.lock_live(index)?;
+        self.flush_locked(index, last)
+    }
+
+    /// As [`Store::flush`], locked already.
+    pub(crate) fn flush_locked(&self, index: u32, last: bool) -> Result<()> {
+        let live = self.live(index);
         if live.flags.load(Acquire) & (flag::DIRTY | flag::LOADED) != flag::DIRTY | flag::LOADED {
             return Ok(());
         }
@@ -700,9 +772,21 @@ impl Store {
         }
         let gone: usize = freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
+        if !inline && content.is_none() {
+            self.keep_promise(live, &map)?;
+        }
         let written = self.write(self.object_set(id), Need::Bytes(4096), |w| {
             let key = Key::inode(id);
-            let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+            let record = match w.get(shard, &key)? {
+                Some(record) => record,
+                // Who removed it died before the entry was told: it goes like one without
+                // a name.
+                None if last => {
+                    live.flags.fetch_or(flag::UNLINKED, AcqRel);
+                    return Ok(false);
+                }
+                None => return Err(Errno::NOENT),
+            };
             let (mut inode, old_tail) = Inode::decode(record).ok_or(Errno::IO)?;
             if last && inode.nlink == 0 {
                 // Its last name went without the entry being told: remove it instead.
@@ -751,62 +835,6 @@ impl Store {
             self.free_extents(freed);
         }
         live.flags.fetch_and(!flag::DIRTY, AcqRel);
-        Ok(())
-    }
-
-    /// Makes an open file's data and record durable as far as its media can.
-    ///
-    /// # Errors
-    /// EIO and the like.
-    pub fn sync(&self, index: u32) -> Result<()> {
-        self.flush(index, false)?;
-        for m in self.media() {
-            m.sync()?;
-        }
-        self.sync_entries()
-    }
-
-    /// Writes back what is open in whatever process, and makes all of it durable, as far as the
-    /// media can.
-    ///
-    /// # Errors
-    /// ENOSPC, EIO; what could be written is.
-    pub fn sync_all(&self) -> Result<()> {
-        let mut result = Ok(());
-        for i in 0..self.control.header().free_live.end(MAX_LIVE) {
-            let live = self.live(i);
-            let id = ObjectId(live.id.load(Acquire));
-            if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
-                continue;
-            }
-            // Gone meanwhile: there is nothing to write.
-            let Ok((index, held)) = self.live_acquire_held(id) else {
-                continue;
-            };
-            result = self.flush(index, false).and(result);
-            drop(held);
-            result = self.live_release(index).and(result);
-        }
-        self.flush_dir_times()?;
-        for m in self.media() {
-            m.sync()?;
-        }
-        self.sync_entries().and(result)
-    }
-
-    /// Makes the records durable, if they lie on anything that is: only where no medium is
-    /// memory.
-    ///
-    /// # Errors
-    /// EIO and the like.
-    pub fn sync_entries(&self) -> Result<()> {
-        if self
-            .media()
-            .iter()
-            .all(|m| *m.kind() != forebay_media::MediumKind::Memory)
-        {
-            self.sync_records()?;
-        }
         Ok(())
     }
 

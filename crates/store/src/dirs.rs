@@ -107,6 +107,9 @@ impl Store {
                 return Ok(());
             };
             let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
+            if (inode.mtime, inode.ctime.max(ctime)) == (mtime, inode.ctime) {
+                return Ok(());
+            }
             inode.mtime = mtime;
             inode.ctime = ctime.max(inode.ctime);
             let bytes = inode.encode(tail);

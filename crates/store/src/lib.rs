@@ -12,12 +12,15 @@
 //! order: live object, shards (ascending), bucket of the live table; never backwards.
 
 mod attributes;
+mod checkpoint;
 pub mod control;
 mod data;
 mod dirs;
+mod durable;
 mod extent_cache;
 mod flock;
 mod fsck;
+mod journal;
 mod live;
 pub mod lmdb;
 mod lock;
@@ -28,9 +31,11 @@ mod quiet;
 pub mod record;
 mod recount;
 mod recover;
+mod reload;
 mod repair;
 mod shards;
 
+pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, MAX_SIZE, MapPiece};
 pub use dirs::DirPosition;
@@ -38,6 +43,7 @@ pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ObjectId, Slot};
 pub use fsck::{Finding, Report};
+pub use journal::Journal;
 pub use live::Held;
 pub use names::{NewObject, RenameMode, SetAttr};
 pub use quiet::Section;
@@ -78,24 +84,45 @@ pub struct Store {
     area_slot: AtomicU32,
     attaching: std::sync::Mutex<()>,
     cache: ExtentCache,
+    journal: Option<Journal>,
 }
 
 impl Store {
     /// Creates control region and empty records (one file per shard in `records`), with a
-    /// root directory of the given mode and owner.
+    /// root directory of the given mode and owner. With a journal (and its media, whose
+    /// pages it tells of), all of it is on stable storage then; a checkpoint is due
+    /// whenever the journal has grown to `bound` bytes.
     ///
     /// # Errors
     /// EEXIST, ENOSPC and what the file system says.
     pub fn create(
         control: &Path,
         records: &Path,
-        shards: usize,
-        record_bytes: usize,
+        (shards, record_bytes): (usize, usize),
         root: (u32, u32, u32),
+        journal: Option<(Journal, Vec<Medium>, u64)>,
     ) -> Result<()> {
         Store::new_control(control, shards)?;
-        let store = Store::open(control, records, record_bytes, Vec::new())?;
-        store.format_root(root)
+        let (journal, media, bound) = match journal {
+            Some((journal, media, bound)) => (Some(journal), media, bound),
+            None => (None, Vec::new(), 0),
+        };
+        let store = Store::open(control, records, record_bytes, media, journal)?;
+        store.format_root(root)?;
+        store.set_journal_bound(bound);
+        store.checkpoint().map(|_| ())
+    }
+
+    /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another
+    /// bound has been set before.
+    pub fn set_journal_bound(&self, bound: u64) {
+        let place = &self.journal_state().bound;
+        let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
+    }
+
+    /// Sets another bound of the journal; for tests.
+    pub fn change_journal_bound(&self, bound: u64) {
+        self.journal_state().bound.store(bound, Release);
     }
 
     /// Creates only the control region: for a pool whose records have survived a reboot.
@@ -125,6 +152,7 @@ impl Store {
         records: &Path,
         record_bytes: usize,
         media: Vec<Medium>,
+        journal: Option<Journal>,
     ) -> Result<Store> {
         let fd = rustix::fs::open(
             control_path,
@@ -148,6 +176,7 @@ impl Store {
             area_slot: AtomicU32::new(NO_SLOT),
             attaching: std::sync::Mutex::new(()),
             cache: ExtentCache::new(),
+            journal,
         })
     }
 
@@ -167,14 +196,6 @@ impl Store {
     /// What opening the record files says.
     pub fn record_bytes(&self) -> Result<u64> {
         self.envs.iter().map(Env::used).sum()
-    }
-
-    /// Writes all records to stable storage, if they lie on any.
-    ///
-    /// # Errors
-    /// EIO and the like.
-    pub fn sync_records(&self) -> Result<()> {
-        self.envs.iter().try_for_each(Env::sync)
     }
 
     // ---- this process ----
@@ -356,7 +377,8 @@ impl Store {
         for env in &self.envs {
             drop(env.snapshot()?);
         }
-        self.media.iter().try_for_each(|m| m.file().map(|_| ()))
+        self.media.iter().try_for_each(|m| m.file().map(|_| ()))?;
+        self.open_journal()
     }
 
     /// In a forked child, before anything else: nothing of the parent's may be used.

@@ -283,6 +283,9 @@ impl Store {
             tail::EXTENTS => extents = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?,
             _ => {}
         }
+        if self.journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0 {
+            flags |= flag::TAIL;
+        }
         self.set_extents(live, &extents);
         live.flags.fetch_or(flags, AcqRel);
         Ok(())

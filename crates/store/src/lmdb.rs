@@ -288,15 +288,6 @@ impl Env {
         Err(Errno::NOSPC)
     }
 
-    /// Writes all committed changes to stable storage, if the file lies on any.
-    ///
-    /// # Errors
-    /// EIO and the like.
-    pub fn sync(&self) -> Result<()> {
-        // SAFETY: env is open.
-        check(unsafe { ffi::mdb_env_sync(self.get()?, 1) })
-    }
-
     /// Bytes of records in use (pages up to the last one).
     ///
     /// # Errors

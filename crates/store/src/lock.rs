@@ -128,6 +128,21 @@ impl Lock {
         }
     }
 
+    /// Takes the lock unless somebody who lives holds it.
+    pub fn try_acquire(&self, control: &Control, me: u32) -> bool {
+        let word = self.0.load(Relaxed);
+        (word == 0 || !identity_lives(control, word & !WAITERS))
+            && self
+                .0
+                .compare_exchange(
+                    word,
+                    identity(control, me) | word & WAITERS,
+                    Acquire,
+                    Relaxed,
+                )
+                .is_ok()
+    }
+
     /// Gives the lock back.
     pub fn release(&self) {
         if self.0.swap(0, Release) & WAITERS != 0 {

@@ -293,41 +293,42 @@ impl ChunkMap {
     }
 }
 
-/// One change of a journal: (shard, key, new value or removal).
+/// One change of a commit: shard, key, and the new value or None for a removal.
+pub type ChangeRef<'a> = (usize, &'a [u8], Option<&'a [u8]>);
+
+/// The same with bytes of its own.
 pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
-/// The journal's bytes.
-pub fn encode_journal(changes: &[Change]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (shard, key, value) in changes {
-        out.extend_from_slice(&(*shard as u16).to_le_bytes());
-        out.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        let len = value.as_ref().map_or(u32::MAX, |v| v.len() as u32);
-        out.extend_from_slice(&len.to_le_bytes());
-        out.extend_from_slice(key);
-        out.extend_from_slice(value.as_deref().unwrap_or(&[]));
-    }
-    out
+/// Adds a change to a list of changes: the content of 'J', and of the journal.
+pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
+    list.extend_from_slice(&(shard as u16).to_le_bytes());
+    list.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    let len = value.map_or(u32::MAX, |v| v.len() as u32);
+    list.extend_from_slice(&len.to_le_bytes());
+    list.extend_from_slice(key);
+    list.extend_from_slice(value.unwrap_or(&[]));
 }
 
-pub fn decode_journal(mut bytes: &[u8]) -> Option<Vec<Change>> {
-    let mut changes = Vec::new();
-    while !bytes.is_empty() {
-        let (head, rest) = bytes.split_at_checked(8)?;
-        let shard = u16::from_le_bytes([head[0], head[1]]) as usize;
-        let key_len = u16::from_le_bytes([head[2], head[3]]) as usize;
-        let len = u32::from_le_bytes(head[4..8].try_into().ok()?);
-        let (key, rest) = rest.split_at_checked(key_len)?;
-        let value_len = if len == u32::MAX { 0 } else { len as usize };
-        let (value, rest) = rest.split_at_checked(value_len)?;
-        changes.push((
-            shard,
-            key.to_vec(),
-            (len != u32::MAX).then(|| value.to_vec()),
-        ));
-        bytes = rest;
-    }
-    Some(changes)
+/// The changes of a list; the last is None if the list is damaged from there on.
+pub fn changes(mut list: &[u8]) -> impl Iterator<Item = Option<ChangeRef<'_>>> {
+    std::iter::from_fn(move || {
+        if list.is_empty() {
+            return None;
+        }
+        let one = split_change(list);
+        list = one.map_or(&[], |(_, rest)| rest);
+        Some(one.map(|(change, _)| change))
+    })
+}
+
+fn split_change(list: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
+    let (head, rest) = list.split_at_checked(8)?;
+    let shard = u16::from_le_bytes([head[0], head[1]]) as usize;
+    let key_len = u16::from_le_bytes([head[2], head[3]]) as usize;
+    let len = u32::from_le_bytes(head[4..8].try_into().ok()?);
+    let (key, rest) = rest.split_at_checked(key_len)?;
+    let (value, rest) = rest.split_at_checked(if len == u32::MAX { 0 } else { len as usize })?;
+    Some(((shard, key, (len != u32::MAX).then_some(value)), rest))
 }
 
 #[cfg(test)]
@@ -360,14 +361,19 @@ mod tests {
     }
 
     #[test]
-    fn journals_round_trip_and_reject_garbage() {
-        let changes = vec![
-            (0, b"k".to_vec(), Some(b"value".to_vec())),
-            (3, b"gone".to_vec(), None),
-            (1, b"empty".to_vec(), Some(vec![])),
+    fn changes_round_trip_and_reject_garbage() {
+        let some: [ChangeRef<'_>; 3] = [
+            (0, b"k", Some(b"value")),
+            (3, b"gone", None),
+            (1, b"empty", Some(b"")),
         ];
-        let bytes = encode_journal(&changes);
-        assert_eq!(decode_journal(&bytes), Some(changes));
+        let mut list = Vec::new();
+        some.iter().for_each(|&c| push_change(&mut list, c));
+        assert!(changes(&list).eq(some.map(Some)));
+        for cut in 0..list.len() {
+            let whole = changes(&list[..cut]).take_while(Option::is_some).count();
+            assert!(whole < 3);
+        }
         let mut seed = 1u64;
         for len in 1..200 {
             let garbage: Vec<u8> = (0..len)
@@ -376,7 +382,7 @@ mod tests {
                     (seed >> 56) as u8
                 })
                 .collect();
-            let _ = decode_journal(&garbage);
+            let _ = changes(&garbage).count();
             let _ = Inode::decode(&garbage);
             let _ = ChunkMap::decode(&garbage);
             let _ = Entry::decode(&garbage);

@@ -259,12 +259,28 @@ impl Store {
                 }
             }
         })?;
+        self.note_unused(&used)?;
         Ok(self
             .media()
             .iter()
             .zip(&used)
             .map(|(m, bits)| m.cells().rebuild(bits))
             .sum())
+    }
+
+    /// Before pages that aren't `used` become free: they are no longer durable, and those
+    /// who had them are without them on stable storage too.
+    fn note_unused(&self, used: &[Vec<u64>]) -> Result<()> {
+        let Some(journal) = self.active_journal() else {
+            return Ok(());
+        };
+        self.sync_journal()?;
+        let _critical = process::Critical::enter();
+        self.lock_journal(journal)?.note_pages(|changes| {
+            for (m, used) in self.media().iter().zip(used) {
+                m.cells().durable_beside(used, |e| changes.cleared.push(e));
+            }
+        })
     }
 
     /// The objects that the live table knows better than their records.

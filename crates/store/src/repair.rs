@@ -89,7 +89,7 @@ impl Store {
         }
         self.set_extents(live, &first);
         live.pages.store((pages + first.pages()) as u64, Relaxed);
-        self.free_extents(freed);
+        self.free_unnoted(index, freed)?;
         // Bytes behind the end, in the last page or (mapped) in all that follow.
         let map = if last == 0 { &first } else { &end_map };
         let to = if mapped {
@@ -193,12 +193,13 @@ pub(crate) mod tests {
         for sub in ["records", "medium"] {
             std::fs::create_dir_all(dir.join(sub)).unwrap();
         }
-        Medium::create(&dir.join("medium"), 8 << 20).unwrap();
+        let map = dir.join("map");
+        Medium::create(&dir.join("medium"), &map, 8 << 20, false).unwrap();
         let kind = forebay_media::MediumKind::Memory;
-        let medium = Medium::open(0, kind, &dir.join("medium"), 8 << 20).unwrap();
+        let medium = Medium::open(0, kind, &dir.join("medium"), &map, 8 << 20).unwrap();
         let (control, records) = (dir.join("control"), dir.join("records"));
-        Store::create(&control, &records, 4, 64 << 20, (0o755, 0, 0)).unwrap();
-        let store = Some(Store::open(&control, &records, 64 << 20, vec![medium]).unwrap());
+        Store::create(&control, &records, (4, 64 << 20), (0o755, 0, 0), None).unwrap();
+        let store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
         TestStore { store, dir }
     }
 

@@ -11,7 +11,7 @@ use crate::control::MAX_SHARDS;
 use crate::lmdb::{Snapshot, WriteTxn};
 use crate::lock::Acquired;
 use crate::process::Critical;
-use crate::record::{Change, JOURNAL, decode_journal, encode_journal};
+use crate::record::{JOURNAL, changes, push_change};
 use crate::{ObjectId, Slot, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -56,8 +56,8 @@ pub struct Write<'s> {
     removing: u64,
     /// Whether resolved paths become wrong by this.
     names_change: bool,
-    /// The changes, when there is more than one shard.
-    log: Option<Vec<Change>>,
+    /// The changes, when there is more than one shard or a journal.
+    log: Option<Vec<u8>>,
 }
 
 impl Store {
@@ -129,7 +129,7 @@ impl Store {
             dirty: 0,
             removing: 0,
             names_change: false,
-            log: (set.0.count_ones() > 1).then(Vec::new),
+            log: (set.0.count_ones() > 1 || self.active_journal().is_some()).then(Vec::new),
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
         // Undo what wasn't committed before the locks go.
@@ -146,11 +146,14 @@ impl Store {
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
         }
+        if self.active_journal().is_some() {
+            self.checkpoint_if_due();
+        }
         result
     }
 
     /// Locks the shards in ascending order, completing first what a dead process began.
-    fn lock_shards(&self, set: ShardSet) -> Result<()> {
+    pub(crate) fn lock_shards(&self, set: ShardSet) -> Result<()> {
         let me = self.me()?;
         loop {
             let mut abandoned = false;
@@ -174,7 +177,7 @@ impl Store {
         }
     }
 
-    fn unlock_before(&self, set: ShardSet, end: usize) {
+    pub(crate) fn unlock_before(&self, set: ShardSet, end: usize) {
         for shard in set.iter().take_while(|&s| s < end) {
             self.control.shard(shard).lock.release();
         }
@@ -191,6 +194,9 @@ impl Store {
     /// As [`Store::recover_commits`], with all shards locked.
     pub(crate) fn recover_locked(&self) -> Result<()> {
         self.complete_journals()?;
+        if let Some(journal) = self.active_journal() {
+            self.redo_pending(journal)?;
+        }
         for shard in self.all_shards().iter() {
             let s = self.control.shard(shard);
             s.multi.fetch_add(s.multi.load(Relaxed) % 2, AcqRel);
@@ -229,23 +235,7 @@ impl Store {
                 .get(JOURNAL)?
                 .map(<[u8]>::to_vec);
             let Some(journal) = journal else { continue };
-            let changes = decode_journal(&journal).ok_or(Errno::IO)?;
-            for shard in 0..self.envs.len() {
-                let mut txn = None;
-                for (_, key, value) in changes.iter().filter(|c| c.0 == shard) {
-                    let txn = match &mut txn {
-                        Some(t) => t,
-                        none => none.insert(self.begin(shard, Need::Removal)?),
-                    };
-                    match value {
-                        Some(value) => txn.put(key, value)?,
-                        None => _ = txn.del(key)?,
-                    }
-                }
-                if let Some(txn) = txn {
-                    self.commit_one(shard, txn)?;
-                }
-            }
+            self.redo(&journal)?;
             let mut txn = self.begin(first, Need::Removal)?;
             txn.del(JOURNAL)?;
             self.commit_one(first, txn)?;
@@ -253,7 +243,33 @@ impl Store {
         Ok(())
     }
 
-    fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn> {
+    /// Makes changes that were noted before, one transaction for each shard. All shards are
+    /// locked.
+    pub(crate) fn redo(&self, list: &[u8]) -> Result<()> {
+        for shard in 0..self.envs.len() {
+            let mut txn = None;
+            for change in changes(list) {
+                let (of, key, value) = change.ok_or(Errno::IO)?;
+                if of != shard {
+                    continue;
+                }
+                let txn = match &mut txn {
+                    Some(t) => t,
+                    none => none.insert(self.begin(shard, Need::Removal)?),
+                };
+                match value {
+                    Some(value) => txn.put(key, value)?,
+                    None => _ = txn.del(key)?,
+                }
+            }
+            if let Some(txn) = txn {
+                self.commit_one(shard, txn)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn> {
         let reserved = &self.control.shard(shard).reserved;
         let (payload, removing) = match need {
             Need::Bytes(n) => (n, false),
@@ -328,7 +344,7 @@ impl Write<'_> {
     fn note(&mut self, shard: usize, key: &[u8], value: Option<&[u8]>) {
         self.dirty |= 1 << shard;
         if let Some(log) = &mut self.log {
-            log.push((shard, key.to_vec(), value.map(<[u8]>::to_vec)));
+            push_change(log, (shard, key, value));
         }
     }
 
@@ -360,16 +376,47 @@ impl Write<'_> {
         if self.names_change {
             store.bump_epoch();
         }
-        if self.dirty.count_ones() == 1 {
-            return store.commit_one(first, self.txns[first].take().expect("a dirty shard's"));
+        let log = self.log.take();
+        let noted = match (store.active_journal(), &log) {
+            (Some(journal), Some(log)) => Some((journal, store.note_commit(journal, dirty, log)?)),
+            _ => None,
+        };
+        let (result, begun) = if self.dirty.count_ones() == 1 {
+            let txn = self.txns[first].take().expect("a dirty shard's");
+            (store.commit_one(first, txn), false)
+        } else {
+            self.commit_several(first, dirty, &log.expect("several shards keep a log"))
+        };
+        if let Some((journal, position)) = noted
+            && !begun
+        {
+            if result.is_err()
+                && let Err(e) = store.note_void(journal, position)
+            {
+                // It is noted, so it must happen.
+                store.control.header().recover.store(1, Release);
+                return Err(e);
+            }
+            store.end_pending(dirty);
         }
-        let mut rest = self.log.take().expect("several shards keep a log");
-        rest.retain(|c| c.0 != first);
-        self.txn(first)?.put(JOURNAL, &encode_journal(&rest))?;
+        result
+    }
+
+    /// The commit of several shards. Also whether it has begun but couldn't be completed:
+    /// whoever locks one of the shards next completes it.
+    fn commit_several(&mut self, first: usize, dirty: ShardSet, log: &[u8]) -> (Result<()>, bool) {
+        let store = self.store;
+        let mut rest = Vec::new();
+        for change in changes(log).flatten().filter(|c| c.0 != first) {
+            push_change(&mut rest, change);
+        }
+        if let Err(e) = self.txn(first).and_then(|t| t.put(JOURNAL, &rest)) {
+            return (Err(e), false);
+        }
         for shard in dirty.iter() {
             store.control.shard(shard).multi.fetch_add(1, SeqCst);
         }
-        let mut result = Ok(());
+        let (mut result, mut begun) = (Ok(()), false);
         for (n, shard) in dirty.iter().enumerate() {
             let txn = self.txns[shard].take().expect("a dirty shard's");
             result = store.commit_one(shard, txn);
@@ -377,7 +424,7 @@ impl Write<'_> {
                 if n > 0 {
                     // The first part is in: the rest must follow, now or by recovery.
                     store.control.header().recover.store(1, Release);
-                    return result;
+                    return (result, true);
                 }
                 break;
             }
@@ -390,11 +437,12 @@ impl Write<'_> {
             })();
             if result.is_err() {
                 store.control.header().recover.store(1, Release);
+                begun = true;
             }
         }
         for shard in dirty.iter() {
             store.control.shard(shard).multi.fetch_add(1, SeqCst);
         }
-        result
+        (result, begun)
     }
 }

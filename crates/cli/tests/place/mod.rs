@@ -159,8 +159,12 @@ impl Place {
 
     /// Kills the keeper and waits until it's gone.
     pub fn kill_keeper(&self) {
-        let pid = self.keeper();
-        kill(pid, libc::SIGKILL);
+        self.end_keeper(libc::SIGKILL);
+    }
+
+    /// Sends the keeper a signal that ends it and waits until it's gone.
+    pub fn end_keeper(&self, signal: i32) {
+        kill(self.keeper(), signal);
         let until = Instant::now() + LIMIT;
         while self.forebay(&["pools"]).out.contains("running") {
             assert!(Instant::now() < until, "the keeper lives on");

@@ -6,7 +6,7 @@ use super::tree::{self, Meta};
 use crate::lmdb::Env;
 use crate::lmdb::without_seal;
 use crate::process::Critical;
-use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, decode_journal, tail};
+use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::shards::Need;
 use crate::{Extent, ObjectId, PAGE, Store};
 use rustix::io::{Errno, Result};
@@ -28,6 +28,15 @@ impl Store {
             return Err(Errno::BUSY);
         }
         let salvaged = self.salvage()?;
+        // The journal must follow, whatever comes of it.
+        let result = self.mend_alone(salvaged);
+        if result.as_ref().is_ok_and(|r| !r.findings.is_empty()) {
+            self.restart_journal()?;
+        }
+        result
+    }
+
+    fn mend_alone(&self, salvaged: Vec<Finding>) -> Result<Report> {
         if salvaged.iter().any(|f| !f.repaired) {
             return Ok(Report {
                 findings: salvaged,
@@ -107,7 +116,6 @@ impl Store {
                 if records.is_empty() {
                     fresh.write(&reserved, 0, false)?.commit()?;
                 }
-                fresh.sync()?;
             }
             let _ = std::fs::remove_file(lock(&new));
             let _ = std::fs::remove_file(lock(env.path()));
@@ -129,9 +137,8 @@ impl Store {
         let count = self.shard_count();
         for (shard, env) in self.envs.iter().enumerate() {
             let sound = match env.snapshot()?.get(JOURNAL)? {
-                Some(bytes) => decode_journal(bytes).is_some_and(|c| {
-                    c.iter()
-                        .all(|(s, key, _)| *s < count && (1..=511).contains(&key.len()))
+                Some(bytes) => changes(bytes).all(|c| {
+                    c.is_some_and(|(s, key, _)| s < count && (1..=511).contains(&key.len()))
                 }),
                 None => true,
             };

@@ -444,7 +444,7 @@ fn space() {
 impl Filled {
     /// Changes bytes of a medium's map.
     fn map(&self, _medium: usize, at: u64, bytes: &[u8]) {
-        let map = self.s.dir.join("medium/map");
+        let map = self.s.dir.join("map");
         std::fs::File::options()
             .write(true)
             .open(map)
@@ -534,8 +534,9 @@ fn damaged_record_files_do_no_harm() {
             file.write_all_at(&[fill; 1500], page * 4096 + 8 * n as u64)
                 .unwrap();
             let kind = forebay_media::MediumKind::Memory;
-            let medium = Medium::open(0, kind, &dir.join("medium"), 8 << 20).unwrap();
-            s.store = Some(Store::open(&control, &records, 64 << 20, vec![medium]).unwrap());
+            let medium =
+                Medium::open(0, kind, &dir.join("medium"), &dir.join("map"), 8 << 20).unwrap();
+            s.store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
             let report = s.mend().unwrap();
             assert!(report.findings.iter().all(|x| x.repaired), "{report:#?}");
             assert_eq!(s.check(), Ok(vec![]), "page {page}, {fill:#x}");

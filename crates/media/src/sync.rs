@@ -1,0 +1,39 @@
+//! Writing to stable storage: the only place where it is asked for, so that a test can
+//! note what has become durable, or let it fail.
+
+use rustix::fd::BorrowedFd;
+use rustix::io::Result;
+use std::sync::OnceLock;
+
+/// Called after the kernel has written a file (or directory) to stable storage; its error
+/// becomes that of the call.
+pub type Observer = fn(BorrowedFd<'_>) -> Result<()>;
+
+static OBSERVER: OnceLock<Observer> = OnceLock::new();
+
+/// From now on, `observer` is told of everything that becomes durable. For tests; once.
+pub fn observe_syncs(observer: Observer) {
+    let _ = OBSERVER.set(observer);
+}
+
+fn observed(fd: BorrowedFd<'_>) -> Result<()> {
+    OBSERVER.get().map_or(Ok(()), |observer| observer(fd))
+}
+
+/// Makes the bytes of a file durable, and what is needed to find them again.
+///
+/// # Errors
+/// EIO and the like. The kernel tells an error only once: it must not be forgotten.
+pub fn sync_data(fd: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::fdatasync(fd))?;
+    observed(fd)
+}
+
+/// Makes a file, or the names in a directory, durable.
+///
+/// # Errors
+/// As for [`sync_data`].
+pub fn sync_all(fd: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?;
+    observed(fd)
+}
