@@ -7,11 +7,14 @@
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::{Errno, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 /// How many numbers below the soft limit are used for our own descriptors.
 pub const HIGH_FD_ROOM: u64 = 160;
+
+/// Numbers from here on can't be guarded: the preload looks at a table by number.
+const NUMBERS: u64 = 1 << 16;
 
 static KEPT: [AtomicI32; 160] = [const { AtomicI32::new(-1) }; 160];
 
@@ -48,8 +51,8 @@ pub fn with_room<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 pub fn lift(fd: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile)
         .current
-        .unwrap_or(1 << 20)
-        .min(1 << 20);
+        .unwrap_or(NUMBERS)
+        .min(NUMBERS);
     let base = limit.saturating_sub(HIGH_FD_ROOM).max(limit / 2).max(3) as RawFd;
     let fd = if fd.as_raw_fd() >= base {
         fd
@@ -60,8 +63,18 @@ pub fn lift(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
+/// Who is told of each descriptor that is noted from now on.
+pub fn tell(watcher: fn(RawFd)) {
+    let _ = WATCHER.set(watcher);
+}
+
+static WATCHER: OnceLock<fn(RawFd)> = OnceLock::new();
+
 /// Notes `fd` as ours.
 pub fn keep(fd: RawFd) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(fd);
+    }
     for k in &KEPT {
         let old = k.load(Relaxed);
         if old == fd {

@@ -25,7 +25,7 @@ mod touched;
 
 pub use cells::CELL_PAGES;
 pub use extent::Extent;
-pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, with_room};
+pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, tell, with_room};
 pub use medium::{Medium, Usage};
 pub use pending::{Changes, Lacking};
 pub use region::Region;

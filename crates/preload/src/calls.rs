@@ -199,7 +199,7 @@ calls! {
     execveat 322 Ours, "as execve", "exec";
     exit_group 231 Ours, "writes open files back, frees the process's slot", "python-subprocess";
     exit 60 Kernel, "of the last thread: the keeper cleans up", "";
-    fork 57 Clone, "served: descriptors, mappings, working directory, umask go to the child", "bash-redirections";
+    fork 57 Clone, "served: descriptors, mappings, working directory, umask go to the child", "c-robust";
     vfork 58 Clone, "served: what the child closes stays its own business", "python-subprocess";
     clone 56 Clone, "as fork, vfork or for a thread; CLONE_FILES without CLONE_VM is taken for a fork", "python-subprocess";
     clone3 435 Clone, "as clone", "python-subprocess";

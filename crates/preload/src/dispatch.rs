@@ -205,6 +205,7 @@ fn close(a: &[i64; 6]) -> i64 {
 }
 
 unsafe fn dup(a: &[i64; 6]) -> i64 {
+    let _change = process::change_table();
     // SAFETY: the program's own call.
     let new = unsafe { raw(SYS_dup, *a) };
     if new < 0 {

@@ -107,11 +107,6 @@ pub fn any_open(store: &Store) -> bool {
         || area.maps.iter().any(|m| m.open.load(Relaxed) != 0)
 }
 
-/// Guards the library's own descriptors against a program that closes everything.
-pub fn protect_internal() {
-    forebay_media::internal().into_iter().for_each(watch);
-}
-
 /// The next one is opened anew.
 pub fn forget_placeholder() {
     PLACEHOLDER.store(-1, Release);
@@ -132,7 +127,6 @@ pub fn placeholder(fs: &Fs) -> Result<i32, Errno> {
         rustix::fs::open(&path, flags, Mode::empty()).map(forebay_media::lift)
     })?;
     let new = opened.into_raw_fd();
-    watch(new);
     match PLACEHOLDER.compare_exchange(-1, new, AcqRel, Acquire) {
         Ok(_) => Ok(new),
         // Two threads at once: one descriptor more does no harm.
@@ -142,8 +136,9 @@ pub fn placeholder(fs: &Fs) -> Result<i32, Errno> {
 
 /// Takes out of the table, in a child or after exec, what the kernel doesn't have: what
 /// exec has closed, and what another thread closed between our copying the table and the
-/// kernel's copying its own (the number may stand for something else by now).
-pub fn drop_strangers(fs: &Fs) {
+/// kernel's copying its own (the number may stand for something else by now). `executed`: it is
+/// after exec, and what is missing was closed by it.
+pub fn drop_strangers(fs: &Fs, executed: bool) {
     let store = fs.store();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
         return;
@@ -163,6 +158,9 @@ pub fn drop_strangers(fs: &Fs) {
         } else {
             let _section = store.section().ok();
             if let Ok(Some(open)) = store.fd_set(fd, None) {
+                if executed {
+                    locks::on_close(fs, open);
+                }
                 let _ = store.open_release(open);
             }
         }
@@ -179,7 +177,9 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
     } else {
         libc::F_DUPFD
     };
-    let result = placeholder(fs).and_then(|p| {
+    let place = placeholder(fs);
+    let _change = process::change_table();
+    let result = place.and_then(|p| {
         // SAFETY: duplicates a descriptor of ours.
         let fd = unsafe { raw(libc::SYS_fcntl, [i64::from(p), i64::from(cmd), 0, 0, 0, 0]) };
         check(fd).map(|fd| fd as i32)
@@ -240,8 +240,10 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
     }
     let _section = section();
     // Out of the table before the number is free for others.
-    let open = forget(fd);
-    let result = check(close_kernel(fd));
+    let (open, result) = {
+        let _change = process::change_table();
+        (forget(fd), check(close_kernel(fd)))
+    };
     if let Some((fs, open)) = open {
         locks::on_close(fs, open);
         fs.store().open_release(open)?;
@@ -336,6 +338,7 @@ pub fn dup_onto(nr: i64, old: i32, new: i32, flags: i64) -> i64 {
     if forebay_media::is_internal(new) || forebay_media::is_internal(old) {
         return -i64::from(libc::EBADF);
     }
+    let _change = process::change_table();
     // SAFETY: the program's own call.
     let result = unsafe { raw(nr, [i64::from(old), i64::from(new), flags, 0, 0, 0]) };
     if result < 0 {

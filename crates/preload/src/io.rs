@@ -260,6 +260,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
                 // Our own moving of descriptors.
                 return PASS;
             }
+            let _change = crate::process::change_table();
             // SAFETY: the program's own call.
             let new = unsafe { raw(libc::SYS_fcntl, *a) };
             if new < 0 {

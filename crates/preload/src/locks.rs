@@ -4,69 +4,66 @@
 //! each locked object has an empty file in the pool's directory, on which the kernel keeps
 //! the locks: they block, are released when a process dies, and deadlocks are noticed.
 //! Locks that belong to a process (fcntl) need one descriptor of the stand-in per object;
-//! those that belong to an open file description (F_OFD_*) one per description,
-//! which forked children share, as they should.
+//! those that belong to an open file description (F_OFD_*) one per description. Children
+//! inherit the descriptors, and they survive exec; the table of them is in the process's area.
+//! (Two processes that share a description, and only afterwards lock it for the first time,
+//! have a stand-in each: to each other their locks are those of strangers.)
 
 use crate::paths::{errno, value};
 use crate::process::ProcessLock;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::Flock;
-use rustix::fd::{AsRawFd, OwnedFd};
+use forebay_store::control::{ProcessArea, StandIn};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// A descriptor of a stand-in.
-struct Held {
-    /// The object (locks of a process) or the description + 1 (locks of a description).
-    object: u64,
-    description: u32,
-    fd: OwnedFd,
-}
-
 static TABLE: ProcessLock = ProcessLock::new();
+/// Whether there may be anything in the table.
 static ANY: AtomicBool = AtomicBool::new(false);
-struct Table(std::cell::UnsafeCell<Vec<Held>>);
-// SAFETY: only used with TABLE held.
-unsafe impl Sync for Table {}
-static HELD: Table = Table(std::cell::UnsafeCell::new(Vec::new()));
 
-fn with_table<T>(f: impl FnOnce(&mut Vec<Held>) -> T) -> T {
-    let _one = TABLE.hold();
-    // SAFETY: TABLE is held.
-    f(unsafe { &mut *HELD.0.get() })
+fn path_of(fs: &Fs, object: u64) -> PathBuf {
+    fs.pool().dir().join("locks").join(format!("{object:x}"))
 }
 
 /// The stand-in's descriptor for locks of the process (`description` 0) or of a
 /// description (its index + 1).
 fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
-    with_table(|held| {
-        let found = held
-            .iter()
-            .find(|h| h.object == object && h.description == description);
-        if let Some(h) = found {
-            return Ok(h.fd.as_raw_fd());
+    let area = fs.store().area()?;
+    let _one = TABLE.hold();
+    let mut free = None;
+    for s in &area.stand_ins {
+        match s.fd.load(Acquire).checked_sub(1) {
+            None => free = free.or(Some(s)),
+            Some(fd)
+                if s.object.load(Relaxed) == object
+                    && s.description.load(Relaxed) == description =>
+            {
+                return Ok(fd as i32);
+            }
+            Some(_) => {}
         }
-        let dir = fs.pool().dir().join("locks");
-        match rustix::fs::mkdir(&dir, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e),
-        }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let path = dir.join(format!("{object:x}"));
-        let fd = forebay_media::with_room(|| {
-            rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map(forebay_media::lift)
-        })?;
-        crate::fds::watch(fd.as_raw_fd());
-        let raw = fd.as_raw_fd();
-        held.push(Held {
-            object,
-            description,
-            fd,
-        });
-        ANY.store(true, Release);
-        Ok(raw)
-    })
+    }
+    let free = free.ok_or(Errno::NOLCK)?;
+    let path = path_of(fs, object);
+    match rustix::fs::mkdir(fs.pool().dir().join("locks"), Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e),
+    }
+    // It survives exec, as the locks do.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let fd = forebay_media::with_room(|| {
+        rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map(forebay_media::lift)
+    })?;
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::empty())?;
+    let fd = fd.into_raw_fd();
+    free.object.store(object, Relaxed);
+    free.description.store(description, Relaxed);
+    free.fd.store(fd as u32 + 1, Release);
+    ANY.store(true, Release);
+    Ok(fd)
 }
 
 /// In a forked child: another thread may have been in the table.
@@ -74,24 +71,92 @@ pub fn after_fork_in_child() {
     TABLE.reset();
 }
 
+/// Copies the table for a child: it inherits the descriptors.
+pub fn inherit(from: &ProcessArea, to: &ProcessArea) {
+    if !ANY.load(Acquire) {
+        return;
+    }
+    let _one = TABLE.hold();
+    for (from, to) in from.stand_ins.iter().zip(&to.stand_ins) {
+        to.object.store(from.object.load(Relaxed), Relaxed);
+        to.description
+            .store(from.description.load(Relaxed), Relaxed);
+        to.fd.store(from.fd.load(Acquire), Release);
+    }
+}
+
+/// After exec: keeps the descriptors that are really there.
+pub fn resume(fs: &Fs, area: &ProcessArea) {
+    for s in &area.stand_ins {
+        let Some(fd) = s.fd.load(Acquire).checked_sub(1) else {
+            continue;
+        };
+        // SAFETY: only asks the kernel; no such descriptor is an error.
+        let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd as i32) });
+        match (there, rustix::fs::stat(path_of(fs, s.object.load(Relaxed)))) {
+            (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino) => {
+                forebay_media::keep(fd as i32);
+                ANY.store(true, Release);
+            }
+            _ => s.fd.store(0, Release),
+        }
+    }
+}
+
+/// After exec has closed descriptors: closes the stand-ins that belonged to them alone.
+pub fn drop_unused(fs: &Fs, area: &ProcessArea) {
+    if !ANY.load(Acquire) {
+        return;
+    }
+    let _one = TABLE.hold();
+    for s in &area.stand_ins {
+        let (object, description) = (s.object.load(Relaxed), s.description.load(Relaxed));
+        let used = open_here(fs, area).any(|open| match description {
+            0 => fs.store().open_file(open).id.load(Relaxed) == object,
+            n => open + 1 == n,
+        });
+        if !used {
+            close(s);
+        }
+    }
+}
+
+/// The descriptions to which this process has descriptors.
+fn open_here<'a>(fs: &Fs, area: &'a ProcessArea) -> impl Iterator<Item = u32> + 'a {
+    let numbers = &area.fds[..fs.store().fds_end()];
+    numbers
+        .iter()
+        .filter_map(|f| f.load(Acquire).checked_sub(1))
+}
+
+fn close(s: &StandIn) {
+    if let Some(fd) = s.fd.swap(0, AcqRel).checked_sub(1) {
+        forebay_media::forget(fd as i32);
+        // SAFETY: ours, and no longer in the table.
+        drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    }
+}
+
 /// When a descriptor of `open` has been closed: POSIX drops all locks that the process has
 /// on the file; those of the description go with its last descriptor.
 pub fn on_close(fs: &Fs, open: u32) {
-    // A vfork child shares our table, but not our descriptors.
+    // A vfork child's descriptors are its own, but what we note of them is not.
     if !ANY.load(Acquire) || crate::process::in_vfork_child() {
         return;
     }
-    let o = fs.store().open_file(open);
-    let object = o.id.load(Relaxed);
-    let last = o.refs.load(Acquire) == 1;
-    let dropped: Vec<Held> = with_table(|held| {
-        let gone = |h: &Held| {
-            h.object == object && (h.description == 0 || last && h.description == open + 1)
-        };
-        held.extract_if(.., |h| gone(h)).collect()
-    });
-    for h in dropped {
-        forebay_media::forget(h.fd.as_raw_fd());
+    let Ok(area) = fs.store().area() else { return };
+    let object = fs.store().open_file(open).id.load(Relaxed);
+    let _one = TABLE.hold();
+    for s in &area.stand_ins {
+        if s.fd.load(Acquire) == 0 || s.object.load(Relaxed) != object {
+            continue;
+        }
+        let description = s.description.load(Relaxed);
+        if description == 0
+            || description == open + 1 && !open_here(fs, area).any(|other| other == open)
+        {
+            close(s);
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::{fds, paths, runtime};
 use forebay_intercept::Call;
-use forebay_store::process as slots;
+use forebay_store::process::{self as slots, Critical};
 use forebay_store::{Errno, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -49,6 +49,58 @@ impl Drop for ProcessGuard<'_> {
     }
 }
 
+/// How many threads are about to change the kernel's table of descriptors and ours.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+/// How many threads are making a child that gets a copy of both.
+static COPIES: AtomicU32 = AtomicU32::new(0);
+
+/// A change of the kernel's table of descriptors and ours, which belong together: no child is
+/// made in between.
+pub struct TableChange(Option<Critical>);
+
+/// Begins a change; short, since a thread that forks waits for it.
+pub fn change_table() -> TableChange {
+    if in_vfork_child() {
+        // It has tables of its own, but only one thread.
+        return TableChange(None);
+    }
+    let critical = Critical::enter();
+    CHANGES.fetch_add(1, SeqCst);
+    while COPIES.load(SeqCst) != 0 {
+        CHANGES.fetch_sub(1, SeqCst);
+        std::thread::yield_now();
+        CHANGES.fetch_add(1, SeqCst);
+    }
+    TableChange(Some(critical))
+}
+
+impl Drop for TableChange {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            CHANGES.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Waits until no change is under way, and keeps new ones from beginning. Not for ever: a
+/// change that hangs must not keep the program from forking.
+fn begin_copy() {
+    COPIES.fetch_add(1, SeqCst);
+    COPYING.with(|c| c.set(true));
+    for _ in 0..10_000 {
+        if CHANGES.load(SeqCst) == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn end_copy() {
+    if COPYING.with(|c| c.replace(false)) {
+        COPIES.fetch_sub(1, SeqCst);
+    }
+}
+
 /// What a vfork child leaves to its parent.
 type Left = Vec<Box<dyn std::any::Any>>;
 
@@ -59,6 +111,8 @@ thread_local! {
     static PREPARED: Cell<u32> = const { Cell::new(NONE) };
     /// Memory that a vfork child allocated for exec: freed by the parent.
     static LEFT_BY_CHILD: Cell<*mut Left> = const { Cell::new(std::ptr::null_mut()) };
+    /// Between [`begin_copy`] and [`end_copy`].
+    static COPYING: Cell<bool> = const { Cell::new(false) };
     static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -126,6 +180,7 @@ fn prepare_child(flags: u64) {
         return;
     }
     if fds::any_open(store) || paths::cwd(fs).is_some() || paths::known_umask(store).is_some() {
+        begin_copy();
         let slot = prepare(store).unwrap_or(NONE);
         PREPARED.with(|p| p.set(slot));
     }
@@ -162,6 +217,7 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
     }
     to.cwd.store(from.cwd.load(Acquire), Release);
     to.umask.store(from.umask.load(Acquire), Release);
+    crate::locks::inherit(from, to);
     // SAFETY: nothing refers to it any more.
     unsafe { store.unmap_area(area) };
     Ok(slot)
@@ -185,6 +241,7 @@ pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
 
 fn begin_vfork_child() {
     IN_VFORK_CHILD.with(|c| c.set(true));
+    end_copy();
     let slot = PREPARED.with(|p| p.replace(NONE));
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
@@ -197,7 +254,7 @@ fn begin_vfork_child() {
     match store.map_area(slot) {
         Ok(area) => {
             store.lend(slot, area);
-            fds::drop_strangers(fs);
+            fds::drop_strangers(fs, false);
         }
         Err(_) => store.borrow_later(),
     }
@@ -205,6 +262,9 @@ fn begin_vfork_child() {
 
 fn begin_forked_child() {
     let slot = PREPARED.with(|p| p.replace(NONE));
+    COPIES.store(0, SeqCst);
+    CHANGES.store(0, SeqCst);
+    COPYING.with(|c| c.set(false));
     IN_VFORK_CHILD.with(|c| c.set(false));
     crate::locks::after_fork_in_child();
     runtime::after_fork_in_child();
@@ -216,13 +276,14 @@ fn begin_forked_child() {
         // Without its area the child sees no descriptors of the pool, and says EBADF.
         let _ = store.adopt(slot);
         store.end_lending();
-        fds::drop_strangers(fs);
+        fds::drop_strangers(fs, false);
     } else {
         paths::child_without_slot();
     }
 }
 
 fn end_in_parent(ret: i64, vfork: bool) {
+    end_copy();
     if vfork && in_vfork_child() {
         IN_VFORK_CHILD.with(|c| c.set(false));
         if let Some(fs) = runtime::open_fs() {
@@ -273,7 +334,9 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
             let _ = store.open_release(open);
         }
     }
-    fds::drop_strangers(fs);
+    crate::locks::resume(fs, area);
+    fds::drop_strangers(fs, true);
+    crate::locks::drop_unused(fs, area);
     paths::note_cwd(area.cwd.load(Acquire) != 0);
     true
 }

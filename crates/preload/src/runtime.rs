@@ -131,6 +131,8 @@ pub fn read_settings() -> Option<Option<CString>> {
         preload,
     });
     SETTINGS.store(Box::leak(settings), Release);
+    // Guards our own descriptors against a program that closes everything.
+    forebay_media::tell(fds::watch);
     let home = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
     Some(home.and_then(|home| CString::new(home).ok()))
 }
@@ -252,7 +254,6 @@ pub fn fs() -> Result<&'static Fs, Errno> {
             limits::refresh(fs);
             FS.store(fs, Release);
             OPENED_BY_CHILD.store(process::in_vfork_child(), Release);
-            fds::protect_internal();
             signals::watch();
             Ok(fs)
         }

@@ -301,6 +301,19 @@ pub struct MapRef {
     pub shared_write: AtomicU32,
 }
 
+/// Most files with byte-range locks of one process.
+pub const MAX_STAND_INS: usize = 128;
+
+/// A kernel's descriptor on which a process has its byte-range locks of one object.
+#[repr(C)]
+pub struct StandIn {
+    pub object: AtomicU64,
+    /// The descriptor + 1; 0: unused.
+    pub fd: AtomicU32,
+    /// Open file description + 1 to which the locks belong; 0: they belong to the process.
+    pub description: AtomicU32,
+}
+
 /// A process's private page run: working directory, then its descriptor table.
 #[repr(C)]
 pub struct ProcessArea {
@@ -308,7 +321,9 @@ pub struct ProcessArea {
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    pub pad: [AtomicU32; 1021],
+    pub pad: AtomicU32,
+    pub stand_ins: [StandIn; MAX_STAND_INS],
+    pub rest: [AtomicU32; 508],
     pub maps: [MapRef; MAX_MAPS],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],

@@ -191,6 +191,9 @@ impl Store {
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
+        for stand_in in &a.stand_ins {
+            stand_in.fd.store(0, Release);
+        }
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         result.map(|()| released)
