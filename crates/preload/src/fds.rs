@@ -25,7 +25,7 @@ pub fn watch(fd: i32) {
 }
 
 fn unwatch(fd: i32) {
-    if !process::in_vfork_child()
+    if !process::has_vfork_child()
         && let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n))
     {
         f.store(0, Relaxed);
@@ -202,7 +202,9 @@ pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
     match fs.store().fd_set(fd, Some(open)) {
         Ok(before) => {
             watch(fd);
+            // What the number stood for before is closed.
             if let Some(before) = before {
+                locks::on_close(fs, before);
                 let _ = fs.store().open_release(before);
             }
             Ok(())
@@ -317,16 +319,14 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
         return Ok(i64::from(new));
     }
     let _section = section();
-    // What `new` was before is closed; what it is now is what `old` is.
-    let before = forget(new);
+    // At no moment is `new` nothing.
     if let Some((fs, open)) = pool_object(old) {
         fs.store().open_retain(open);
         if let Err(e) = attach(fs, new, open) {
             let _ = fs.store().open_release(open);
             return Err(e);
         }
-    }
-    if let Some((fs, open)) = before {
+    } else if let Some((fs, open)) = forget(new) {
         locks::on_close(fs, open);
         let _ = fs.store().open_release(open);
     }

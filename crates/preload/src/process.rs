@@ -49,6 +49,8 @@ impl Drop for ProcessGuard<'_> {
     }
 }
 
+/// How many children of vfork run in our memory.
+static VFORK_CHILDREN: AtomicU32 = AtomicU32::new(0);
 /// How many threads are about to change the kernel's table of descriptors and ours.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// How many threads are making a child that gets a copy of both.
@@ -60,16 +62,21 @@ pub struct TableChange(Option<Critical>);
 
 /// Begins a change; short, since a thread that forks waits for it.
 pub fn change_table() -> TableChange {
-    if in_vfork_child() {
-        // It has tables of its own, but only one thread.
+    // A vfork child has tables of its own, and only one thread. And who makes a child opens and
+    // closes files of its own meanwhile.
+    if in_vfork_child() || COPYING.with(Cell::get) {
         return TableChange(None);
     }
     let critical = Critical::enter();
-    CHANGES.fetch_add(1, SeqCst);
-    while COPIES.load(SeqCst) != 0 {
-        CHANGES.fetch_sub(1, SeqCst);
-        std::thread::yield_now();
+    loop {
+        while COPIES.load(SeqCst) != 0 {
+            std::thread::yield_now();
+        }
         CHANGES.fetch_add(1, SeqCst);
+        if COPIES.load(SeqCst) == 0 {
+            break;
+        }
+        CHANGES.fetch_sub(1, SeqCst);
     }
     TableChange(Some(critical))
 }
@@ -87,11 +94,15 @@ impl Drop for TableChange {
 fn begin_copy() {
     COPIES.fetch_add(1, SeqCst);
     COPYING.with(|c| c.set(true));
-    for _ in 0..10_000 {
+    for turn in 0..10_000 {
         if CHANGES.load(SeqCst) == 0 {
             return;
         }
-        std::thread::yield_now();
+        if turn < 100 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
     }
 }
 
@@ -119,6 +130,11 @@ thread_local! {
 /// This process's id.
 pub fn own_pid() -> u32 {
     slots::pid()
+}
+
+/// Whether the child of a vfork runs in this memory, on whatever thread.
+pub fn has_vfork_child() -> bool {
+    VFORK_CHILDREN.load(Acquire) != 0
 }
 
 /// Whether this thread runs the child of a vfork, in the parent's memory.
@@ -161,6 +177,7 @@ pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
     let flags = clone_flags(call);
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !in_vfork_child() {
         runtime::open_all();
+        VFORK_CHILDREN.fetch_add(1, AcqRel);
     }
     prepare_child(flags);
     if !shares_memory(flags) {
@@ -263,6 +280,7 @@ fn begin_vfork_child() {
 fn begin_forked_child() {
     let slot = PREPARED.with(|p| p.replace(NONE));
     COPIES.store(0, SeqCst);
+    VFORK_CHILDREN.store(0, SeqCst);
     CHANGES.store(0, SeqCst);
     COPYING.with(|c| c.set(false));
     IN_VFORK_CHILD.with(|c| c.set(false));
@@ -284,6 +302,9 @@ fn begin_forked_child() {
 
 fn end_in_parent(ret: i64, vfork: bool) {
     end_copy();
+    if vfork && (ret < 0 || in_vfork_child()) {
+        let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
+    }
     if vfork && in_vfork_child() {
         IN_VFORK_CHILD.with(|c| c.set(false));
         if let Some(fs) = runtime::open_fs() {
