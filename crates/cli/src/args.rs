@@ -117,6 +117,10 @@ pub struct Media {
     /// Prefix under which programs see the pool
     #[arg(long, default_value = "/fb", value_name = "PREFIX")]
     pub mount: String,
+    /// Room kept ready in each medium beyond what is used, so that writing is fast at once
+    /// [default: 256M; at most an eighth of the medium]
+    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
+    pub reserve: Option<u64>,
 }
 
 #[derive(Debug, Args)]

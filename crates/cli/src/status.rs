@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// A medium for programs.
 fn medium(u: &MediumUsage) -> Value {
     value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
-             "reserved": u.reserved, "available": u.capacity.saturating_sub(u.used) })
+             "reserved": u.reserved, "reserve": u.reserve, "available": u.capacity.saturating_sub(u.used) })
 }
 
 /// Used of capacity, rounded up as df does.
@@ -129,11 +129,12 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         let label = if i == 0 { "media     " } else { "          " };
         let _ = writeln!(
             text,
-            "{label} {}: {} used ({}), {} reserved",
+            "{label} {}: {} used ({}), {} kept ready (at most {})",
             u.spec,
             format_size(u.used),
             percent(u.used, u.capacity),
-            format_size(u.reserved)
+            format_size(u.reserved.saturating_sub(u.used)),
+            format_size(u.reserve)
         );
     }
     let _ = writeln!(

@@ -27,6 +27,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         name: name.to_owned(),
         mount,
         media,
+        reserve: wanted.reserve,
     };
     let pool = Pool::create(&options)?;
     for warning in warning

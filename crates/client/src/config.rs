@@ -23,6 +23,16 @@ pub struct CreateOptions {
     pub mount: String,
     /// Fastest first.
     pub media: Vec<MediumSpec>,
+    /// Bytes that the keeper keeps reserved ahead of use in each medium, at most; None for
+    /// [`DEFAULT_RESERVE`].
+    pub reserve: Option<u64>,
+}
+
+/// The warm reserve of each medium, unless something else is asked for.
+pub const DEFAULT_RESERVE: u64 = 256 << 20;
+
+fn default_reserve() -> u64 {
+    DEFAULT_RESERVE
 }
 
 /// What a pool is made of. Fixed for its lifetime.
@@ -38,6 +48,9 @@ pub struct PoolConfig {
     pub record_bytes: usize,
     /// Seconds since 1970.
     pub created: i64,
+    /// Bytes that the keeper keeps reserved ahead of use in each medium, at most.
+    #[serde(default = "default_reserve")]
+    pub reserve: u64,
     #[serde(default)]
     pub controls: Controls,
 }
@@ -72,8 +85,15 @@ impl PoolConfig {
             shards,
             record_bytes: record_bytes & !4095,
             created: forebay_store::now() / 1_000_000_000,
+            reserve: o.reserve.unwrap_or(DEFAULT_RESERVE),
             controls,
         })
+    }
+
+    /// The warm reserve of medium `i` in bytes: what was asked for, but no more than an
+    /// eighth of the medium.
+    pub fn reserve_of(&self, i: usize) -> u64 {
+        self.reserve.min(self.media[i].capacity / 8)
     }
 
     /// Where medium `i` lies, for a pool in `dir`.

@@ -19,19 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-/// Room kept reserved ahead of use in each medium, at most this many bytes and at most an
-/// eighth of its capacity.
-const AHEAD: u64 = 256 << 20;
-const CELL: u64 = 1 << 20;
-/// The same while something is left to be written to stable storage.
-const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
 const TICK: Duration = Duration::from_millis(100);
 /// How long it sleeps at most: it must notice that the pool's directory was removed by hand.
 const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
+    tv_nsec: 0,
+};
+/// The same while something is left to be written to stable storage.
+const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: 1,
     tv_nsec: 0,
 };
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -86,9 +82,9 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
         let mut used = 0;
-        for m in store.media() {
+        for (i, m) in store.media().iter().enumerate() {
             used += m.usage().used;
-            top_up(m);
+            top_up(m, pool.config().reserve_of(i));
         }
         let quiet = used == used_before;
         used_before = used;
@@ -156,13 +152,15 @@ impl Saver {
     }
 }
 
-/// Reserves room ahead of use. A full file system shows when the room is needed.
-fn top_up(m: &Medium) {
+/// Reserves room ahead of use, up to `goal` bytes. A full file system shows when the room is
+/// needed.
+fn top_up(m: &Medium, goal: u64) {
+    const CELL: u64 = 1 << 20;
     loop {
         let u = m.usage();
-        let goal = AHEAD.min(u.capacity / 8).max(CELL);
         let have = m.cells().reserved();
-        if u.reserved >= (u.used + goal).min(u.capacity) || !matches!(m.reserve(8), Ok(true)) {
+        let missing = (u.used + goal).min(u.capacity).saturating_sub(u.reserved) / CELL;
+        if missing == 0 || !matches!(m.reserve(missing.min(8) as usize), Ok(true)) {
             return;
         }
         m.warm(have, m.cells().reserved());

@@ -22,7 +22,7 @@ mod error;
 mod files;
 mod keeper;
 
-pub use config::{CreateOptions, PoolConfig};
+pub use config::{CreateOptions, DEFAULT_RESERVE, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use keeper::run_keeper;
@@ -75,6 +75,8 @@ pub struct MediumUsage {
     pub capacity: u64,
     pub used: u64,
     pub reserved: u64,
+    /// Room kept ready beyond what is used, at most.
+    pub reserve: u64,
 }
 
 /// An open pool.
@@ -268,7 +270,8 @@ impl Pool {
             .media
             .iter()
             .zip(self.store.media())
-            .map(|(spec, m)| {
+            .enumerate()
+            .map(|(i, (spec, m))| {
                 let u = m.usage();
                 let spec = spec.clone();
                 MediumUsage {
@@ -276,6 +279,7 @@ impl Pool {
                     capacity: u.capacity,
                     used: u.used,
                     reserved: u.reserved,
+                    reserve: self.config.reserve_of(i),
                 }
             })
             .collect()

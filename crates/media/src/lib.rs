@@ -14,6 +14,7 @@
 
 mod cells;
 mod extent;
+pub mod fault;
 mod fd;
 pub mod guard;
 mod medium;

@@ -1,6 +1,7 @@
 //! A medium: segment file, map, and the reading and writing of extents.
 
 use crate::cells::{CELL_PAGES, Cells};
+use crate::fault::{self, Point};
 use crate::region::{Region, open_rw};
 use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
@@ -147,6 +148,7 @@ impl Medium {
     /// # Errors
     /// ENOSPC when the medium, or the file system under it, is full; EDQUOT, EIO.
     pub fn alloc(&self, want: usize) -> Result<Extent> {
+        fault::check(Point::Pages)?;
         loop {
             if let Some(e) = self.cells.alloc(want, false) {
                 return Ok(e);
@@ -171,6 +173,7 @@ impl Medium {
         if end <= have {
             return Ok(false);
         }
+        fault::check(Point::Room)?;
         let (at, len) = ((have * CELL) as u64, ((end - have) * CELL) as u64);
         let file = self.file()?;
         // A signal makes it give up on tmpfs.
@@ -429,6 +432,7 @@ impl Medium {
         }
         // SAFETY: the caller promises `to` for `len` bytes.
         let mut out = unsafe { std::slice::from_raw_parts_mut(to, len) };
+        fault::check(Point::Read)?;
         let mut at = offset as u64;
         while !out.is_empty() {
             match rustix::io::pread(self.file()?, &mut *out, at) {
@@ -456,6 +460,7 @@ impl Medium {
     }
 
     fn pwrite(&self, mut bytes: &[u8], offset: usize) -> Result<()> {
+        fault::check(Point::Write)?;
         let mut at = offset as u64;
         while !bytes.is_empty() {
             match rustix::io::pwrite(self.file()?, bytes, at) {

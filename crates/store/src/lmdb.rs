@@ -12,6 +12,7 @@
 //!   [`Critical`] section.
 
 use crate::process::Critical;
+use forebay_media::fault::{self, Point};
 use lmdb_master_sys as ffi;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -240,6 +241,9 @@ impl Env {
     /// # Errors
     /// ENOSPC if the file system has no room for what may be needed.
     pub fn write(&self, reserved: &AtomicU64, payload: usize, removing: bool) -> Result<WriteTxn> {
+        if !removing {
+            fault::check(Point::Records)?;
+        }
         let env = self.get()?;
         let mut info = ffi::MDB_envinfo {
             me_mapaddr: null_mut(),
@@ -556,6 +560,8 @@ impl WriteTxn {
     /// # Errors
     /// What LMDB says; the changes are undone then.
     pub fn commit(mut self) -> Result<()> {
+        // Dropped, it is undone.
+        fault::check(Point::Commit)?;
         let txn = std::mem::replace(&mut self.txn, null_mut());
         // SAFETY: txn is active and not used after.
         check(unsafe { ffi::mdb_txn_commit(txn) })

@@ -2,6 +2,8 @@
 //! removed at the end whatever happens; a time limit; workers in processes of their own.
 #![allow(dead_code, unused_imports)]
 
+pub mod operations;
+
 use forebay_client::{CreateOptions, Pool};
 use forebay_posix::{Errno, File, Fs};
 use std::path::{Path, PathBuf};
@@ -51,6 +53,11 @@ impl std::ops::Deref for TestPool {
 impl TestPool {
     /// A pool with these media; `DIR` in them stands for a directory of its own.
     pub fn with(name: &str, media: &[&str]) -> TestPool {
+        TestPool::limited(name, media, 120)
+    }
+
+    /// As [`TestPool::with`], for a test that may take so many seconds.
+    pub fn limited(name: &str, media: &[&str], seconds: u64) -> TestPool {
         let mut in_use = IN_USE.lock().unwrap_or_else(|e| e.into_inner());
         if *in_use == 0 {
             remove_leftovers();
@@ -70,13 +77,14 @@ impl TestPool {
             name: name.into(),
             mount: "/fb".into(),
             media,
+            reserve: None,
         };
         let pool = Pool::create(&o).unwrap();
         let fs = Some(Fs::new(Arc::new(pool)));
         TestPool {
             fs,
             name: name.into(),
-            _limit: Limit::new(name, 120),
+            _limit: Limit::new(name, seconds),
         }
     }
 
@@ -109,6 +117,11 @@ impl TestPool {
 
     /// A process that runs `role` of this test binary's `worker` on the pool.
     pub fn worker(&self, role: &str, arguments: &str) -> Worker {
+        self.worker_for(role, arguments, 40)
+    }
+
+    /// As [`TestPool::worker`]; it may take so many seconds.
+    pub fn worker_for(&self, role: &str, arguments: &str, seconds: u64) -> Worker {
         let child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "worker",
@@ -119,6 +132,7 @@ impl TestPool {
             ])
             .env("FOREBAY_TEST_ROLE", role)
             .env("FOREBAY_TEST_ARGUMENTS", arguments)
+            .env("FOREBAY_TEST_LIMIT", seconds.to_string())
             .env("FOREBAY_TEST_POOL", self.pool().dir())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -233,10 +247,13 @@ impl Drop for Worker {
 /// In a worker: its role, its arguments and the pool. None if the test was started by hand.
 pub fn worker_role() -> Option<(String, Vec<String>, Fs)> {
     let role = std::env::var("FOREBAY_TEST_ROLE").ok()?;
+    let limit = std::env::var("FOREBAY_TEST_LIMIT")
+        .ok()
+        .and_then(|l| l.parse().ok());
     // SAFETY: plain calls: dies with the test that started it, or when it takes too long.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::alarm(40);
+        libc::alarm(limit.unwrap_or(40));
     }
     let arguments = std::env::var("FOREBAY_TEST_ARGUMENTS").unwrap();
     let dir = std::env::var("FOREBAY_TEST_POOL").unwrap();
