@@ -67,6 +67,7 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
     let store = pool.store();
     let header = store.control().header();
     let mut used_before = 0;
+    let mut told = None;
     if store.journal_stopped() {
         let failed = |e| PoolError::io("can't begin the journal anew of the pool", dir, e);
         store.restart_journal().map_err(failed)?;
@@ -78,9 +79,11 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
-        if let Err(e) = store.reap().and_then(|_| store.put_in_order()) {
+        let failed = store.reap().and_then(|_| store.put_in_order()).err();
+        if let Some(e) = failed.filter(|_| failed != told) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
+        told = failed;
         let mut used = 0;
         for (i, m) in store.media().iter().enumerate() {
             used += m.usage().used;

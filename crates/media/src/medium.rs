@@ -155,8 +155,9 @@ impl Medium {
             }
             match self.reserve(RESERVE_STEP) {
                 Ok(true) => {}
-                Ok(false) | Err(Errno::NOSPC | Errno::DQUOT) => {
-                    return self.cells.alloc(want, true).ok_or(Errno::NOSPC);
+                Ok(false) => return self.cells.alloc(want, true).ok_or(Errno::NOSPC),
+                Err(e @ (Errno::NOSPC | Errno::DQUOT)) => {
+                    return self.cells.alloc(want, true).ok_or(e);
                 }
                 Err(e) => return Err(e),
             }

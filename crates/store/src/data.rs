@@ -484,13 +484,13 @@ impl Store {
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.live(index);
         let id = ObjectId(live.id.load(Relaxed));
+        // First of all: should we die, whoever repairs the entry goes by the size.
         live.size.store(size, Release);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
         if live.flags.load(Relaxed) & flag::MAPPED != 0 {
             // Pages stay under the mappings that show them.
             return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
         }
-        let page_end = size.next_multiple_of(PAGE as u64).min(old);
-        self.zero_range(index, size, page_end)?;
         let mut freed = Vec::new();
         live.moved.fetch_add(1, AcqRel);
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
@@ -534,11 +534,15 @@ impl Store {
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {
+            // Nothing has been taken away yet.
+            live.size.store(old, Release);
             freed.clear();
         }
         live.moved.fetch_add(1, AcqRel);
         self.free_extents(freed);
-        result
+        result?;
+        let page_end = size.next_multiple_of(PAGE as u64).min(old);
+        self.zero_range(index, size, page_end)
     }
 
     /// Writes size, times and tail of an open file to its record, if it has one.

@@ -347,6 +347,8 @@ impl Store {
                 live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
                 drop(chain);
+                // Nobody may come for it any more: it is tried again when all is put in order.
+                self.control.header().leaks.store(1, Release);
                 return Err(e);
             }
         }

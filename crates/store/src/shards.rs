@@ -422,20 +422,22 @@ impl Write<'_> {
             result = store.commit_one(shard, txn);
             if result.is_err() {
                 if n > 0 {
-                    // The first part is in: the rest must follow, now or by recovery.
+                    // The first part is in, so the change is made: the rest follows by
+                    // recovery, before anybody sees these shards again.
                     store.control.header().recover.store(1, Release);
-                    return (result, true);
+                    return (Ok(()), true);
                 }
                 break;
             }
         }
         if result.is_ok() {
-            result = (|| {
+            let removed = (|| {
                 let mut txn = store.begin(first, Need::Removal)?;
                 txn.del(JOURNAL)?;
                 store.commit_one(first, txn)
             })();
-            if result.is_err() {
+            if removed.is_err() {
+                // All is done once more before anything else is.
                 store.control.header().recover.store(1, Release);
                 begun = true;
             }
