@@ -16,10 +16,14 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Lets everything fail at `point`, the n-th time for every n. How many faults there were.
 fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> usize {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    let pool = TestPool::limited(name, media, 120);
+    let mut pool = TestPool::limited(name, media, 120);
     let mut faults = 0;
     let (mut n_dir, ops) = (0, operations());
-    for op in &ops {
+    for (i, op) in ops.iter().enumerate() {
+        if point == Point::Room {
+            // Of which little is reserved so far.
+            pool = TestPool::limited(&format!("{name}-{i}"), media, 120);
+        }
         let states = allowed(&pool, op, "/model");
         for for_good in [false, true] {
             for n in 0.. {
@@ -38,8 +42,12 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                 let result = op.steps.iter().try_for_each(|step| step(&mut place));
                 let happened = fault::end();
                 place.give_up();
-                plug.into_iter()
-                    .for_each(|e| pool.store().media()[0].free(e));
+                if point == Point::Room {
+                    let medium = &pool.store().media()[0];
+                    plug.into_iter().for_each(|e| medium.free(e));
+                    // As little reserved as before, so that more is asked for the next time.
+                    medium.reserve_again().unwrap();
+                }
                 let what = || format!("{}: fault {n} of {point:?}, for good: {for_good}", op.name);
                 if let Err(e) = result {
                     assert!(happened, "{}: {e} without a fault", what());

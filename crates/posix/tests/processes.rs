@@ -333,14 +333,18 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     };
     let store = fs.store();
     assert_eq!(store.fd_set(700, Some(open)), Ok(None));
-    store.open_retain(open);
-    assert_eq!(store.fd_set(701, Some(open)), Ok(None));
+    {
+        let _section = store.section()?;
+        store.open_retain(open);
+        assert_eq!(store.fd_set(701, Some(open)), Ok(None));
+    }
     for fd in [700, 701] {
         let bytes = [fd as u8; 2000];
         if fs.live_of(open).is_ok() {
             // SAFETY: the array is readable.
             unsafe { fs.write(open, None, bytes.as_ptr(), bytes.len())? };
         }
+        let _section = store.section()?;
         assert_eq!(store.fd_set(fd, None), Ok(Some(open)));
         store.open_release(open)?;
     }

@@ -830,11 +830,12 @@ impl Store {
         }
         if !freed.is_empty() || content.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            self.set_extents(live, &map);
-            live.pages.store(pages, Relaxed);
+            // Before the extents go: should we die in between, the bytes are still found.
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
+            self.set_extents(live, &map);
+            live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
             self.free_extents(freed);
         }

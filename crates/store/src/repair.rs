@@ -281,6 +281,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_removal_that_the_entry_was_not_told_of_is_done() {
+        let s = store("repair-gone");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, &[7; 5000]);
+        s.unlink(ObjectId::ROOT, b"f", None, s.names_epoch())
+            .unwrap();
+        // Its last user died when the records were gone, before it had left the entry.
+        s.remove_object(index).unwrap();
+        die_holding(&s, index, |_| ());
+        s.live_release(index).unwrap();
+        assert_eq!(s.live(index).id.load(Relaxed), 0);
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
     fn a_removal_that_was_only_announced_removes_nothing() {
         let s = store("repair-mark");
         let id = make(&s, "f");

@@ -300,6 +300,8 @@ pub fn operations() -> Vec<Operation> {
             &[
                 |p| p.open("new", O_CREAT | O_RDWR),
                 |p| {
+                    // As the preload does: between a table and what it counts, in a section.
+                    let _section = p.fs.store().section()?;
                     let (store, open) = (p.fs.store(), p.opens.pop().unwrap());
                     store.fd_set(700, Some(open))?;
                     store.open_retain(open);
