@@ -167,7 +167,7 @@ unsafe fn timespecs(fs: &Fs, ptr: i64) -> Result<Times, Errno> {
         });
     }
     // SAFETY: the caller's promise.
-    let t = unsafe { *(ptr as *const [libc::timespec; 2]) };
+    let t: [libc::timespec; 2] = unsafe { crate::paths::take(ptr)? };
     let one = |t: &libc::timespec| match t.tv_nsec {
         libc::UTIME_NOW => Ok(Some(now)),
         libc::UTIME_OMIT => Ok(None),
@@ -191,7 +191,7 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
     }
     if !micro {
         // SAFETY: the caller's promise: actime, modtime.
-        let [a, m] = unsafe { *(ptr as *const [i64; 2]) };
+        let [a, m]: [i64; 2] = unsafe { crate::paths::take(ptr)? };
         let ns = |s: i64| Some(s.saturating_mul(NS));
         return Ok(Times {
             atime: ns(a),
@@ -200,7 +200,7 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
         });
     }
     // SAFETY: the caller's promise.
-    let t = unsafe { *(ptr as *const [libc::timeval; 2]) };
+    let t: [libc::timeval; 2] = unsafe { crate::paths::take(ptr)? };
     let one = |t: &libc::timeval| match t.tv_usec {
         0..1_000_000 => Ok(Some(t.tv_sec.saturating_mul(NS) + t.tv_usec * 1000)),
         _ => Err(Errno::INVAL),
@@ -280,9 +280,11 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
 
 /// # Safety
 /// `ptr` is a C string.
-unsafe fn name<'a>(ptr: i64) -> &'a [u8] {
-    // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(ptr as *const libc::c_char) }.to_bytes()
+unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
+    let text = ptr as *const libc::c_char;
+    // SAFETY: the caller's promise; if it breaks it, that is EFAULT.
+    let name = unsafe { forebay_media::guard::attempt(|| CStr::from_ptr(text)) };
+    name.map(CStr::to_bytes).ok_or(Errno::FAULT)
 }
 
 /// Hands `bytes` to the program; with size 0 it only wants to know how many there are.
@@ -297,8 +299,10 @@ unsafe fn give(bytes: &[u8], buffer: i64, size: i64) -> Result<i64, Errno> {
         return Err(Errno::RANGE);
     }
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, bytes.len()) };
-    Ok(bytes.len() as i64)
+    match unsafe { forebay_media::guard::copy(bytes.as_ptr(), buffer as *mut u8, bytes.len()) } {
+        true => Ok(bytes.len() as i64),
+        false => Err(Errno::FAULT),
+    }
 }
 
 fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
@@ -316,20 +320,20 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Err
     unsafe {
         match nr {
             libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr => {
-                give(&fs.get_attribute(id, name(a[1]))?, a[2], a[3])
+                give(&fs.get_attribute(id, name(a[1])?)?, a[2], a[3])
             }
             libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
                 let value: &[u8] = match a[3] as usize {
                     0 => &[],
                     n => std::slice::from_raw_parts(a[2] as *const u8, n),
                 };
-                fs.set_attribute(id, name(a[1]), value, a[4] as i32)
+                fs.set_attribute(id, name(a[1])?, value, a[4] as i32)
                     .map(|()| 0)
             }
             libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
                 give(&names(fs, id)?, a[1], a[2])
             }
-            _ => fs.remove_attribute(id, name(a[1])).map(|()| 0),
+            _ => fs.remove_attribute(id, name(a[1])?).map(|()| 0),
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::fds;
 use crate::locks;
-use crate::paths::{errno, value};
+use crate::paths::{self, errno, value};
 use crate::stat::shown_flags;
 use forebay_intercept::{PASS, raw};
+use forebay_media::guard;
 use forebay_posix::{Errno, Fs, Whence};
 use forebay_store::process::Critical;
 use std::sync::atomic::Ordering::*;
@@ -78,19 +79,31 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
         // SAFETY: the program's own vector.
         n => unsafe { std::slice::from_raw_parts(a[1] as *const libc::iovec, n as usize) },
     };
+    // SAFETY: looks at all of it; the sum is of no interest.
+    let there = unsafe { guard::attempt(|| parts.iter().fold(0, |n, p| n ^ p.iov_len)) };
+    if there.map(std::hint::black_box).is_none() {
+        return errno(Errno::FAULT);
+    }
     // One piece of data: a vector is written as a whole, like any other write.
     if writing && parts.len() > 1 {
         let total: usize = parts.iter().map(|p| p.iov_len).sum();
         if total <= PIECE && flags & SYNC == 0 {
-            let mut joined = Vec::with_capacity(total);
+            let mut joined: Vec<u8> = Vec::with_capacity(total);
             for p in parts.iter().filter(|p| p.iov_len > 0) {
-                // SAFETY: see read.
-                joined.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(p.iov_base.cast::<u8>(), p.iov_len)
-                });
+                // SAFETY: see read; there is room for the total.
+                unsafe {
+                    let to = joined.as_mut_ptr().add(joined.len());
+                    if !guard::copy(p.iov_base.cast(), to, p.iov_len) {
+                        break;
+                    }
+                    joined.set_len(joined.len() + p.iov_len);
+                }
+            }
+            if joined.is_empty() && total > 0 {
+                return errno(Errno::FAULT);
             }
             // SAFETY: joined is readable.
-            return value(unsafe { put(fs, open, at, append, joined.as_ptr(), total) });
+            return value(unsafe { put(fs, open, at, append, joined.as_ptr(), joined.len()) });
         }
     }
     let mut done = 0i64;
@@ -347,8 +360,7 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
                 let at = fs.store().open_file(open).offset.load(Relaxed);
                 let left = fs.store().size(live).saturating_sub(at);
                 // SAFETY: the program's own int.
-                unsafe { *(a[2] as *mut i32) = left.min(i32::MAX as u64) as i32 };
-                0
+                value(unsafe { paths::give(left.min(i32::MAX as u64) as i32, a[2]) })
             }
             Err(e) => errno(e),
         },

@@ -168,7 +168,10 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
         libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW
     );
     // SAFETY: the program's own struct flock.
-    let asked = unsafe { &mut *(arg as *mut libc::flock) };
+    let asked: libc::flock = match unsafe { crate::paths::take(arg) } {
+        Ok(asked) => asked,
+        Err(e) => return errno(e),
+    };
     let access = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE;
     let setting = !matches!(cmd, libc::F_GETLK | libc::F_OFD_GETLK);
     let wrong = match i32::from(asked.l_type) {
@@ -192,7 +195,7 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     let Some(start) = asked.l_start.checked_add(base).filter(|&s| s >= 0) else {
         return errno(Errno::INVAL);
     };
-    let mut real = *asked;
+    let mut real = asked;
     real.l_whence = libc::SEEK_SET as i16;
     real.l_start = start;
     let description = if of_description { open + 1 } else { 0 };
@@ -208,7 +211,8 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
         )
     };
     if result == 0 && !setting {
-        *asked = real;
+        // SAFETY: as above.
+        return value(unsafe { crate::paths::give(real, arg) });
     }
     result
 }

@@ -152,8 +152,8 @@ pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            let target = std::ffi::CStr::from_ptr(a[0] as *const libc::c_char);
-            fs.make_symlink(target.to_bytes(), place).map(|()| 0)
+            let target = paths::text(a[0]).ok_or(Errno::FAULT)?;
+            fs.make_symlink(&target, place).map(|()| 0)
         })
     }
 }
@@ -204,8 +204,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
 /// `/proc/self/cwd` with the working directory in the pool.
 unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
     // SAFETY: the program's path; null was sorted out by locate, but may come here.
-    let is_cwd = path > 4096
-        && unsafe { std::ffi::CStr::from_ptr(path as *const libc::c_char) } == c"/proc/self/cwd";
+    let is_cwd = unsafe { paths::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
     if is_cwd
         && let Some(fs) = crate::runtime::open_fs()
         && let Some(cwd) = paths::cwd(fs)

@@ -105,7 +105,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
     }
     let from = base(dirfd);
     // SAFETY: the program's path.
-    let absolute = unsafe { *(a[1] as *const u8) } == b'/';
+    let absolute = unsafe { paths::take::<u8>(a[1])? } == b'/';
     if from.is_none() && runtime::settings().is_none() {
         return Ok(PASS);
     }
@@ -120,7 +120,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
             // Seen from the directory.
             Some((fs, dir)) if how.resolve & IN_ROOT != 0 => {
                 // SAFETY: a C string.
-                let path = unsafe { paths::text(a[1]) };
+                let path = unsafe { paths::text(a[1]) }.ok_or(Errno::FAULT)?;
                 return under_rules(fs, dir, path, &how, a);
             }
             _ => return Ok(PASS),

@@ -7,6 +7,7 @@
 
 use crate::{exe, fds, links, magic, runtime};
 use forebay_intercept::{Call, PASS, raw};
+use forebay_media::guard;
 use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
 use forebay_store::Store;
 use forebay_store::process::Critical;
@@ -124,17 +125,19 @@ pub unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
     if !plausible(ptr) {
         return None;
     }
-    // SAFETY: the caller's promise.
-    Some(unsafe { CStr::from_ptr(ptr as *const libc::c_char) }.to_bytes())
+    let text = ptr as *const libc::c_char;
+    // SAFETY: the caller's promise; if it breaks it, the kernel is to say so.
+    let path = unsafe { guard::attempt(|| CStr::from_ptr(text)) }?;
+    Some(path.to_bytes())
 }
 
 /// A path that the program passed.
 ///
 /// # Safety
 /// A C string that stays for the call.
-pub unsafe fn text(ptr: i64) -> Cow<'static, [u8]> {
+pub unsafe fn text(ptr: i64) -> Option<Cow<'static, [u8]>> {
     // SAFETY: passed on.
-    Cow::Borrowed(unsafe { bytes(ptr) }.unwrap_or(b""))
+    unsafe { bytes(ptr) }.map(Cow::Borrowed)
 }
 
 fn contains(path: &[u8], mark: &[u8]) -> bool {
@@ -456,6 +459,31 @@ pub unsafe fn again_outside(
     }
 }
 
+/// Writes a value to the program.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// No reference to what is written is alive.
+pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
+    // SAFETY: the caller's promise; plain data.
+    let done = unsafe { guard::attempt(|| (to as *mut T).write_unaligned(value)) };
+    done.map(|()| 0).ok_or(Errno::FAULT)
+}
+
+/// Reads a value of the program.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// Any bytes are a T.
+pub unsafe fn take<T: Copy>(from: i64) -> Result<T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { guard::attempt(|| (from as *const T).read_unaligned()) }.ok_or(Errno::FAULT)
+}
+
 /// An error as a system call returns it.
 pub fn errno(e: Errno) -> i64 {
     -i64::from(e.raw_os_error())
@@ -473,6 +501,8 @@ pub fn value(result: Result<i64, Errno>) -> i64 {
 pub unsafe fn copy_cut(bytes: &[u8], buffer: i64, size: usize) -> i64 {
     let n = bytes.len().min(size);
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, n) };
-    n as i64
+    match unsafe { guard::copy(bytes.as_ptr(), buffer as *mut u8, n) } {
+        true => n as i64,
+        false => errno(Errno::FAULT),
+    }
 }

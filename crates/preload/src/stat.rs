@@ -1,8 +1,9 @@
 //! Attributes and directory entries in the kernel's formats.
 
 use crate::fds;
-use crate::paths::{PathCall, errno, on_path, value};
+use crate::paths::{PathCall, errno, give, on_path, take, value};
 use forebay_intercept::PASS;
+use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, Stat};
 use std::sync::atomic::Ordering::*;
 
@@ -21,7 +22,7 @@ fn device(fs: &Fs) -> u64 {
 
 /// # Safety
 /// `out` has room for a struct stat.
-unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) {
+unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     // SAFETY: all zeros is a valid struct stat.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     st.st_dev = device(fs);
@@ -38,12 +39,12 @@ unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) {
     (st.st_mtime, st.st_mtime_nsec) = (s.mtime.div_euclid(NS), s.mtime.rem_euclid(NS));
     (st.st_ctime, st.st_ctime_nsec) = (s.ctime.div_euclid(NS), s.ctime.rem_euclid(NS));
     // SAFETY: the caller's promise.
-    unsafe { (out as *mut libc::stat).write_unaligned(st) };
+    unsafe { give(st, out) }
 }
 
 /// # Safety
 /// `out` has room for a struct statx.
-unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) {
+unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     let time = |ns: i64| {
         // SAFETY: all zeros is a valid time.
         let mut t: libc::statx_timestamp = unsafe { std::mem::zeroed() };
@@ -71,7 +72,7 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) {
     x.stx_dev_major = libc::major(device(fs));
     x.stx_dev_minor = libc::minor(device(fs));
     // SAFETY: the caller's promise.
-    unsafe { (out as *mut libc::statx).write_unaligned(x) };
+    unsafe { give(x, out) }
 }
 
 /// The flags that the stat calls know. With others the kernel says EINVAL, whatever the path.
@@ -91,7 +92,7 @@ fn follow(no_follow: bool) -> Follow {
 /// `ptr` is null or a C string.
 pub unsafe fn is_empty(ptr: i64) -> bool {
     // SAFETY: the caller's promise.
-    ptr == 0 || unsafe { *(ptr as *const u8) } == 0
+    ptr == 0 || unsafe { take::<u8>(ptr) } == Ok(0)
 }
 
 /// stat, lstat.
@@ -101,8 +102,7 @@ pub unsafe fn stat(p: PathCall<'_>) -> i64 {
     // SAFETY: the program's own arguments; here and in all functions below.
     unsafe {
         on_path(p, None, 0, f, |fs, place| {
-            put_stat(fs, &fs.stat_place(place)?, a[1]);
-            Ok(0)
+            put_stat(fs, &fs.stat_place(place)?, a[1])
         })
     }
 }
@@ -115,8 +115,7 @@ pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
     // SAFETY: see stat.
     value(
         fs.stat_open(open)
-            .map(|s| unsafe { put_stat(fs, &s, a[1]) })
-            .map(|()| 0),
+            .and_then(|s| unsafe { put_stat(fs, &s, a[1]) }),
     )
 }
 
@@ -131,29 +130,24 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
-                Some((fs, open)) => value(
-                    fs.stat_open(open)
-                        .map(|s| put_stat(fs, &s, a[2]))
-                        .map(|()| 0),
-                ),
+                Some((fs, open)) => value(fs.stat_open(open).and_then(|s| put_stat(fs, &s, a[2]))),
                 None => empty_at_cwd(a, |fs, s| put_stat(fs, s, a[2])),
             };
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, Some(0), 1, f, |fs, place| {
-            put_stat(fs, &fs.stat_place(place)?, a[2]);
-            Ok(0)
+            put_stat(fs, &fs.stat_place(place)?, a[2])
         })
     }
 }
 
 /// AT_EMPTY_PATH with AT_FDCWD: the working directory.
-fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat)) -> i64 {
+fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat) -> Result<i64, Errno>) -> i64 {
     if a[0] as i32 == libc::AT_FDCWD
         && let Some(fs) = crate::runtime::open_fs()
         && let Some(cwd) = crate::paths::cwd(fs)
     {
-        return value(fs.stat_id(cwd).map(|s| put(fs, &s)).map(|()| 0));
+        return value(fs.stat_id(cwd).and_then(|s| put(fs, &s)));
     }
     PASS
 }
@@ -169,25 +163,20 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     unsafe {
         if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
-                Some((fs, open)) => value(
-                    fs.stat_open(open)
-                        .map(|s| put_statx(fs, &s, a[4]))
-                        .map(|()| 0),
-                ),
+                Some((fs, open)) => value(fs.stat_open(open).and_then(|s| put_statx(fs, &s, a[4]))),
                 None => empty_at_cwd(a, |fs, s| put_statx(fs, s, a[4])),
             };
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, Some(0), 1, f, |fs, place| {
-            put_statx(fs, &fs.stat_place(place)?, a[4]);
-            Ok(0)
+            put_statx(fs, &fs.stat_place(place)?, a[4])
         })
     }
 }
 
 /// # Safety
 /// `out` has room for a struct statfs.
-unsafe fn put_statfs(fs: &Fs, out: i64) {
+unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
     let (mut capacity, mut used) = (0, 0);
     for m in fs.store().media() {
         let u = m.usage();
@@ -206,7 +195,7 @@ unsafe fn put_statfs(fs: &Fs, out: i64) {
     st.f_ffree = 1 << 32;
     st.f_namelen = 255;
     // SAFETY: the caller's promise.
-    unsafe { (out as *mut libc::statfs).write_unaligned(st) };
+    unsafe { give(st, out) }
 }
 
 /// statfs.
@@ -216,8 +205,7 @@ pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
     unsafe {
         on_path(p, None, 0, Follow::Yes, |fs, place| {
             place.existing()?;
-            put_statfs(fs, a[1]);
-            Ok(0)
+            put_statfs(fs, a[1])
         })
     }
 }
@@ -228,8 +216,7 @@ pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
         return PASS;
     };
     // SAFETY: see stat.
-    unsafe { put_statfs(fs, a[1]) };
-    0
+    value(unsafe { put_statfs(fs, a[1]) })
 }
 
 /// getdents64, and getdents with the older layout.
@@ -240,7 +227,7 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
     let (buffer, size) = (a[1] as *mut u8, a[2] as u32 as usize);
     let old = nr == libc::SYS_getdents;
     let mut used = 0;
-    let mut full = false;
+    let (mut full, mut fault) = (false, false);
     let result = fs.read_dir(open, |name, ino, kind, next| {
         // ino:8 next:8 length:2, then type and name, or name and type.
         let len = (18 + 1 + name.len() + 1).next_multiple_of(8);
@@ -249,21 +236,28 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
             return false;
         }
         // SAFETY: used + len <= size, the program's buffer.
-        unsafe {
-            let at = buffer.add(used);
-            std::ptr::write_bytes(at, 0, len);
-            at.cast::<u64>().write_unaligned(ino);
-            at.add(8).cast::<u64>().write_unaligned(next);
-            at.add(16).cast::<u16>().write_unaligned(len as u16);
-            let (kind_at, name_at) = if old { (len - 1, 18) } else { (18, 19) };
-            at.add(kind_at).write((kind >> 12) as u8);
-            std::ptr::copy_nonoverlapping(name.as_ptr(), at.add(name_at), name.len());
+        let put = unsafe {
+            guard::attempt(|| {
+                let at = buffer.add(used);
+                std::ptr::write_bytes(at, 0, len);
+                at.cast::<u64>().write_unaligned(ino);
+                at.add(8).cast::<u64>().write_unaligned(next);
+                at.add(16).cast::<u16>().write_unaligned(len as u16);
+                let (kind_at, name_at) = if old { (len - 1, 18) } else { (18, 19) };
+                at.add(kind_at).write((kind >> 12) as u8);
+                std::ptr::copy_nonoverlapping(name.as_ptr(), at.add(name_at), name.len());
+            })
+        };
+        if put.is_none() {
+            fault = true;
+            return false;
         }
         used += len;
         true
     });
     match result {
         Err(e) if used == 0 => errno(e),
+        _ if used == 0 && fault => errno(Errno::FAULT),
         _ if used == 0 && full => errno(Errno::INVAL),
         _ => used as i64,
     }
