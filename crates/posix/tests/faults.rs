@@ -3,6 +3,8 @@
 //! fails. The error is the right one, of the operation's steps the first ones have happened
 //! and the others not, the pool is whole, and works on.
 
+#[path = "support/left.rs"]
+mod left;
 mod support;
 
 use forebay_media::fault::{self, Point};
@@ -84,6 +86,9 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
     pool.assert_whole();
     assert_eq!(pool.used(), 0);
     eprintln!("{faults} faults of {point:?}");
+    if point == Point::Commit && media[0].starts_with("files") {
+        left::records_and_journal_agree(&pool, name);
+    }
     faults
 }
 
@@ -169,6 +174,18 @@ fn no_room_for_records() {
             Point::Records,
             Errno::NOSPC
         ) > 10
+    );
+}
+
+#[test]
+fn a_commit_that_fails_with_a_journal() {
+    assert!(
+        fail_everywhere(
+            "fault-journal",
+            &["files:DIR:64M"],
+            Point::Commit,
+            Errno::IO
+        ) > 40
     );
 }
 

@@ -3,8 +3,10 @@
 //! That one must go on within a second, the pool must be whole, and of the operation's steps
 //! some first ones must have happened and the others not.
 //!
-//! `FOREBAY_KILLS` says how many kills (default 100).
+//! `FOREBAY_KILLS` says how many kills (default 100; 40 with a journal).
 
+#[path = "support/left.rs"]
+mod left;
 mod support;
 
 use forebay_posix::Fs;
@@ -245,11 +247,21 @@ fn goes_on(counter: &std::fs::File) -> Duration {
 
 #[test]
 fn an_operation_killed_at_any_instruction_happened_or_did_not() {
+    kill_anywhere("kills", "memory:64M");
+}
+
+#[test]
+fn so_it_is_with_a_journal_which_agrees() {
+    kill_anywhere("journalled-kills", "files:DIR:2G");
+}
+
+fn kill_anywhere(name: &str, media: &str) {
+    let journalled = media.starts_with("files");
     let kills = std::env::var("FOREBAY_KILLS")
         .ok()
         .and_then(|k| k.parse().ok())
-        .unwrap_or(100);
-    let pool = TestPool::limited("kills", &["memory:64M"], 60 + kills as u64 * 2);
+        .unwrap_or(if journalled { 40 } else { 100 });
+    let pool = TestPool::limited(name, &[media], 60 + kills as u64 * 2);
     let seed = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -323,12 +335,17 @@ fn an_operation_killed_at_any_instruction_happened_or_did_not() {
             );
         }
         after[op][usize::from(state != states[op][0])] += 1;
-        clear(&pool, &dir);
+        if !journalled {
+            clear(&pool, &dir);
+        }
     }
     pool.mkdir(b"/n/stop", 0o700).unwrap();
     let said = neighbour.finish();
     pool.store().reap().unwrap();
     pool.assert_whole();
+    if journalled {
+        left::records_and_journal_agree(&pool, name);
+    }
     clear(&pool, "/n");
     clear(&pool, "/t");
     assert_eq!(pool.used(), 0);

@@ -7,7 +7,7 @@ mod left;
 mod support;
 
 use forebay_posix::{Errno, Fail, Fs, ObjectId, RenameMode};
-use left::{Left, medium_dir, tree};
+use left::records_and_journal_agree;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
@@ -511,25 +511,6 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     }
     assert_eq!(pool.used(), 0);
     pool.assert_whole();
-}
-
-/// What would be loaded after a loss of power is what is there.
-fn records_and_journal_agree(pool: &TestPool, name: &str) {
-    pool.store().sync_all().unwrap();
-    let dir = medium_dir(pool.pool());
-    let base = dir.parent().unwrap();
-    let copy = format!("{name}c");
-    let file = dir.file_name().unwrap().to_str().unwrap();
-    let to = base.join(file.replace(name, &copy));
-    let copied = std::process::Command::new("cp")
-        .args(["-r", "--sparse=always"])
-        .args([&dir, &to])
-        .status();
-    assert!(copied.unwrap().success());
-    let left = Left::open(to, name, base, &copy);
-    let findings = left.fs().store().check().unwrap();
-    assert!(findings.is_empty(), "loaded: {findings:#?}");
-    assert!(tree(left.fs()) == tree(pool), "loaded, it isn't the same");
 }
 
 fn kill_seconds() -> u64 {

@@ -1,7 +1,8 @@
 //! What is left of a pool: opening it from a copy of its medium's directory, and looking at
 //! all that is in it.
+#![allow(dead_code)]
 
-use super::{O_RDONLY, read_all};
+use super::support::{O_RDONLY, TestPool, read_all};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub fn tree(fs: &Fs) -> BTreeMap<String, Option<Vec<u8>>> {
             if e.kind == libc::S_IFDIR {
                 found.insert(name.clone(), None);
                 dirs.push(name);
+            } else if e.kind != libc::S_IFREG {
+                found.insert(name, None);
             } else {
                 let f = fs.open(name.as_bytes(), O_RDONLY, 0).unwrap();
                 found.insert(name, Some(read_all(&f)));
@@ -72,4 +75,23 @@ impl Drop for Left {
 /// The pool's directory in its first medium.
 pub fn medium_dir(pool: &Pool) -> PathBuf {
     pool.config().medium_dir(pool.dir(), 0)
+}
+
+/// What would be loaded after a loss of power is what is there.
+pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
+    pool.store().sync_all().unwrap();
+    let dir = medium_dir(pool.pool());
+    let base = dir.parent().unwrap();
+    let copy = format!("{name}c");
+    let file = dir.file_name().unwrap().to_str().unwrap();
+    let to = base.join(file.replace(name, &copy));
+    let copied = std::process::Command::new("cp")
+        .args(["-r", "--sparse=always"])
+        .args([&dir, &to])
+        .status();
+    assert!(copied.unwrap().success());
+    let left = Left::open(to, name, base, &copy);
+    let findings = left.fs().store().check().unwrap();
+    assert!(findings.is_empty(), "loaded: {findings:#?}");
+    assert!(tree(left.fs()) == tree(pool), "loaded, it isn't the same");
 }
