@@ -73,7 +73,7 @@ impl PoolConfig {
         let shards = (4 * cores).next_power_of_two().clamp(16, MAX_SHARDS);
         let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
         // Address space only; room is reserved as records come.
-        let record_bytes = (capacity / 8 / shards as u64).clamp(256 << 20, 8 << 30) as usize;
+        let record_bytes = (capacity / 8 / shards as u64).clamp(32 << 20, 8 << 30) as usize;
         let controls = Controls::default();
         controls.check_supported().map_err(PoolError::Invalid)?;
         Ok(PoolConfig {

@@ -256,7 +256,9 @@ impl Medium {
     /// Maps what this process hasn't touched of `len` bytes at `offset` of the segment (in
     /// one cell), in groups of pages.
     fn touch(&self, offset: usize, len: usize) -> Result<()> {
-        let at = self.address(offset)?;
+        let Some(at) = self.mapped(offset)? else {
+            return Ok(());
+        };
         self.touched.first_time(offset, len, |group| {
             // SAFETY: the group lies in the cell, and so in the window, of `offset`; its room
             // is reserved.
@@ -276,6 +278,19 @@ impl Medium {
                 // done, they come as they are touched.
                 let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
             }
+        }
+    }
+
+    /// Where byte `offset` of the segment is mapped; None if it is read and written by calls:
+    /// on `files`, and where the program may have no more addresses (`ulimit -v`).
+    fn mapped(&self, offset: usize) -> Result<Option<*mut u8>> {
+        if !self.is_memory() {
+            return Ok(None);
+        }
+        match self.address(offset) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NOMEM) => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
@@ -302,10 +317,8 @@ impl Medium {
         let end = offset + len;
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
         let (start_page, base) = (e.start(), e.start() as usize * PAGE);
-        if self.is_memory() {
-            // Before anything in it is written.
-            self.touch(base + offset, len)?;
-        }
+        // Before anything in it is written.
+        self.touch(base + offset, len)?;
         // What lies around the written bytes in a page nobody wrote before is garbage.
         let head = offset % PAGE;
         if head > 0 && !self.cells.is_init(start_page + first as u64) {
@@ -315,8 +328,7 @@ impl Medium {
         if tail > 0 && !self.cells.is_init(start_page + last as u64) {
             self.zero_bytes(base + end, PAGE - tail)?;
         }
-        if self.is_memory() {
-            let to = self.address(base + offset)?;
+        if let Some(to) = self.mapped(base + offset)? {
             // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs
             // may race on their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
@@ -423,8 +435,7 @@ impl Medium {
     }
 
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) -> Result<()> {
-        if self.is_memory() {
-            let from = self.address(offset)?;
+        if let Some(from) = self.mapped(offset)? {
             // SAFETY: `from` lies in the segment's mapping; nobody refers to `to`.
             return match unsafe { guard::copy(from, to, len) } {
                 true => Ok(()),
@@ -450,8 +461,7 @@ impl Medium {
     }
 
     fn zero_bytes(&self, offset: usize, len: usize) -> Result<()> {
-        if self.is_memory() {
-            let at = self.address(offset)?;
+        if let Some(at) = self.mapped(offset)? {
             // SAFETY: inside the segment's mapping (the caller stays inside an extent).
             unsafe { std::ptr::write_bytes(at, 0, len) };
             return Ok(());
