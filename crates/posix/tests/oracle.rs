@@ -84,7 +84,8 @@ impl Model {
                 // Two names of one file: rename does nothing.
                 if self.names.get(to) != Some(&id) {
                     self.names.remove(from);
-                    self.names.insert(to.clone(), id);
+                    let replaced = self.names.insert(to.clone(), id);
+                    self.forget(replaced);
                 }
             }
             Call::Link(from, to) => {
@@ -94,10 +95,20 @@ impl Model {
                 }
                 self.names.insert(to.clone(), id);
             }
-            Call::Unlink(path) => _ = self.names.remove(path).ok_or(Errno::NOENT)?,
+            Call::Unlink(path) => {
+                let id = self.names.remove(path).ok_or(Errno::NOENT)?;
+                self.forget(Some(id));
+            }
             Call::Read(path) => return Ok(self.file(path)?.len()),
         }
         Ok(0)
+    }
+
+    /// Frees the content of a file that may have lost its last name.
+    fn forget(&mut self, id: Option<usize>) {
+        if let Some(id) = id.filter(|id| !self.names.values().any(|n| n == id)) {
+            self.files[id] = Vec::new();
+        }
     }
 
     /// Names with their contents.
