@@ -977,7 +977,9 @@ def checked_and_repaired(t):
                                     for s in range(2) for p in range(4)]
                                    + [("map-0", 4096 + 128 + 64 * c) for c in range(6)]):
         wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 5, "a whole pool")
-        kill(t.keeper("p"))
+        keeper = t.keeper("p")
+        kill(keeper)
+        wait_until(lambda: not alive(keeper), 5, "the keeper's death")
         with open(os.path.join(t.pool_dir("p"), file), "r+b") as f:
             f.seek(at)
             f.write(noise(64, n))
