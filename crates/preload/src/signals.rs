@@ -52,6 +52,8 @@ static WANTED: [Wanted; SIGNALS] = [const {
 static CHANGING: ProcessLock = ProcessLock::new();
 /// SIGSEGV and SIGBUS lead to us whatever the program wants done on them.
 static WATCHING: AtomicBool = AtomicBool::new(false);
+/// All handlers that were there before us have been wrapped.
+static ALL: AtomicBool = AtomicBool::new(false);
 
 /// A signal that waits for the end of a critical section. The first one blocks all others.
 struct Held {
@@ -171,39 +173,46 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     0
 }
 
-/// Before anything else: signals that are held back will be delivered.
+/// Before anything else: signals that are held back will be delivered, and faults lead to
+/// us (a bad path is looked at before the pool is open).
 pub fn start() {
     sections::deliver_with(deliver);
+    WATCHING.store(true, Release);
+    take_over(libc::SIGSEGV as usize);
+    take_over(libc::SIGBUS as usize);
 }
 
-/// Once the pool is open: handlers that were installed before us are wrapped too, and
-/// faults lead to us.
+/// Once the pool is open: handlers that were installed before us are wrapped too.
 pub fn watch() {
-    if in_vfork_child() || WATCHING.load(Acquire) {
+    if in_vfork_child() || ALL.load(Acquire) {
         return;
     }
     let _one = CHANGING.hold();
-    if WATCHING.swap(true, AcqRel) {
-        return;
-    }
-    for (signal, entry) in WANTED.iter().enumerate().skip(1) {
-        let mut now = Action::default();
-        if kernel(signal, None, Some(&mut now)) < 0 || now.handler == our_handler() {
-            continue;
-        }
-        if is_function(now.handler) || is_watched(signal) {
-            entry.flags.store(now.flags, Release);
-            entry.handler.store(now.handler, Release);
-            kernel(signal, Some(&wrapped(signal, &now)), None);
-        }
+    if !ALL.swap(true, AcqRel) {
+        (1..SIGNALS).for_each(take_over);
     }
 }
 
-/// Takes back what [`watch`] did: another instance of this library takes over.
+/// Wraps what the kernel knows about a signal.
+fn take_over(signal: usize) {
+    let mut now = Action::default();
+    if kernel(signal, None, Some(&mut now)) < 0 || now.handler == our_handler() {
+        return;
+    }
+    if is_function(now.handler) || is_watched(signal) {
+        let entry = &WANTED[signal];
+        entry.flags.store(now.flags, Release);
+        entry.handler.store(now.handler, Release);
+        kernel(signal, Some(&wrapped(signal, &now)), None);
+    }
+}
+
+/// Takes back what [`start`] and [`watch`] did: another instance of this library takes over.
 pub fn stop() {
     if !WATCHING.swap(false, AcqRel) {
         return;
     }
+    ALL.store(false, Release);
     for (signal, entry) in WANTED.iter().enumerate().skip(1) {
         let mut now = Action::default();
         if kernel(signal, None, Some(&mut now)) >= 0 && now.handler == our_handler() {
