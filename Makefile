@@ -1,9 +1,11 @@
 # `make` alone says what there is.
-.PHONY: help build test demo bench lint clean
+.PHONY: help build test models races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
+	@echo 'make models run the model checker on what has no locks (part of make test)'
+	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
 	@echo 'make bench  build and run the measurements'
 	@echo 'make lint   formatting and clippy'
@@ -21,9 +23,18 @@ test:
 	cargo build --release
 	$(MAKE) lint
 	cargo test --release --workspace
+	$(MAKE) models
 	python3 tests/programs/run.py
 	python3 tests/pools/run.py -j 2
 	python3 tests/conformance/run.py
+
+models:
+	RUSTFLAGS='--cfg loom' cargo test --release --target-dir target/loom \
+	    -p forebay-media -p forebay-store --lib models::
+
+races:
+	RUSTFLAGS='-Zsanitizer=thread' cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu \
+	    --release --target-dir target/tsan -p forebay-media -p forebay-store --lib
 
 demo:
 	examples/bowtie2/demo.sh

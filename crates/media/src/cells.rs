@@ -9,12 +9,13 @@
 //! Map file: one page of [`Header`], the summaries, then 64 bytes per cell. For a pool that
 //! survives a loss of power, what that takes follows: see [`crate::pending`].
 
-use crate::pending::Pending;
-use crate::{Extent, PAGE, Region};
-use std::sync::atomic::{
+use crate::atomics::{
     AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
+use crate::pending::Pending;
+use crate::{Extent, PAGE, Region};
 
 /// Pages of a cell; the longest extent.
 pub const CELL_PAGES: usize = 256;
@@ -229,13 +230,9 @@ impl Cells {
     /// Marks the cell full unless it has a free page.
     fn note_full(&self, i: usize) {
         let bit = 1 << (i % 64);
-        self.full(i / 64).fetch_or(bit, AcqRel);
-        if self
-            .cell(i)
-            .used
-            .iter()
-            .any(|w| w.load(Acquire) != u64::MAX)
-        {
+        // Here and in `free` in one order for all: one of the two sees what the other did.
+        self.full(i / 64).fetch_or(bit, SeqCst);
+        if self.cell(i).used.iter().any(|w| w.load(SeqCst) != u64::MAX) {
             self.full(i / 64).fetch_and(!bit, AcqRel);
         }
     }
@@ -279,7 +276,7 @@ impl Cells {
             } else {
                 mask
             };
-            let old = cell.used[word].fetch_and(!now, AcqRel);
+            let old = cell.used[word].fetch_and(!now, SeqCst);
             freed += u64::from((old & mask).count_ones());
         }
         debug_assert_eq!(freed, e.pages() as u64, "{e:?} was not in use");
@@ -291,7 +288,7 @@ impl Cells {
     pub(crate) fn note_freed(&self, i: usize) {
         let cell = self.cell(i);
         let bit = 1u64 << (i % 64);
-        if self.full(i / 64).load(Relaxed) & bit != 0 {
+        if self.full(i / 64).load(SeqCst) & bit != 0 {
             self.full(i / 64).fetch_and(!bit, AcqRel);
         }
         if cell.used.iter().all(|w| w.load(Acquire) == 0) {
@@ -325,7 +322,7 @@ impl Cells {
                 cell.init[word].fetch_or(mask, AcqRel);
             } else {
                 // Set already: only the order of the written bytes matters.
-                std::sync::atomic::fence(Release);
+                fence(Release);
             }
         }
     }

@@ -12,12 +12,15 @@
 //! running out of space is an error code, never a SIGBUS. `memory` is accessed by copying
 //! in a shared mapping; `files` by pread and pwrite, so that an I/O error is an errno.
 
+pub mod atomics;
 mod cells;
 mod extent;
 pub mod fault;
 mod fd;
 pub mod guard;
 mod medium;
+#[cfg(all(test, loom))]
+mod models;
 mod pending;
 mod region;
 mod spec;

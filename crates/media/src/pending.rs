@@ -12,8 +12,8 @@
 //! as zero.
 
 use crate::Extent;
+use crate::atomics::{AtomicU64, Ordering::*};
 use crate::cells::{CELL_PAGES, Cells, masks};
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// The bits of one cell.
 #[repr(C, align(32))]
@@ -302,7 +302,7 @@ impl Cells {
                 let old = self.pending(i).limbo[word].fetch_and(!mask, SeqCst);
                 let gone = u64::from((old & mask).count_ones());
                 self.limbo_pages().fetch_sub(gone, Relaxed);
-                self.cell(i).used[word].fetch_and(!(old & mask), AcqRel);
+                self.cell(i).used[word].fetch_and(!(old & mask), SeqCst);
             }
             self.note_freed(i);
         }

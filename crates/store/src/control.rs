@@ -12,12 +12,12 @@
 
 use crate::lock::Lock;
 use forebay_media::Region;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
 
 /// Most shards of a node store.
 pub const MAX_SHARDS: usize = 64;
 /// Most processes attached at the same time.
-pub const MAX_PROCESSES: usize = 4096;
+pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
 /// Most objects open at the same time.
 pub const MAX_LIVE: usize = 65_536;
 /// Most open file descriptions at the same time.
@@ -124,7 +124,8 @@ impl FreeList {
     pub fn push(&self, index: u32, next: &AtomicU32) {
         let mut head = self.head.load(Acquire);
         loop {
-            next.store(head as u32, Relaxed);
+            // Release: for those who still look at the entry as part of a chain.
+            next.store(head as u32, Release);
             let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => return,
@@ -417,8 +418,7 @@ impl Control {
         let h = self.header();
         h.activity.fetch_add(1, AcqRel);
         if h.keeper_sleeps.load(Acquire) != 0 {
-            let _ =
-                rustix::thread::futex::wake(&h.activity, rustix::thread::futex::Flags::empty(), 1);
+            futex::wake(&h.activity, 1);
         }
     }
 

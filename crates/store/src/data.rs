@@ -15,10 +15,10 @@ use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
 use crate::shards::{Need, Write};
 use crate::{ObjectId, Store, now};
+use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;
 use forebay_media::{CELL_PAGES, Extent, PAGE};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{Ordering::*, fence};
 
 /// Size of a chunk in bytes.
 pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;

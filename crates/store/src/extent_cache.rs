@@ -6,7 +6,7 @@
 
 use crate::record::{ChunkMap, FEW_EXTENTS};
 use forebay_media::Extent;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Extents of recently used chunks, per process. An entry is valid for one use of a live
 /// entry (`index`) at one value of its `moved` counter.
@@ -77,6 +77,8 @@ impl ExtentCache {
         {
             return;
         }
+        // Who sees anything of what follows sees the odd version, too.
+        fence(Release);
         e.id.store(id, Relaxed);
         e.index.store(index, Relaxed);
         e.chunk.store(chunk, Relaxed);

@@ -6,9 +6,9 @@
 
 use crate::Store;
 use crate::process::Critical;
+use forebay_media::atomics::{Ordering::*, futex};
 use rustix::io::{Errno, Result};
-use rustix::thread::{Timespec, futex};
-use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 
 /// What a description holds, or asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub enum Flock {
     Exclusive = 2,
 }
 
-/// A holder that died is noticed after at most this long (in nanoseconds).
-const TURN: i64 = 50_000_000;
+/// A holder that died is noticed after at most this long .
+const TURN: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Changes the lock of description `open`, waiting for others if `wait`.
@@ -52,16 +52,7 @@ impl Store {
             if !wait {
                 return Err(Errno::AGAIN);
             }
-            let turn = Timespec {
-                tv_sec: 0,
-                tv_nsec: TURN,
-            };
-            match futex::wait(
-                &header.flock_changes,
-                futex::Flags::empty(),
-                seen,
-                Some(&turn),
-            ) {
+            match futex::wait(&header.flock_changes, seen, TURN) {
                 Err(Errno::INTR) => return Err(Errno::INTR),
                 _ => continue,
             }
@@ -91,6 +82,6 @@ impl Store {
     pub(crate) fn flock_changed(&self) {
         let changes = &self.control.header().flock_changes;
         changes.fetch_add(1, AcqRel);
-        let _ = futex::wake(changes, futex::Flags::empty(), u32::MAX);
+        futex::wake(changes, u32::MAX);
     }
 }

@@ -24,6 +24,8 @@ mod journal;
 mod live;
 pub mod lmdb;
 mod lock;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod open;
 pub mod process;

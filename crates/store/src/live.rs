@@ -10,8 +10,8 @@ use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
 use crate::{ObjectId, Section, Store};
+use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
 /// What the live table knows better than the record.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ impl<'a> Chain<'a> {
 
     fn insert(&self, index: u32) {
         let live = self.control.live(index);
-        live.next.store(self.bucket.head.load(Relaxed), Relaxed);
+        live.next.store(self.bucket.head.load(Relaxed), Release);
         self.bucket.version.fetch_add(1, AcqRel);
         self.bucket.head.store(index + 1, Release);
         self.bucket.version.fetch_add(1, AcqRel);
@@ -138,7 +138,7 @@ impl Store {
             });
             match free {
                 Some(place) => return Ok(Held(place)),
-                None => std::thread::yield_now(),
+                None => yield_now(),
             }
         }
     }
@@ -196,21 +196,7 @@ impl Store {
                     self.live(index).refs.fetch_add(1, AcqRel);
                     index
                 }
-                None => {
-                    let h = self.control.header();
-                    let index = h
-                        .free_live
-                        .pop(MAX_LIVE, |i| &self.control.live(i).next)
-                        .ok_or(Errno::NFILE)?;
-                    let live = self.live(index);
-                    live.id.store(id.0, Relaxed);
-                    live.refs.store(1, Relaxed);
-                    live.flags.store(0, Relaxed);
-                    // Caches of extents tell users of one entry apart by this counter.
-                    live.moved.fetch_add(2, Relaxed);
-                    chain.insert(index);
-                    index
-                }
+                None => self.live_new(&chain, id)?,
             };
         };
         held.set(index);
@@ -226,6 +212,36 @@ impl Store {
         }
     }
 
+    /// A new entry with one user.
+    pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
+        let h = self.control.header();
+        let index = h
+            .free_live
+            .pop(MAX_LIVE, |i| &self.control.live(i).next)
+            .ok_or(Errno::NFILE)?;
+        let live = self.live(index);
+        // Whoever still looks at the entry by its former chain (`live_probe`) and sees any of
+        // this sees that chain's version changed, too: hence Release, here and in all below.
+        live.id.store(id.0, Release);
+        live.refs.store(1, Relaxed);
+        live.flags.store(0, Release);
+        // Caches of extents tell users of one entry apart by this counter.
+        live.moved.fetch_add(2, Relaxed);
+        chain.insert(index);
+        Ok(index)
+    }
+
+    /// Ends an entry that nobody uses any more.
+    pub(crate) fn live_end(&self, chain: Chain<'_>, index: u32) {
+        let live = self.live(index);
+        live.finisher.store(0, Relaxed);
+        live.refs.store(0, Release);
+        chain.remove(index);
+        live.id.store(0, Release);
+        drop(chain);
+        self.control.header().free_live.push(index, &live.next);
+    }
+
     /// Waits until the last user of an entry has removed its object. Returns if it exists
     /// after all (the user died, or a failed removal had marked it).
     fn wait_for_removal(&self, index: u32, id: ObjectId) -> Result<()> {
@@ -237,7 +253,7 @@ impl Store {
         let finisher = live.finisher.load(Acquire);
         if finisher != 0 && identity_lives(&self.control, finisher) && self.named(id)? {
             // It is about to find that out itself.
-            std::thread::yield_now();
+            yield_now();
             return Ok(());
         }
         if !self.named(id)? {
@@ -272,10 +288,6 @@ impl Store {
         let snapshot = self.snapshot(shard)?;
         let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
         let (inode, tail_bytes) = Inode::decode(record).ok_or(Errno::IO)?;
-        live.size.store(inode.size, Relaxed);
-        live.pages.store(inode.pages, Relaxed);
-        live.mtime.store(inode.mtime, Relaxed);
-        live.ctime.store(inode.ctime, Relaxed);
         let mut flags = flag::LOADED;
         let mut extents = ChunkMap::default();
         match inode.tail {
@@ -287,7 +299,7 @@ impl Store {
             flags |= flag::TAIL;
         }
         self.set_extents(live, &extents);
-        live.flags.fetch_or(flags, AcqRel);
+        set_loaded(live, &inode, flags);
         Ok(())
     }
 
@@ -327,12 +339,7 @@ impl Store {
             let flags = live.flags.load(Acquire);
             // A lock held now is that of a dead user, who may have left it half changed.
             if flags & unfinished == 0 && live.lock.holder().is_none() {
-                live.finisher.store(0, Relaxed);
-                live.refs.store(0, Release);
-                chain.remove(index);
-                live.id.store(0, Release);
-                drop(chain);
-                self.control.header().free_live.push(index, &live.next);
+                self.live_end(chain, index);
                 return Ok(());
             }
             live.finisher
@@ -368,7 +375,7 @@ impl Store {
         for _ in 0..100 {
             let version = bucket.version.load(Acquire);
             if !version.is_multiple_of(2) {
-                std::hint::spin_loop();
+                spin_loop();
                 continue;
             }
             let mut next = bucket.head.load(Acquire);
@@ -441,6 +448,15 @@ impl Store {
         drop(section);
         result.map(Some)
     }
+}
+
+/// From here on, the entry has the truth.
+pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
+    live.size.store(inode.size, Release);
+    live.pages.store(inode.pages, Release);
+    live.mtime.store(inode.mtime, Release);
+    live.ctime.store(inode.ctime, Release);
+    live.flags.fetch_or(flags, AcqRel);
 }
 
 fn view(live: &Live) -> Option<LiveView> {

@@ -12,6 +12,7 @@
 //!   [`Critical`] section.
 
 use crate::process::Critical;
+use forebay_media::atomics::AtomicU64;
 use forebay_media::fault::{self, Point};
 use lmdb_master_sys as ffi;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -22,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const PAGE: u64 = 4096;

@@ -11,14 +11,13 @@
 
 use crate::control::Control;
 use crate::process::{HELD, identity, identity_lives, pid_of_identity, slot_of, write_notice};
+use forebay_media::atomics::{AtomicU32, Ordering::*, futex, spin_loop};
 use rustix::io::Errno;
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 const WAITERS: u32 = 1 << 31;
 /// Turns of spinning before sleeping: less than the cost of one futex call.
-const SPINS: u32 = 60;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 60 };
 const TURN: Duration = Duration::from_millis(20);
 /// After this many turns without progress the operation fails rather than hangs (30 s).
 const MAX_TURNS: u32 = 1500;
@@ -42,6 +41,12 @@ pub enum Acquired {
 }
 
 impl Lock {
+    /// A free one, outside of any region.
+    #[cfg(test)]
+    pub(crate) fn new() -> Lock {
+        Lock(AtomicU32::new(0))
+    }
+
     /// Takes the lock for process slot `me`, waiting if needed.
     ///
     /// # Errors
@@ -57,7 +62,7 @@ impl Lock {
     #[cold]
     fn acquire_slow(&self, control: &Control, mine: u32) -> Result<Acquired, Errno> {
         for _ in 0..SPINS {
-            std::hint::spin_loop();
+            spin_loop();
             if self.0.load(Relaxed) == 0
                 && self.0.compare_exchange(0, mine, Acquire, Relaxed).is_ok()
             {
@@ -97,11 +102,7 @@ impl Lock {
             {
                 continue;
             }
-            let ts = rustix::thread::Timespec {
-                tv_sec: 0,
-                tv_nsec: TURN.as_nanos() as i64,
-            };
-            match futex::wait(&self.0, futex::Flags::empty(), waiting, Some(&ts)) {
+            match futex::wait(&self.0, waiting, TURN) {
                 Err(Errno::TIMEDOUT) => {
                     let holder = waiting & !WAITERS;
                     if !identity_lives(control, holder)
@@ -146,7 +147,7 @@ impl Lock {
     /// Gives the lock back.
     pub fn release(&self) {
         if self.0.swap(0, Release) & WAITERS != 0 {
-            let _ = futex::wake(&self.0, futex::Flags::empty(), 1);
+            futex::wake(&self.0, 1);
         }
     }
 
@@ -207,7 +208,7 @@ mod tests {
     fn threads_take_turns_and_none_is_forgotten() {
         let c = control("lock-turns");
         let me = process::attach(&c).unwrap();
-        let (lock, count) = (Lock(AtomicU32::new(0)), AtomicU32::new(0));
+        let (lock, count) = (Lock::new(), AtomicU32::new(0));
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
@@ -230,7 +231,7 @@ mod tests {
         let me = process::attach(&c).unwrap();
         // A slot whose process has ended: freed by whoever reaped it, then taken again.
         let dead = process::attach(&c).unwrap();
-        let lock = Lock(AtomicU32::new(0));
+        let lock = Lock::new();
         lock.acquire(&c, dead).unwrap();
         process::free(&c, dead);
         assert_eq!(process::attach(&c).unwrap(), dead);

@@ -5,8 +5,8 @@ use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
 use crate::{ObjectId, Store};
+use forebay_media::atomics::{AtomicU32, Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// The numbers in a process's table at which descriptors on their way to another process lie:
 /// so high that descriptors seldom get there, so low that the table stays short.
@@ -118,7 +118,7 @@ impl Store {
             let more = |n: u32| (n > 0).then_some(n + 1);
             // Without users it is no description: its place in the table is about to go.
             if refs.fetch_update(AcqRel, Acquire, more).is_err() {
-                std::hint::spin_loop();
+                spin_loop();
                 continue;
             }
             if place.load(Acquire) == index + 1 {

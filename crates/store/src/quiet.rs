@@ -16,14 +16,19 @@
 use crate::Store;
 use crate::control::{Control, MAX_PROCESSES, Process};
 use crate::process::{self, Critical};
+use forebay_media::atomics::{AtomicU32, Ordering::*, fence, yield_now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 use std::time::{Duration, Instant};
 
+#[cfg(not(loom))]
 thread_local! {
     /// Sections that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+#[cfg(loom)]
+forebay_media::atomics::loom::thread_local! {
+    static DEPTH: Cell<u32> = Cell::new(0);
 }
 
 /// Several steps that only together make sense. See above.
@@ -118,7 +123,7 @@ impl Store {
             while p.in_flight.load(SeqCst) != 0 {
                 turns += 1;
                 if turns < 100 {
-                    std::thread::yield_now();
+                    yield_now();
                     continue;
                 }
                 if turns.is_multiple_of(16) && !lives(&self.control, slot) {

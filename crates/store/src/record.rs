@@ -234,7 +234,7 @@ impl Inode {
 pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 
 /// So many extents need no memory of their own.
-pub const FEW_EXTENTS: usize = 16;
+pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl ChunkMap {
     /// The extents in order.

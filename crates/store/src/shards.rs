@@ -13,8 +13,8 @@ use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{JOURNAL, changes, push_change};
 use crate::{ObjectId, Slot, Store};
+use forebay_media::atomics::{Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::*;
 
 /// A set of shards, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +98,7 @@ impl Store {
             if counter(state).is_multiple_of(2) {
                 return Ok(());
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         while !counter(state).is_multiple_of(2) {
             let _critical = Critical::enter();

@@ -136,3 +136,28 @@ fn damaged() {
         assert!(!used, "{:?}", wild[i]);
     }
 }
+
+#[test]
+fn any_change_of_the_file_is_noticed() {
+    let (dir, object) = (Dir::new("fuzz"), libc_object());
+    // SAFETY: loaded, unpatched.
+    let sites = unsafe { arch::find(&object) };
+    save(&dir.c(), &object, &sites);
+    let sound = std::fs::read(dir.file()).unwrap();
+    let path = dir.file();
+    forebay_fuzz::run("cache of sites", |r| {
+        let mut bytes = sound.clone();
+        r.mutate(&mut bytes, &sound);
+        // Half of them with the right checksum: the rest must be looked at, too.
+        let n = size_of::<Head>();
+        if r.once_in(2) && bytes.len() >= n {
+            let sum = mix(mix(0, &bytes[16..n]), &bytes[n..]);
+            bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        if let Some(cached) = open(&dir.c(), &object) {
+            let inside = |s: &Site| s.is_sane(object.code_low, object.code_high);
+            assert!(cached.sites().len() <= SITES_MAX && cached.sites().iter().all(inside));
+        }
+    });
+}

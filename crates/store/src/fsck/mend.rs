@@ -9,9 +9,9 @@ use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::shards::Need;
 use crate::{Extent, ObjectId, PAGE, Store};
+use forebay_media::atomics::{AtomicU64, Ordering::*};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Changes of one transaction.
 const BATCH: usize = 500;
