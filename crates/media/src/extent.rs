@@ -1,5 +1,7 @@
 //! Extents: runs of pages in one medium, packed into 64 bits.
 
+use crate::CELL_PAGES;
+
 /// A run of 1 to 256 pages inside one cell of one medium.
 ///
 /// Packed as medium (8 bits), pages - 1 (8 bits), first page (48 bits).
@@ -15,6 +17,11 @@ impl Extent {
     pub fn new(medium: u8, start: u64, pages: usize) -> Extent {
         debug_assert!((1..=256).contains(&pages) && start < (1 << 48) - 1);
         Extent(u64::from(medium) << 56 | (pages as u64 - 1) << 48 | start)
+    }
+
+    /// Whether the run lies inside one cell: one read from elsewhere may hold anything.
+    pub fn is_sound(self) -> bool {
+        self.start() as usize % CELL_PAGES + self.pages() <= CELL_PAGES
     }
 
     /// Index of the medium in the pool's list of media.

@@ -178,6 +178,12 @@ impl Fs {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path[0] == b'/' && rules.beneath {
+            return Err(Errno::XDEV.into());
+        }
         for _ in 0..MAX_ATTEMPTS {
             let epoch = self.store().names_epoch();
             match f(&self.walk_slowly(base, path, epoch, follow, false, rules)?) {
@@ -368,10 +374,8 @@ impl Fs {
                         other => other?,
                     };
                     let mut next = target;
+                    // As in Linux, this may get longer than a path can be; MAX_LINKS bounds it.
                     next.extend_from_slice(&todo[end..]);
-                    if next.len() >= PATH_MAX {
-                        return Err(Errno::NAMETOOLONG.into());
-                    }
                     if next.first() == Some(&b'/') && rules.in_root {
                         dir = self.dir_info(base)?;
                     } else if next.first() == Some(&b'/') {

@@ -287,7 +287,11 @@ impl ChunkMap {
         }
         let mut map = ChunkMap::default();
         for e in bytes.chunks_exact(8) {
-            map.push(Extent(u64::from_le_bytes(e.try_into().expect("8 bytes"))));
+            let e = Extent(u64::from_le_bytes(e.try_into().expect("8 bytes")));
+            if !e.is_sound() {
+                return None;
+            }
+            map.push(e);
         }
         (map.pages() <= forebay_media::CELL_PAGES).then_some(map)
     }
