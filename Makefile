@@ -33,8 +33,9 @@ models:
 	    -p forebay-media -p forebay-store --lib models::
 
 races:
-	RUSTFLAGS='-Zsanitizer=thread' cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu \
-	    --release --target-dir target/tsan -p forebay-media -p forebay-store --lib
+	CARGO_PROFILE_RELEASE_PANIC=unwind RUSTFLAGS='-Zsanitizer=thread' \
+	cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --release \
+	    --target-dir target/tsan -p forebay-media -p forebay-store --lib
 
 demo:
 	examples/bowtie2/demo.sh
