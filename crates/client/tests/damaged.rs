@@ -75,6 +75,7 @@ fn a_damaged_pool_is_an_error_at_most() {
         name: "damaged".into(),
         mount: "/fb".into(),
         media: vec!["memory:8M".parse().unwrap()],
+        reserve: None,
     };
     drop(Pool::create(&options).unwrap());
     let dir = home.0.join("damaged");
@@ -101,7 +102,7 @@ fn a_damaged_pool_is_an_error_at_most() {
             }
             which => {
                 // The header of the control region, or of the map, or its length.
-                let path = dir.join(["control", "medium-0/map"][which - 1]);
+                let path = dir.join(["control", "map-0"][which - 1]);
                 let file = std::fs::File::options()
                     .read(true)
                     .write(true)

@@ -15,7 +15,7 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
 
 /// A map of one cell.
 fn cells() -> Arc<Cells> {
-    let len = Cells::map_len(1);
+    let len = Cells::map_len(1, false);
     let fd = rustix::fs::memfd_create("forebay-model", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, len as u64).unwrap();
     let region = Region::map(&fd, 0, len).unwrap();

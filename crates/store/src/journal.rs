@@ -28,12 +28,13 @@ use crate::control::{MAX_SHARDS, Shard};
 use crate::lock::{Acquired, Lock};
 use crate::process::Critical;
 use crate::shards::ShardSet;
+use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use forebay_media::{Changes, Extent, Region, sync_data};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno, Result};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::AtomicI32;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the ring in memory.
@@ -704,5 +705,28 @@ mod tests {
         }
         let old = Read::new(whole, 8, 4);
         assert!(old.is_none(), "of another generation");
+    }
+
+    /// What is read of a file with any changes is the beginning of what was written.
+    #[test]
+    fn nothing_is_read_that_was_not_written() {
+        let contents = |bytes: Vec<u8>| {
+            let mut all = Vec::new();
+            if let Some(read) = Read::new(bytes, 7, 4) {
+                let each = |_, kind, c: &[u8]| {
+                    all.push((kind, c.to_vec()));
+                    Ok(())
+                };
+                read.records(each).unwrap();
+            }
+            all
+        };
+        let (sound, written) = (file(), contents(file()));
+        forebay_fuzz::run("journals", |r| {
+            let mut bytes = sound.clone();
+            r.mutate(&mut bytes, &sound);
+            let read = contents(bytes);
+            assert!(written.starts_with(&read), "{read:?}");
+        });
     }
 }

@@ -124,7 +124,7 @@ fn store() -> Arc<Shared> {
     let path = PathBuf::from(format!("/dev/shm/forebay-model-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     Store::create_control(&path, 4).unwrap();
-    let store = Store::open(&path, &path, 1 << 20, Vec::new()).unwrap();
+    let store = Store::open(&path, &path, 1 << 20, Vec::new(), None).unwrap();
     store.me().unwrap();
     touch(store.control());
     Arc::new(Shared { store, path })

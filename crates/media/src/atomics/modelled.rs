@@ -126,6 +126,10 @@ macro_rules! atomic {
                 ordered(order, || self.it().fetch_update(order, failed, f))
             }
 
+            pub fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                ordered(order, || self.it().fetch_min(value, order))
+            }
+
             pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                 ordered(order, || self.it().fetch_max(value, order))
             }
