@@ -33,7 +33,7 @@ models:
 	    -p forebay-media -p forebay-store --lib models::
 
 races:
-	CARGO_PROFILE_RELEASE_PANIC=unwind RUSTFLAGS='-Zsanitizer=thread' \
+	TSAN_OPTIONS=detect_deadlocks=0 CARGO_PROFILE_RELEASE_PANIC=unwind RUSTFLAGS='-Zsanitizer=thread' \
 	cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --release \
 	    --target-dir target/tsan -p forebay-media -p forebay-store --lib
 

@@ -235,8 +235,11 @@ impl Twins {
                     false => &path,
                 };
                 let there = self.open(&base);
-                let theirs =
-                    kernel::openat2(&there, &path_there[..], flags, Mode::empty(), resolve);
+                let ask =
+                    || kernel::openat2(&there, &path_there[..], flags, Mode::empty(), resolve);
+                // It says EAGAIN if anybody has renamed anything meanwhile.
+                let theirs = std::iter::repeat_with(ask).find(|r| !matches!(r, Err(Errno::AGAIN)));
+                let theirs = theirs.expect("it doesn't end");
                 let ours = match found {
                     // openat2 goes on outside with the rules left; not part of this.
                     Err(Fail::Outside(_)) => return false,
