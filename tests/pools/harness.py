@@ -260,11 +260,14 @@ class T:
 
     def kill_everything(self, pool=None):
         """kill -9 of the keeper and every program, all of them stopped first."""
+        pids = set()
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for _ in range(2):
                 for pid in self.ours():
+                    pids.add(pid)
                     kill(pid, number)
-        wait_until(lambda: not [p for p in self.ours() if alive(p)], 5, "the death of all processes")
+        # By number: one that is dying has lost its environment before it lets go of its locks.
+        wait_until(lambda: not any(map(alive, pids)), 5, "the death of all processes")
 
     def pool_dir(self, pool):
         return os.path.join(self.home, pool)
