@@ -723,7 +723,15 @@ impl Store {
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
         let _critical = Critical::enter();
-        let _lock = self.lock_live(index)?;
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let mapped = flag::MAPPED | flag::LOADED;
+        // Unless somebody has come since, who may have mapped it.
+        if last && live.refs.load(Acquire) <= 1 && live.flags.load(Acquire) & mapped == mapped {
+            // Whoever opens it next doesn't know that the end is to be cleared.
+            self.clear_tail(index, live.size.load(Relaxed))?;
+            live.flags.fetch_and(!flag::MAPPED, AcqRel);
+        }
         self.flush_locked(index, last)
     }
 
@@ -874,7 +882,7 @@ impl Store {
         freed.extend_from_slice(map.extents());
         self.set_extents(live, &ChunkMap::default());
         live.flags
-            .fetch_and(!(flag::UNLINKED | flag::DIRTY), AcqRel);
+            .fetch_and(!(flag::UNLINKED | flag::DIRTY | flag::MAPPED), AcqRel);
         self.free_extents(freed);
         Ok(())
     }

@@ -335,7 +335,7 @@ impl Store {
                 live.refs.fetch_sub(1, AcqRel);
                 return Ok(());
             }
-            let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN;
+            let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN | flag::MAPPED;
             let flags = live.flags.load(Acquire);
             // A lock held now is that of a dead user, who may have left it half changed.
             if flags & unfinished == 0 && live.lock.holder().is_none() {

@@ -281,6 +281,32 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_last_user_clears_what_a_mapping_wrote_behind_the_end() {
+        let s = store("repair-mapped");
+        for flushed in [false, true] {
+            let id = make(&s, if flushed { "flushed" } else { "dirty" });
+            let index = s.live_acquire(id).unwrap();
+            write(&s, index, 0, &[7; 5000]);
+            if flushed {
+                s.flush(index, false).unwrap();
+            }
+            let piece = s.map(index, 4096, 4096).unwrap()[0];
+            // A store through the mapping, into the last page behind the end.
+            let segment = s.media()[piece.medium].file().unwrap();
+            let at = piece.segment_offset + 2000;
+            assert_eq!(rustix::io::pwrite(segment, &[9; 50], at), Ok(50));
+            s.live_release(index).unwrap();
+            let index = s.live_acquire(id).unwrap();
+            s.truncate(index, 8192).unwrap();
+            let mut expected = vec![7; 5000];
+            expected.resize(8192, 0);
+            assert!(read(&s, index) == expected, "{flushed}");
+            s.live_release(index).unwrap();
+        }
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
     fn a_removal_that_the_entry_was_not_told_of_is_done() {
         let s = store("repair-gone");
         let id = make(&s, "f");

@@ -23,7 +23,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::INLINE
     | live_flag::MAPPED
     | live_flag::GONE
-    | live_flag::TORN;
+    | live_flag::TORN
+    | live_flag::TAIL;
 
 impl Store {
     /// At a quiet moment.
