@@ -492,7 +492,6 @@ impl Store {
             return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
         }
         let mut freed = Vec::new();
-        live.moved.fetch_add(1, AcqRel);
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
         let mut first = self.first_chunk(live);
         if last == 0 {
@@ -501,9 +500,11 @@ impl Store {
         // With a journal, nobody may note these extents as theirs before the file's record
         // is without them.
         let noted = !freed.is_empty() && self.active_journal().is_some();
-        if noted {
-            self.keep_promise(live, &first)?;
+        if noted && let Err(e) = self.keep_promise(live, &first) {
+            live.size.store(old, Release);
+            return Err(e);
         }
+        live.moved.fetch_add(1, AcqRel);
         let chunks = old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64;
         let result = if chunks || noted {
             let shard = self.shard_of(id);
