@@ -307,6 +307,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_open_file_of_a_pool_that_was_loaded_is_sound() {
+        let s = store("repair-loaded");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, &[7; 5000]);
+        s.live_release(index).unwrap();
+        s.journal_state().loaded.store(1, Relaxed);
+        let (index, held) = s.live_acquire_held(id).unwrap();
+        assert_ne!(s.live(index).flags.load(Relaxed) & flag::TAIL, 0);
+        assert_eq!(s.check(), Ok(vec![]));
+        drop(held);
+        s.live_release(index).unwrap();
+    }
+
+    #[test]
     fn a_removal_that_the_entry_was_not_told_of_is_done() {
         let s = store("repair-gone");
         let id = make(&s, "f");
