@@ -293,7 +293,10 @@ class T:
 def alive(pid):
     try:
         with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            if f.read().rsplit(")", 1)[1].split()[0] not in "ZX":
+                return True
+        # Its first thread is gone; others may still hold its files, and so its locks.
+        return len(os.listdir("/proc/%d/task" % pid)) > 1
     except OSError:
         return False
 
