@@ -1,5 +1,6 @@
 //! What is left of a pool: opening it from a copy of its medium's directory, and looking at
 //! all that is in it.
+// Each test that includes this file uses a part of it.
 #![allow(dead_code)]
 
 use super::support::{O_RDONLY, TestPool, read_all};
