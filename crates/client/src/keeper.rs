@@ -13,6 +13,7 @@ use forebay_media::Medium;
 use forebay_store::Store;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use std::path::Path;
 use std::sync::Arc;
@@ -167,5 +168,88 @@ fn top_up(m: &Medium, goal: u64) {
             return;
         }
         m.warm(have, m.cells().reserved());
+    }
+}
+
+/// The process id of the keeper of the pool in `dir`, if it runs.
+pub(crate) fn keeper_pid(dir: &Path) -> Option<u32> {
+    let file = dir.join("keeper.pid");
+    let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let dies_by = Instant::now() + Duration::from_secs(2);
+    loop {
+        // The lock goes with the keeper, so a number left behind deceives nobody.
+        // Shared: those who only look don't keep each other, or a starting keeper, out for long.
+        if rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
+            return None;
+        }
+        let pid = std::fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+        // One that was killed holds its lock for some instants more.
+        if !is_dying(pid) || Instant::now() > dies_by {
+            return Some(pid);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether process `pid` has been killed, or is on its way out: it does nothing any more.
+fn is_dying(pid: u32) -> bool {
+    /// Of the kernel's task flags in /proc/PID/stat (include/linux/sched.h).
+    const PF_EXITING: u64 = 4;
+    const SIGKILL: u64 = 1 << (Signal::KILL.as_raw() - 1);
+    let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}"));
+    // Of another container: nothing can be said.
+    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
+        return false;
+    };
+    // Its name may hold anything; what follows its closing parenthesis doesn't.
+    let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+    let state = fields.next().unwrap_or("X");
+    let flags: u64 = fields.nth(5).and_then(|f| f.parse().ok()).unwrap_or(0);
+    let pending = |name: &str| -> u64 {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
+            .unwrap_or(0)
+    };
+    matches!(state, "Z" | "X")
+        || flags & PF_EXITING != 0
+        || (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0
+}
+
+/// Ends the keeper of the pool in `dir`, if it has one.
+pub fn end_keeper(dir: &Path) {
+    // Not TERM: it would first save what is about to be removed.
+    for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
+        for turn in 0..turns {
+            let Some(pid) = keeper_pid(dir) else { return };
+            if turn == 0
+                && let Some(pid) = Pid::from_raw(pid as i32)
+            {
+                let _ = kill_process(pid, signal);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A killed process that its parent hasn't waited for yet, and one that lives.
+    #[test]
+    fn a_killed_process_is_dying() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("20")
+            .spawn()
+            .unwrap();
+        assert!(!is_dying(child.id()));
+        assert!(!is_dying(std::process::id()));
+        // Stopped it can't die yet, but it will never do anything again.
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP).unwrap();
+        assert!(!is_dying(child.id()));
+        child.kill().unwrap();
+        assert!(is_dying(child.id()));
+        child.wait().unwrap();
     }
 }

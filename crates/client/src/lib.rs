@@ -25,12 +25,13 @@ mod keeper;
 pub use config::{CreateOptions, DEFAULT_RESERVE, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
-pub use keeper::run_keeper;
+use keeper::keeper_pid;
+pub use keeper::{end_keeper, run_keeper};
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::{Journal, Loaded, Store};
 use rustix::fd::AsFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -461,33 +462,5 @@ fn make_private_dir(dir: &Path, shared: bool) -> Result<(), PoolError> {
             config::check_owner(dir)
         }
         Err(e) => Err(PoolError::io("can't make the directory", dir, e)),
-    }
-}
-
-fn keeper_pid(dir: &Path) -> Option<u32> {
-    let file = dir.join("keeper.pid");
-    let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    // The lock goes with the keeper, so a number left behind deceives nobody.
-    // Shared: those who only look don't keep each other, or a starting keeper, out for long.
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => std::fs::read_to_string(&file).ok()?.trim().parse().ok(),
-        _ => None,
-    }
-}
-
-/// Ends the keeper of the pool in `dir`, if it has one.
-pub fn end_keeper(dir: &Path) {
-    use rustix::process::{Pid, Signal, kill_process};
-    // Not TERM: it would first save what is about to be removed.
-    for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
-        for turn in 0..turns {
-            let Some(pid) = keeper_pid(dir) else { return };
-            if turn == 0
-                && let Some(pid) = Pid::from_raw(pid as i32)
-            {
-                let _ = kill_process(pid, signal);
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
     }
 }
