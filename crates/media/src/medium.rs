@@ -2,7 +2,7 @@
 
 use crate::cells::{CELL_PAGES, Cells};
 use crate::fault::{self, Point};
-use crate::region::{Region, open_rw};
+use crate::region::Region;
 use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -43,6 +43,8 @@ pub struct Medium {
     touched: Touched,
     /// Descriptor of the segment, opened when it is first needed; -1 before.
     file: AtomicI32,
+    /// The same, opened for reading only.
+    reading: AtomicI32,
 }
 
 impl Medium {
@@ -121,6 +123,7 @@ impl Medium {
             touched: Touched::new(cells.count()),
             cells,
             file: AtomicI32::new(-1),
+            reading: AtomicI32::new(-1),
         })
     }
 
@@ -216,10 +219,26 @@ impl Medium {
     /// # Errors
     /// What open says.
     pub fn file(&self) -> Result<BorrowedFd<'_>> {
-        let mut raw: RawFd = self.file.load(Acquire);
+        self.opened(&self.file, OFlags::RDWR)
+    }
+
+    /// As [`Medium::file`], for reading only: the kernel then refuses to make a shared
+    /// mapping writable.
+    ///
+    /// # Errors
+    /// What open says.
+    pub fn file_for_reading(&self) -> Result<BorrowedFd<'_>> {
+        self.opened(&self.reading, OFlags::RDONLY)
+    }
+
+    fn opened(&self, place: &AtomicI32, how: OFlags) -> Result<BorrowedFd<'_>> {
+        let mut raw: RawFd = place.load(Acquire);
         if raw < 0 {
-            let opened = fd::with_room(|| open_rw(&self.segment).map(fd::lift))?.into_raw_fd();
-            match self.file.compare_exchange(-1, opened, AcqRel, Acquire) {
+            let opened = fd::with_room(|| {
+                rustix::fs::open(&self.segment, how | OFlags::CLOEXEC, Mode::empty()).map(fd::lift)
+            })?
+            .into_raw_fd();
+            match place.compare_exchange(-1, opened, AcqRel, Acquire) {
                 Ok(_) => raw = opened,
                 Err(other) => {
                     // SAFETY: `opened` is ours alone: it lost the race to be published.
@@ -404,18 +423,31 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes every page of the extent hold what it reads as, so that it can be mapped.
+    /// Makes `pages` pages of the extent from page `first` on hold what they read as, so
+    /// that they can be mapped.
     ///
     /// # Errors
     /// EIO and the like from `files` media.
-    pub fn make_init(&self, e: Extent) -> Result<()> {
-        for page in e.start()..e.start() + e.pages() as u64 {
-            if !self.cells.is_init(page) {
-                self.zero_bytes(page as usize * PAGE, PAGE)?;
-                self.cells.set_init(page, 1, true);
+    pub fn make_init(&self, e: Extent, first: usize, pages: usize) -> Result<()> {
+        let (mut page, end) = (first, first + pages);
+        while page < end {
+            let (run, init) = self.init_run(e, page, end - page);
+            if !init {
+                let start = e.start() + page as u64;
+                self.zero_bytes(start as usize * PAGE, run * PAGE)?;
+                self.cells.set_init(start, run, true);
             }
+            page += run;
         }
         Ok(())
+    }
+
+    /// How many pages of the extent, from page `first` on and at most `most`, are alike, and
+    /// whether they are initialised.
+    pub fn init_run(&self, e: Extent, first: usize, most: usize) -> (usize, bool) {
+        let init = self.is_init(e, first);
+        let same = |&p: &usize| self.is_init(e, p) == init;
+        (1 + (first + 1..first + most).take_while(same).count(), init)
     }
 
     /// Whether page `page` of the extent was ever written.
@@ -466,8 +498,14 @@ impl Medium {
             unsafe { std::ptr::write_bytes(at, 0, len) };
             return Ok(());
         }
-        const ZEROS: [u8; PAGE] = [0; PAGE];
-        self.pwrite(&ZEROS[..len], offset)
+        static ZEROS: [u8; 16 * PAGE] = [0; 16 * PAGE];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(ZEROS.len());
+            self.pwrite(&ZEROS[..n], offset + done)?;
+            done += n;
+        }
+        Ok(())
     }
 
     fn pwrite(&self, mut bytes: &[u8], offset: usize) -> Result<()> {
@@ -532,10 +570,12 @@ impl Drop for Medium {
                 let _ = unsafe { munmap(base.cast(), len) };
             }
         }
-        let raw = self.file.load(Acquire);
-        if raw >= 0 {
-            // SAFETY: published by file(), owned by self.
-            fd::drop_kept(unsafe { OwnedFd::from_raw_fd(raw) });
+        for file in [&self.file, &self.reading] {
+            let raw = file.load(Acquire);
+            if raw >= 0 {
+                // SAFETY: published by opened(), owned by self.
+                fd::drop_kept(unsafe { OwnedFd::from_raw_fd(raw) });
+            }
         }
     }
 }

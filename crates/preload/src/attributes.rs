@@ -271,6 +271,7 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
             }
             let open = fs.open_place(place, libc::O_WRONLY, 0)?;
             let result = fs.truncate_open(open, size);
+            crate::map::grown(fs, open);
             fs.store().open_release(open).and(result).map(|()| 0)
         })
     }

@@ -104,7 +104,9 @@ pub fn any_open(store: &Store) -> bool {
     area.fds[..store.fds_end()]
         .iter()
         .any(|f| f.load(Relaxed) != 0)
-        || area.maps.iter().any(|m| m.open.load(Relaxed) != 0)
+        || area.maps[..store.maps_end()]
+            .iter()
+            .any(|m| m.open.load(Relaxed) != 0)
 }
 
 /// The next one is opened anew.

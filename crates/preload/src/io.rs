@@ -2,6 +2,7 @@
 
 use crate::fds;
 use crate::locks;
+use crate::map;
 use crate::paths::{self, errno, value};
 use crate::stat::shown_flags;
 use forebay_intercept::{PASS, raw};
@@ -25,6 +26,7 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     };
     let len = (a[2] as usize).min(0x7fff_f000);
     value(at.map(offset).transpose().and_then(|at| {
+        let len = map::resident(a[1] as u64, len)?;
         // SAFETY: the program's own buffer; here and in all functions below.
         unsafe { fs.read(open, at, a[1] as *mut u8, len) }.map(|n| n as i64)
     }))
@@ -37,6 +39,7 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     };
     let len = (a[2] as usize).min(0x7fff_f000);
     value(at.map(offset).transpose().and_then(|at| {
+        let len = map::resident(a[1] as u64, len)?;
         // SAFETY: see read.
         unsafe { put(fs, open, at, None, a[1] as *const u8, len) }
     }))
@@ -87,7 +90,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     // One piece of data: a vector is written as a whole, like any other write.
     if writing && parts.len() > 1 {
         let total: usize = parts.iter().map(|p| p.iov_len).sum();
-        if total <= PIECE && flags & SYNC == 0 {
+        let there = |p: &libc::iovec| map::resident(p.iov_base as u64, p.iov_len) == Ok(p.iov_len);
+        if total <= PIECE && flags & SYNC == 0 && parts.iter().all(there) {
             let mut joined: Vec<u8> = Vec::with_capacity(total);
             for p in parts.iter().filter(|p| p.iov_len > 0) {
                 // SAFETY: see read; there is room for the total.
@@ -109,14 +113,13 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     let mut done = 0i64;
     for p in parts.iter().filter(|p| p.iov_len > 0) {
         // SAFETY: see read.
-        let result = unsafe {
+        let result = map::resident(p.iov_base as u64, p.iov_len).and_then(|len| unsafe {
             if writing {
-                put(fs, open, at, append, p.iov_base.cast(), p.iov_len)
+                put(fs, open, at, append, p.iov_base.cast(), len)
             } else {
-                fs.read(open, at, p.iov_base.cast(), p.iov_len)
-                    .map(|n| n as i64)
+                fs.read(open, at, p.iov_base.cast(), len).map(|n| n as i64)
             }
-        };
+        });
         match result {
             Err(e) if done == 0 => return errno(e),
             Err(_) => break,
@@ -193,6 +196,7 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
     value(
         offset(a[1])
             .and_then(|size| fs.truncate_open(open, size))
+            .map(|()| map::grown(fs, open))
             .map(|()| 0),
     )
 }
@@ -257,6 +261,7 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
             libc::FALLOC_FL_ZERO_RANGE => fs.store().punch(live, at, len, !keep)?,
             _ => return Err(Errno::OPNOTSUPP),
         }
+        map::grown(fs, open);
         Ok(0)
     })())
 }

@@ -37,6 +37,18 @@ impl ProcessLock {
         ProcessGuard(self, critical)
     }
 
+    /// Takes the lock without a guard, over a fork (glibc keeps signals out): the child
+    /// resets its own.
+    pub fn seize(&self) {
+        while self
+            .0
+            .compare_exchange_weak(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn reset(&self) {
         self.0.store(0, Release);
     }
@@ -179,6 +191,9 @@ pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
         runtime::open_all();
         VFORK_CHILDREN.fetch_add(1, AcqRel);
     }
+    if !shares_memory(flags) {
+        crate::map::before_fork();
+    }
     prepare_child(flags);
     if !shares_memory(flags) {
         crate::alloc::before_fork();
@@ -198,13 +213,14 @@ fn prepare_child(flags: u64) {
     }
     if fds::any_open(store) || paths::cwd(fs).is_some() || paths::known_umask(store).is_some() {
         begin_copy();
-        let slot = prepare(store).unwrap_or(NONE);
+        let slot = prepare(store, shares_memory(flags)).unwrap_or(NONE);
         PREPARED.with(|p| p.set(slot));
     }
 }
 
-/// Makes a slot with copies of this process's descriptors.
-fn prepare(store: &Store) -> Result<u32, Errno> {
+/// Makes a slot with copies of this process's descriptors and mappings. A child that shares
+/// our memory only keeps the files of our mappings, should we die before it.
+fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
     let slot = slots::reserve(store.control())?;
     let area = store.map_area(slot)?;
     let from = store.area()?;
@@ -225,12 +241,11 @@ fn prepare(store: &Store) -> Result<u32, Errno> {
             None => {}
         }
     }
-    for (from, to) in from.maps.iter().zip(&to.maps) {
-        if let Some(open) = store.open_retain_at(&from.open) {
-            to.address.store(from.address.load(Relaxed), Relaxed);
-            to.len.store(from.len.load(Relaxed), Relaxed);
-            to.open.store(open + 1, Release);
-        }
+    let end = store.maps_end();
+    let process = store.control().process(slot as usize);
+    process.maps_end.store(end as u32, Release);
+    for (from, to) in from.maps[..end].iter().zip(&to.maps) {
+        store.map_inherit(from, to, shares_memory);
     }
     to.cwd.store(from.cwd.load(Acquire), Release);
     to.umask.store(from.umask.load(Acquire), Release);
@@ -246,6 +261,7 @@ pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
     if !shares_memory(flags) {
         crate::alloc::after_fork();
+        crate::map::after_fork();
     } else if !vfork {
         return;
     }
@@ -295,6 +311,9 @@ fn begin_forked_child() {
         let _ = store.adopt(slot);
         store.end_lending();
         fds::drop_strangers(fs, false);
+        // Nobody could tell us before that files we map have become shorter.
+        std::sync::atomic::fence(SeqCst);
+        store.catch_up();
     } else {
         paths::child_without_slot();
     }
@@ -345,15 +364,16 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         return false;
     }
     let Ok(area) = store.area() else { return false };
-    if !executed {
-        crate::map::note_mappings();
-    }
-    for map in area.maps.iter().filter(|_| executed) {
+    if executed {
         // Mappings don't survive exec.
-        let _section = store.section().ok();
-        if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
-            let _ = store.open_release(open);
+        let process = store.control().process(slot as usize);
+        let maps = process.maps_end.load(Acquire) as usize;
+        for map in &area.maps[..maps.min(area.maps.len())] {
+            let _ = store.map_release(map);
         }
+        process.maps_end.store(0, Release);
+    } else if store.maps_end() > 0 {
+        crate::map::note_mappings(fs);
     }
     crate::locks::resume(fs, area);
     fds::drop_strangers(fs, true);
@@ -374,5 +394,6 @@ pub fn before_exit() {
         }
         return;
     }
+    crate::map::before_exit();
     let _ = store.detach();
 }

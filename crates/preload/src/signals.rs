@@ -11,8 +11,10 @@
 //!
 //! Faults (SIGSEGV, SIGBUS that an instruction causes) can't wait. If our code was touching
 //! the program's memory, the operation fails with EFAULT ([`forebay_media::guard`]);
-//! otherwise the program's handler gets them.
+//! if it was a page of a mapped file that is there by now, the program goes on
+//! ([`map::on_fault`]); otherwise the program's handler gets them.
 
+use crate::map;
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
@@ -52,6 +54,8 @@ static WANTED: [Wanted; SIGNALS] = [const {
 static CHANGING: ProcessLock = ProcessLock::new();
 /// SIGSEGV and SIGBUS lead to us whatever the program wants done on them.
 static WATCHING: AtomicBool = AtomicBool::new(false);
+/// So does the notice that a mapped file has become shorter.
+static NOTICED: AtomicBool = AtomicBool::new(false);
 /// All handlers that were there before us have been wrapped.
 static ALL: AtomicBool = AtomicBool::new(false);
 
@@ -82,7 +86,11 @@ fn is_function(handler: usize) -> bool {
 }
 
 fn is_watched(signal: usize) -> bool {
-    WATCHING.load(Acquire) && matches!(signal as i32, libc::SIGSEGV | libc::SIGBUS)
+    match signal as i32 {
+        libc::SIGSEGV | libc::SIGBUS => WATCHING.load(Acquire),
+        map::NOTICE => NOTICED.load(Acquire),
+        _ => false,
+    }
 }
 
 /// Asks the kernel for a signal's action, or sets it.
@@ -116,7 +124,7 @@ fn wrapped(signal: usize, wanted: &Action) -> Action {
 fn watching() -> Action {
     Action {
         handler: our_handler(),
-        flags: libc::SA_SIGINFO as u64 | libc::SA_ONSTACK as u64 | SA_RESTORER,
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64 | SA_RESTORER,
         restorer: entry::restorer(),
         mask: 0,
     }
@@ -193,6 +201,17 @@ pub fn watch() {
     }
 }
 
+/// Before the first mapping of a file: notices lead to us.
+pub fn watch_notices() {
+    if in_vfork_child() || NOTICED.load(Acquire) {
+        return;
+    }
+    let _one = CHANGING.hold();
+    if !NOTICED.swap(true, AcqRel) {
+        take_over(map::NOTICE as usize);
+    }
+}
+
 /// Wraps what the kernel knows about a signal.
 fn take_over(signal: usize) {
     let mut now = Action::default();
@@ -247,9 +266,15 @@ unsafe extern "C" fn decide(
             land(unsafe { &mut *context }, to);
             return 0;
         }
+        // SAFETY: a fault has an address.
+        if signal == libc::SIGBUS && map::on_fault(unsafe { info.si_addr() } as u64) {
+            return 0;
+        }
     } else if sections::is_critical() {
         // SAFETY: as above.
         unsafe { hold_back(signal, info, context) };
+        return 0;
+    } else if signal == map::NOTICE && map::on_notice(info) {
         return 0;
     }
     let entry = &WANTED[signal as usize];
@@ -342,7 +367,7 @@ fn set_mask(mask: u64) {
 /// A signal that we watch and the program doesn't handle: what the kernel would have done.
 fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     let fault = is_fault(signal, info);
-    if handler == libc::SIG_IGN && !fault {
+    if !fault && (handler == libc::SIG_IGN || signal == map::NOTICE) {
         return;
     }
     kernel(signal as usize, Some(&Action::default()), None);

@@ -31,7 +31,7 @@ pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-const MAGIC: u64 = 0x3230_4c54_4359_4246; // "FBYCTL02"
+const MAGIC: u64 = 0x3330_4c54_4359_4246; // "FBYCTL03"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 
@@ -187,6 +187,12 @@ pub struct Process {
     /// Live entries (plus one) that it uses for the moment, without an open file
     /// description: released when it dies.
     pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place in use in its table of mappings.
+    pub maps_end: AtomicU32,
+    /// How often others have asked it to look at its mappings, and up to which of these
+    /// times it has.
+    pub maps_asked: AtomicU32,
+    pub maps_done: AtomicU32,
 }
 
 /// Most threads of one process that may be opening or closing at the same time.
@@ -202,7 +208,7 @@ pub mod live_flag {
     pub const UNLINKED: u32 = 4;
     /// The data lies in the record.
     pub const INLINE: u32 = 8;
-    /// Somebody has mapped it: its pages must stay where they are.
+    /// Somebody has mapped it: its pages must stay where they are until its last user leaves.
     pub const MAPPED: u32 = 16;
     /// Its last user is removing it: nobody can become a user any more.
     pub const GONE: u32 = 32;
@@ -210,6 +216,20 @@ pub mod live_flag {
     pub const TORN: u32 = 64;
     /// What lies behind the end in the last page may not be zero.
     pub const TAIL: u32 = 128;
+    /// Truncation has left pages behind the end, because somebody has them mapped.
+    pub const CUT: u32 = 256;
+}
+
+/// Flags of a mapping.
+pub mod map_flag {
+    /// Writes through it reach the file.
+    pub const SHARED: u32 = 1;
+    /// It is shared and has been writable: the file's times change when it goes.
+    pub const CHANGES: u32 = 2;
+    /// Some of its pages may not be there.
+    pub const PARTIAL: u32 = 4;
+    /// Its descriptor isn't open for writing.
+    pub const READ_ONLY: u32 = 8;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is
@@ -289,17 +309,23 @@ pub struct Bucket {
 }
 
 /// Most mappings of pool files in one process.
-pub const MAX_MAPS: usize = 1024;
+pub const MAX_MAPS: usize = 4096;
 
 /// A mapping of a file of the pool in a process.
 #[repr(C)]
 pub struct MapRef {
     pub address: AtomicU64,
+    /// 0: the place only keeps the file.
     pub len: AtomicU64,
+    /// Where in the file it begins.
+    pub offset: AtomicU64,
+    /// Its pages behind this size of the file have to go, as `u64::MAX` minus the size; 0:
+    /// none.
+    pub cut: AtomicU64,
     /// Open file description + 1 that keeps the file; 0: unused.
     pub open: AtomicU32,
-    /// Not zero if writes through the mapping reach the file.
-    pub shared_write: AtomicU32,
+    /// See [`map_flag`].
+    pub flags: AtomicU32,
 }
 
 /// Most files with byte-range locks of one process.

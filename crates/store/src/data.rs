@@ -25,17 +25,8 @@ pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
 /// Largest size of a file in bytes.
 pub const MAX_SIZE: u64 = 1 << 55;
 
-/// A piece of a file as it lies in a medium, for mapping.
-#[derive(Clone, Copy, Debug)]
-pub struct MapPiece {
-    pub medium: usize,
-    /// Byte offset in the medium's segment.
-    pub segment_offset: u64,
-    pub len: usize,
-}
-
 /// Pages needed for `bytes` bytes.
-fn pages(bytes: u64) -> usize {
+pub(crate) fn pages(bytes: u64) -> usize {
     bytes.div_ceil(PAGE as u64) as usize
 }
 
@@ -104,7 +95,7 @@ impl Store {
     }
 
     /// Makes the extents of `chunk` cover `needed` pages. The live entry is locked.
-    fn ensure(&self, index: u32, chunk: u64, needed: usize) -> Result<ChunkMap> {
+    pub(crate) fn ensure(&self, index: u32, chunk: u64, needed: usize) -> Result<ChunkMap> {
         let live = self.live(index);
         let moved = live.moved.load(Relaxed);
         let mut map = self.chunk_map(index, chunk, moved, needed)?;
@@ -171,7 +162,7 @@ impl Store {
     /// Calls `each(extent, offset in it, offset in the range, length)` for the pieces of
     /// `len` bytes from byte `at` of a chunk on, as far as the map covers them. Returns
     /// how many bytes it covers.
-    fn pieces(
+    pub(crate) fn pieces(
         map: &ChunkMap,
         at: usize,
         len: usize,
@@ -308,7 +299,7 @@ impl Store {
         }
         self.promote(index)?;
         if offset > size {
-            self.clear_tail(index, size)?;
+            self.clear_tail(index, size, offset)?;
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -365,7 +356,7 @@ impl Store {
     }
 
     /// Moves a small file's content from its record to an extent. Locked.
-    fn promote(&self, index: u32) -> Result<()> {
+    pub(crate) fn promote(&self, index: u32) -> Result<()> {
         let live = self.live(index);
         if live.flags.load(Acquire) & flag::INLINE == 0 {
             return Ok(());
@@ -399,23 +390,10 @@ impl Store {
         Ok(())
     }
 
-    /// Clears what a mapping (or somebody before a loss of power) may have written behind
-    /// the end of the file. Locked.
-    fn clear_tail(&self, index: u32, size: u64) -> Result<()> {
-        let live = self.live(index);
-        let at = (size % PAGE as u64) as usize;
-        if at == 0 || live.flags.load(Relaxed) & (flag::MAPPED | flag::TAIL) == 0 {
-            return Ok(());
-        }
-        self.zero_range(index, size, size + (PAGE - at) as u64)?;
-        live.flags.fetch_and(!flag::TAIL, AcqRel);
-        Ok(())
-    }
-
     /// Makes `from..to` read as zero without changing what is allocated. Locked.
     pub(crate) fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
         let live = self.live(index);
-        let mapped = live.flags.load(Relaxed) & flag::MAPPED != 0;
+        let mapped = Self::is_mapped(live);
         let mut at = from;
         while at < to {
             let (chunk, offset) = (at / CHUNK, (at % CHUNK) as usize);
@@ -435,7 +413,12 @@ impl Store {
                 let zeros = [0u8; PAGE];
                 let mut done = 0;
                 while done < n {
-                    let k = (n - done).min(PAGE);
+                    let k = (n - done).min(PAGE - (start + done) % PAGE);
+                    // What isn't initialised isn't mapped, and zero already.
+                    if !medium.is_init(e, (start + done) / PAGE) {
+                        done += k;
+                        continue;
+                    }
                     // SAFETY: zeros has k bytes; the range is inside the extent.
                     unsafe { medium.write(e, start + done, zeros.as_ptr(), k)? };
                     done += k;
@@ -457,7 +440,7 @@ impl Store {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
         }
-        let _critical = Critical::enter();
+        let critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
         let old = live.size.load(Relaxed);
@@ -472,40 +455,59 @@ impl Store {
             }
         }
         if size > old {
-            self.clear_tail(index, old)?;
+            self.clear_tail(index, old, size)?;
             live.size.store(size, Release);
         } else if size < old {
             self.shrink(index, size, old)?;
         }
         self.touch(live);
+        let mapped = size < old && Self::is_mapped(live);
+        drop(lock);
+        drop(critical);
+        if mapped {
+            self.tell_shrunk(index, size);
+        }
         Ok(())
     }
 
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.live(index);
-        let id = ObjectId(live.id.load(Relaxed));
         // First of all: should we die, whoever repairs the entry goes by the size.
         live.size.store(size, Release);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
-        if live.flags.load(Relaxed) & flag::MAPPED != 0 {
-            // Pages stay under the mappings that show them.
+        if Self::is_mapped(live) {
+            // Pages stay as long as mappings show them.
+            live.flags.fetch_or(flag::CUT, AcqRel);
             return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
         }
+        if let Err(e) = self.free_behind(index, size, old) {
+            // Nothing has been taken away.
+            live.size.store(old, Release);
+            return Err(e);
+        }
+        let page_end = size.next_multiple_of(PAGE as u64).min(old);
+        self.zero_range(index, size, page_end)
+    }
+
+    /// Gives back the pages of a file that was `old` bytes long and is `size` now. Locked;
+    /// nobody has them mapped.
+    pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
         let mut freed = Vec::new();
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
         let mut first = self.first_chunk(live);
+        let chunks = old > CHUNK || live.pages.load(Relaxed) > first.pages() as u64;
         if last == 0 {
             first.truncate(keep, |e| freed.push(e));
         }
         // With a journal, nobody may note these extents as theirs before the file's record
         // is without them.
         let noted = !freed.is_empty() && self.active_journal().is_some();
-        if noted && let Err(e) = self.keep_promise(live, &first) {
-            live.size.store(old, Release);
-            return Err(e);
+        if noted {
+            self.keep_promise(live, &first)?;
         }
         live.moved.fetch_add(1, AcqRel);
-        let chunks = old > CHUNK || live.pages.load(Relaxed) > CELL_PAGES as u64;
         let result = if chunks || noted {
             let shard = self.shard_of(id);
             let first_freed = freed.len();
@@ -535,15 +537,11 @@ impl Store {
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {
-            // Nothing has been taken away yet.
-            live.size.store(old, Release);
             freed.clear();
         }
         live.moved.fetch_add(1, AcqRel);
         self.free_extents(freed);
-        result?;
-        let page_end = size.next_multiple_of(PAGE as u64).min(old);
-        self.zero_range(index, size, page_end)
+        result
     }
 
     /// Writes size, times and tail of an open file to its record, if it has one.
@@ -605,7 +603,7 @@ impl Store {
         let live = lock.0;
         let size = live.size.load(Relaxed);
         if grow && end > size {
-            self.clear_tail(index, size)?;
+            self.clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -631,7 +629,7 @@ impl Store {
             self.zero_range(index, offset, end.min(size))?;
         }
         if grow && end > size {
-            self.clear_tail(index, size)?;
+            self.clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -678,43 +676,6 @@ impl Store {
         if hole { Ok(size) } else { Err(Errno::NXIO) }
     }
 
-    // ---- mapping ----
-
-    /// Prepares `len` bytes from `offset` (a page boundary) on for being mapped into a
-    /// process and says where they lie. Pages behind the end of the file are left out.
-    ///
-    /// # Errors
-    /// ENOSPC, EIO.
-    pub fn map(&self, index: u32, offset: u64, len: usize) -> Result<Vec<MapPiece>> {
-        let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
-        let live = lock.0;
-        self.promote(index)?;
-        live.flags.fetch_or(flag::MAPPED, AcqRel);
-        let size = live.size.load(Relaxed);
-        self.clear_tail(index, size)?;
-        let end = (offset + len as u64).min(size.next_multiple_of(PAGE as u64));
-        let mut pieces = Vec::new();
-        let mut at = offset;
-        while at < end {
-            let (chunk, start) = (at / CHUNK, (at % CHUNK) as usize);
-            let n = ((end - at) as usize).min(CHUNK as usize - start);
-            let map = self.ensure(index, chunk, pages((start + n) as u64))?;
-            Self::pieces(&map, start, n, |e, from, _, n| {
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
-                medium.make_init(e)?;
-                pieces.push(MapPiece {
-                    medium: e.medium(),
-                    segment_offset: e.start() * PAGE as u64 + from as u64,
-                    len: n,
-                });
-                Ok(())
-            })?;
-            at += n as u64;
-        }
-        Ok(pieces)
-    }
-
     // ---- writing back ----
 
     /// Writes what the live entry knows to the record. `last`: nobody uses it any more, so
@@ -726,12 +687,10 @@ impl Store {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
-        let mapped = flag::MAPPED | flag::LOADED;
-        // Unless somebody has come since, who may have mapped it.
-        if last && live.refs.load(Acquire) <= 1 && live.flags.load(Acquire) & mapped == mapped {
-            // Whoever opens it next doesn't know that the end is to be cleared.
-            self.clear_tail(index, live.size.load(Relaxed))?;
-            live.flags.fetch_and(!flag::MAPPED, AcqRel);
+        // Somebody may have opened it since, and mapped it even.
+        let last = last && live.refs.load(Acquire) <= 1;
+        if last && live.flags.load(Acquire) & flag::LOADED != 0 {
+            self.settle_maps(index)?;
         }
         self.flush_locked(index, last)
     }
@@ -882,8 +841,10 @@ impl Store {
         }
         freed.extend_from_slice(map.extents());
         self.set_extents(live, &ChunkMap::default());
-        live.flags
-            .fetch_and(!(flag::UNLINKED | flag::DIRTY | flag::MAPPED), AcqRel);
+        live.flags.fetch_and(
+            !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
+            AcqRel,
+        );
         self.free_extents(freed);
         Ok(())
     }

@@ -24,6 +24,7 @@ mod journal;
 mod live;
 pub mod lmdb;
 mod lock;
+mod mapped;
 #[cfg(all(test, loom))]
 mod models;
 mod names;
@@ -39,7 +40,7 @@ mod shards;
 
 pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
-pub use data::{CHUNK, MAX_SIZE, MapPiece};
+pub use data::{CHUNK, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
@@ -47,6 +48,7 @@ pub use forebay_placement::{ObjectId, Slot};
 pub use fsck::{Finding, Report};
 pub use journal::Journal;
 pub use live::Held;
+pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
 pub use names::{NewObject, RenameMode, SetAttr};
 pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
@@ -216,6 +218,15 @@ impl Store {
         match self.slot.load(Acquire) {
             NO_SLOT => self.attach(),
             slot => Ok(slot),
+        }
+    }
+
+    /// The slot that calls on this thread act for, if there is one.
+    pub(crate) fn attached_slot(&self) -> Option<u32> {
+        if BORROWED.with(Cell::get).0 == NO_SLOT {
+            Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
+        } else {
+            self.lent()
         }
     }
 

@@ -42,14 +42,17 @@ fn stat_fields(pid: u32, text: &mut [u8; 512]) -> Option<impl Iterator<Item = &[
 }
 
 /// Start time of `pid` in clock ticks since boot; None if there is no such process, or
-/// only its zombie.
+/// only its zombie. (A process whose first thread has ended but not the others looks like a
+/// zombie with more than one thread.)
 fn start_time(pid: u32) -> Option<u64> {
     let mut text = [0u8; 512];
     let mut fields = stat_fields(pid, &mut text)?;
-    if matches!(fields.next()?, b"Z" | b"X") {
+    let state = fields.next()?;
+    let threads = fields.nth(16)?;
+    if state == b"X" || state == b"Z" && matches!(threads, b"0" | b"1") {
         return None;
     }
-    std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
+    std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
 }
 
 /// Whether the process is stopped, by a signal or a debugger.

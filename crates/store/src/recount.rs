@@ -119,7 +119,8 @@ impl Store {
             let area = unsafe { &*mapped };
             let end = (p.fds_end.load(Acquire) as usize).min(area.fds.len());
             let fds = area.fds[..end].iter().map(|f| f.load(Acquire));
-            let maps = area.maps.iter().map(|m| m.open.load(Acquire));
+            let end = (p.maps_end.load(Acquire) as usize).min(area.maps.len());
+            let maps = area.maps[..end].iter().map(|m| m.open.load(Acquire));
             fds.chain(maps)
                 .filter_map(|open| open.checked_sub(1))
                 .for_each(|i| count(&mut opens, i));

@@ -179,15 +179,11 @@ impl Store {
                 result = self.open_release(open).and(result);
             }
         }
-        for map in &a.maps {
-            if map.open.load(Relaxed) == 0 {
-                continue;
-            }
-            let _section = self.section()?;
-            if let Some(open) = map.open.swap(0, AcqRel).checked_sub(1) {
-                result = self.open_release(open).and(result);
-            }
+        let maps = p.maps_end.load(Acquire) as usize;
+        for map in &a.maps[..maps.min(a.maps.len())] {
+            result = self.map_release(map).and(result);
         }
+        p.maps_end.store(0, Release);
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);

@@ -28,7 +28,11 @@ impl Store {
                 self.set_extents(live, &ChunkMap::default());
                 live.pages.store(0, Relaxed);
             } else {
-                self.repair_extents(index, flags & flag::MAPPED != 0)?;
+                let mapped = flags & flag::MAPPED != 0;
+                if mapped {
+                    live.flags.fetch_or(flag::CUT, AcqRel);
+                }
+                self.repair_extents(index, mapped)?;
             }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }
@@ -290,7 +294,7 @@ pub(crate) mod tests {
             if flushed {
                 s.flush(index, false).unwrap();
             }
-            let piece = s.map(index, 4096, 4096).unwrap()[0];
+            let piece = s.map(index, 4096, 4096, usize::MAX).unwrap()[0];
             // A store through the mapping, into the last page behind the end.
             let segment = s.media()[piece.medium].file().unwrap();
             let at = piece.segment_offset + 2000;

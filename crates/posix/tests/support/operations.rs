@@ -346,7 +346,7 @@ pub fn operations() -> Vec<Operation> {
                 |p| p.open("sized", O_RDWR),
                 |p| {
                     let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                    p.fs.store().map(live, 0, 12_288).map(|_| ())
+                    p.fs.store().map(live, 0, 12_288, usize::MAX).map(|_| ())
                 },
                 |p| p.close(),
             ],

@@ -24,7 +24,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::MAPPED
     | live_flag::GONE
     | live_flag::TORN
-    | live_flag::TAIL;
+    | live_flag::TAIL
+    | live_flag::CUT;
 
 impl Store {
     /// At a quiet moment.

@@ -1,0 +1,306 @@
+//! Putting pages under addresses: of the segments, or of a file without a byte.
+//!
+//! A page that its file doesn't have (behind its end, or a hole that nobody has touched)
+//! shows the file without a byte: touching it is SIGBUS, and [`super::fault`] decides what
+//! is there by now.
+
+use super::spans::{Span, Spans};
+use super::vmas::{self, Vma};
+use crate::{fds, process};
+use forebay_intercept::raw;
+use forebay_posix::{Errno, Fs};
+use forebay_store::control::map_flag;
+use forebay_store::{CHUNK, MapPiece, PAGE};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use std::sync::atomic::{AtomicI32, Ordering::*};
+
+/// So many bytes behind the page that is touched are mapped with it, if they are there.
+const AROUND: u64 = 16 * CHUNK;
+
+static EMPTY: AtomicI32 = AtomicI32::new(-1);
+static EMPTY_FOR_READING: AtomicI32 = AtomicI32::new(-1);
+
+/// How a range is mapped.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub prot: i32,
+    pub shared: bool,
+    /// Shared, of a descriptor that isn't open for writing.
+    pub read_only: bool,
+    /// Flags of mmap besides.
+    pub flags: i32,
+}
+
+impl How {
+    pub fn of(span: Span, vma: Vma) -> How {
+        How {
+            prot: vma.prot,
+            shared: span.has(map_flag::SHARED),
+            read_only: span.has(map_flag::READ_ONLY),
+            flags: 0,
+        }
+    }
+
+    fn kind(self) -> i32 {
+        if self.shared {
+            libc::MAP_SHARED
+        } else {
+            libc::MAP_PRIVATE
+        }
+    }
+}
+
+/// A descriptor of the file without a byte. The table is locked.
+fn empty_file(read_only: bool) -> Result<i32, Errno> {
+    let place = if read_only {
+        &EMPTY_FOR_READING
+    } else {
+        &EMPTY
+    };
+    let fd = place.load(Acquire);
+    if fd >= 0 {
+        return Ok(fd);
+    }
+    let made: OwnedFd = if read_only {
+        let path = format!("/proc/thread-self/fd/{}", empty_file(false)?);
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?
+    } else {
+        rustix::fs::memfd_create(vmas::EMPTY, rustix::fs::MemfdFlags::CLOEXEC)?
+    };
+    let new = forebay_media::lift(made).into_raw_fd();
+    fds::watch(new);
+    // What a vfork child opens isn't ours afterwards.
+    if !process::in_vfork_child() {
+        place.store(new, Release);
+    }
+    Ok(new)
+}
+
+/// Whether it shows a segment of the pool.
+fn is_segment(fs: &Fs, vma: Vma) -> bool {
+    let is = |fd: Result<BorrowedFd<'_>, Errno>| {
+        fd.and_then(rustix::fs::fstat)
+            .is_ok_and(|s| s.st_ino == vma.ino)
+    };
+    vma.ino != 0 && fs.store().media().iter().any(|m| is(m.file()))
+}
+
+unsafe fn map(
+    at: u64,
+    len: usize,
+    how: How,
+    flags: i32,
+    fd: i32,
+    offset: u64,
+) -> Result<u64, Errno> {
+    let flags = how.kind() | flags;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        raw(
+            libc::SYS_mmap,
+            [
+                at as i64,
+                len as i64,
+                how.prot.into(),
+                flags.into(),
+                fd.into(),
+                offset as i64,
+            ],
+        )
+    };
+    fds::check(result).map(|at| at as u64)
+}
+
+/// Maps `len` bytes of the file without a byte, at `at` as `flags` say.
+///
+/// # Safety
+/// A range that is replaced must be the program's to replace.
+pub unsafe fn put_empty(at: u64, len: usize, how: How, flags: i32) -> Result<u64, Errno> {
+    let fd = empty_file(how.read_only)?;
+    // SAFETY: the caller's promise.
+    unsafe { map(at, len, how, flags | libc::MAP_NORESERVE, fd, 0) }
+}
+
+/// Maps pieces of a file over a range that begins at `start` and shows the file from
+/// `offset` on. Pieces, or parts of them, outside of it are left out.
+///
+/// # Safety
+/// The range must be the program's to replace.
+pub unsafe fn put_pieces(
+    fs: &Fs,
+    pieces: &[MapPiece],
+    (start, len): (u64, u64),
+    offset: u64,
+    how: How,
+) -> Result<(), Errno> {
+    for p in pieces {
+        let from = p.at.max(offset);
+        let to = (p.at + p.len as u64).min(offset + len);
+        if from < to {
+            let piece = MapPiece {
+                at: from,
+                len: (to - from) as usize,
+                segment_offset: p.segment_offset + (from - p.at),
+                ..*p
+            };
+            // SAFETY: inside the caller's range.
+            unsafe { put_piece(fs, &piece, start + (from - offset), how)? };
+        }
+    }
+    Ok(())
+}
+
+unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
+    let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
+    let segment = if how.read_only {
+        medium.file_for_reading()?
+    } else {
+        medium.file()?
+    };
+    let flags = libc::MAP_FIXED | how.flags;
+    // SAFETY: the caller's range.
+    let first = unsafe {
+        map(
+            to,
+            piece.len,
+            how,
+            flags,
+            segment.as_raw_fd(),
+            piece.segment_offset,
+        )
+    };
+    let Err(Errno::PERM | Errno::ACCESS) = first else {
+        return first.map(|_| ());
+    };
+    if how.prot & libc::PROT_EXEC == 0 || how.shared {
+        return first.map(|_| ());
+    }
+    // A file system mounted noexec: a private copy does as well.
+    let writable = How {
+        prot: libc::PROT_READ | libc::PROT_WRITE,
+        ..how
+    };
+    // SAFETY: the caller's range; the copy stays inside it.
+    unsafe {
+        map(to, piece.len, writable, flags | libc::MAP_ANONYMOUS, -1, 0)?;
+        let bytes = std::slice::from_raw_parts_mut(to as *mut u8, piece.len);
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = piece.segment_offset + done as u64;
+            match rustix::io::pread(medium.file()?, &mut bytes[done..], at)? {
+                0 => return Err(Errno::IO),
+                n => done += n,
+            }
+        }
+        let prot = how.prot.into();
+        fds::check(raw(
+            libc::SYS_mprotect,
+            [to as i64, piece.len as i64, prot, 0, 0, 0],
+        ))?;
+    }
+    Ok(())
+}
+
+/// Puts what the file has under the addresses `from..to` of a span, where they show nothing
+/// yet. Pages that have to be made are, if they are at most `budget`.
+///
+/// # Errors
+/// ENOSPC, EIO, ENOMEM.
+pub fn fill(spans: &Spans, span: Span, from: u64, to: u64, budget: usize) -> Result<(), Errno> {
+    let fs = spans.fs;
+    let Some((live, size)) = span.file(fs) else {
+        return Ok(());
+    };
+    let (from, to) = (from.max(span.start()), to.min(span.end()));
+    if from >= to || span.offset_of(from) >= size {
+        return Ok(());
+    }
+    let offset = span.offset_of(from);
+    let pieces = fs.store().map(live, offset, (to - from) as usize, budget)?;
+    let mut result = Ok(());
+    each_empty(from, to, |vma| {
+        let range = (vma.start, vma.end - vma.start);
+        let how = How::of(span, vma);
+        // SAFETY: these addresses show nothing, in a mapping of the program.
+        let put = unsafe { put_pieces(fs, &pieces, range, span.offset_of(vma.start), how) };
+        result = result.and(put);
+    });
+    result
+}
+
+/// Calls `each` for the parts of `from..to` that show the file without a byte.
+pub fn each_empty(from: u64, to: u64, mut each: impl FnMut(Vma)) {
+    // Collected first: `each` changes what is being read.
+    let mut found = Vec::new();
+    vmas::each(from, to, |vma| {
+        if vma.empty {
+            found.push(Vma {
+                start: vma.start.max(from),
+                end: vma.end.min(to),
+                ..vma
+            });
+        }
+    });
+    found.into_iter().for_each(&mut each);
+}
+
+/// Fills around `address`, which has been touched and lies inside the file.
+///
+/// # Errors
+/// ENOSPC, EIO, ENOMEM.
+pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<(), Errno> {
+    let offset = span.offset_of(address);
+    let first = offset - offset % CHUNK;
+    let from = address.saturating_sub(offset - first).max(span.start());
+    let chunk_end = address + (first + CHUNK - offset);
+    fill(spans, span, from, chunk_end, usize::MAX)?;
+    fill(spans, span, chunk_end, chunk_end + AROUND, 0)
+}
+
+/// Takes the pages behind the end of its file out of a span, wherever that has been since.
+pub fn cut(spans: &Spans, span: Span) {
+    let lowest = u64::MAX - span.0.cut.swap(0, AcqRel);
+    let Some((_, size)) = span.file(spans.fs) else {
+        return;
+    };
+    let size = size.min(lowest.checked_next_multiple_of(PAGE as u64).unwrap_or(size));
+    let first = span.offset_of(span.start());
+    let from = span.start() + size.saturating_sub(first);
+    if from >= span.end() {
+        return;
+    }
+    span.set(map_flag::PARTIAL);
+    let mut found = Vec::new();
+    vmas::each(from, span.end(), |vma| {
+        if is_segment(spans.fs, vma) {
+            found.push(vma);
+        }
+    });
+    for vma in found {
+        let (from, to) = (vma.start.max(from), vma.end.min(span.end()));
+        // SAFETY: these addresses show pages that the file has lost.
+        let _ = unsafe {
+            put_empty(
+                from,
+                (to - from) as usize,
+                How::of(span, vma),
+                libc::MAP_FIXED,
+            )
+        };
+    }
+}
+
+/// So many pages are made at once for a new mapping of a file with holes: with more, or
+/// little room left, each is made when it is touched.
+pub fn eager_pages(fs: &Fs) -> usize {
+    const MOST: u64 = 1 << 30;
+    let free: u64 = fs
+        .store()
+        .media()
+        .iter()
+        .map(|m| m.usage())
+        .map(|u| u.capacity.saturating_sub(u.used))
+        .sum();
+    (free / 4).min(MOST) as usize / PAGE
+}

@@ -1,0 +1,223 @@
+//! The table of mappings: which files of the pool lie where in this process.
+//!
+//! It is part of the process's area in the control region, so that whoever finds the
+//! process dead knows what it had mapped. A place is one *span*: addresses, and where in the
+//! file they begin. Everything that changes the table or the mappings of files of the pool
+//! holds [`LOCK`], a fork too: what a child inherits is what the table says.
+
+use crate::process::{ProcessGuard, ProcessLock};
+use crate::runtime;
+use forebay_posix::{Errno, Fs};
+use forebay_store::control::{MapRef, ProcessArea, map_flag};
+use forebay_store::process::is_critical;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+static LOCK: ProcessLock = ProcessLock::new();
+/// Whether there has ever been a mapping: most processes have none.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// The table, locked.
+pub struct Spans {
+    pub fs: &'static Fs,
+    area: &'static ProcessArea,
+    end: usize,
+    _lock: ProcessGuard<'static>,
+}
+
+/// One place of the table.
+#[derive(Clone, Copy)]
+pub struct Span(pub &'static MapRef);
+
+impl Span {
+    pub fn start(self) -> u64 {
+        self.0.address.load(Relaxed)
+    }
+
+    pub fn len(self) -> u64 {
+        self.0.len.load(Relaxed)
+    }
+
+    pub fn end(self) -> u64 {
+        self.start() + self.len()
+    }
+
+    /// Where in the file `address` lies.
+    pub fn offset_of(self, address: u64) -> u64 {
+        self.0.offset.load(Relaxed) + (address - self.start())
+    }
+
+    pub fn open(self) -> Option<u32> {
+        self.0.open.load(Acquire).checked_sub(1)
+    }
+
+    pub fn has(self, flag: u32) -> bool {
+        self.0.flags.load(Relaxed) & flag != 0
+    }
+
+    pub fn set(self, flag: u32) {
+        self.0.flags.fetch_or(flag, Relaxed);
+    }
+
+    /// Live entry and size of the file, the size rounded up to pages.
+    pub fn file(self, fs: &Fs) -> Option<(u32, u64)> {
+        let live = fs.live_of(self.open()?).ok()?;
+        let size = fs.store().size(live);
+        Some((live, size.next_multiple_of(forebay_store::PAGE as u64)))
+    }
+
+    /// What `other` has to lose still, this one has too: it has some of its pages.
+    pub fn inherit_cut(self, other: Span) {
+        let cut = other.0.cut.load(Acquire);
+        self.0.cut.fetch_max(cut, AcqRel);
+    }
+
+    /// Makes the place say so.
+    pub fn publish(self, start: u64, len: u64, offset: u64) {
+        self.0.address.store(start, Relaxed);
+        self.0.offset.store(offset, Relaxed);
+        self.0.len.store(len, Release);
+    }
+}
+
+/// Whether there may be mappings at all.
+pub fn any() -> bool {
+    ANY.load(Acquire)
+}
+
+/// There may be from now on.
+pub fn note() {
+    ANY.store(true, Release);
+}
+
+/// The table, if there may be mappings.
+pub fn lock() -> Option<Spans> {
+    if !any() {
+        return None;
+    }
+    lock_for(runtime::open_fs()?).ok()
+}
+
+/// The table, for a call of the program's that may concern it. Our own work, which LMDB's
+/// and the allocator's mappings are part of, may hold other locks.
+pub fn of_call() -> Option<Spans> {
+    if is_critical() { None } else { lock() }
+}
+
+/// The table, for the first mapping too.
+///
+/// # Errors
+/// As for attaching to the pool.
+pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
+    let lock = LOCK.hold();
+    note();
+    // SAFETY: areas stay mapped as long as the process uses them.
+    let area: &'static ProcessArea = unsafe { &*std::ptr::from_ref(fs.store().area()?) };
+    let spans = Spans {
+        fs,
+        area,
+        end: fs.store().maps_end(),
+        _lock: lock,
+    };
+    if fs.store().is_behind() {
+        // The notice hasn't arrived yet: nothing is to be done on top of what has to go.
+        let late = |s: &Span| s.0.cut.load(Relaxed) != 0;
+        spans
+            .iter()
+            .filter(late)
+            .for_each(|s| super::pages::cut(&spans, s));
+    }
+    Ok(spans)
+}
+
+/// Keeps the table as it is until [`after_fork`].
+pub fn before_fork() {
+    LOCK.seize();
+}
+
+/// Ends [`before_fork`], in parent and child.
+pub fn after_fork() {
+    LOCK.reset();
+}
+
+impl Spans {
+    /// All spans with addresses.
+    pub fn iter(&self) -> impl Iterator<Item = Span> + use<> {
+        let maps: &'static [MapRef] = &self.area.maps[..self.end.min(self.area.maps.len())];
+        maps.iter()
+            .filter(|m| m.open.load(Acquire) != 0 && m.len.load(Acquire) != 0)
+            .map(Span)
+    }
+
+    /// The spans that overlap with `start..end`.
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Span> + use<> {
+        self.iter()
+            .filter(move |s| s.start() < end && s.end() > start)
+    }
+
+    /// The span that `address` lies in.
+    pub fn at(&self, address: u64) -> Option<Span> {
+        self.within(address, address + 1).next()
+    }
+
+    /// A new place that keeps the file of `open`; without addresses yet.
+    ///
+    /// # Errors
+    /// ENOMEM if the table is full.
+    pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
+        let place = self.fs.store().map_claim(open, flags)?;
+        // SAFETY: part of the area, see lock_for.
+        let span = Span(unsafe { &*std::ptr::from_ref(place) });
+        self.end = self.fs.store().maps_end();
+        Ok(span)
+    }
+
+    /// Gives a place back.
+    pub fn release(&self, span: Span) {
+        span.0.len.store(0, Release);
+        let _ = self.fs.store().map_release(span.0);
+    }
+
+    /// Makes `address` the border between two spans, if it lies inside one.
+    ///
+    /// # Errors
+    /// ENOMEM if the table is full.
+    pub fn split(&mut self, address: u64) -> Result<(), Errno> {
+        let Some(span) = self.at(address).filter(|s| s.start() != address) else {
+            return Ok(());
+        };
+        let flags = span.0.flags.load(Relaxed);
+        let tail = self.claim(span.open().ok_or(Errno::FAULT)?, flags)?;
+        let (offset, len) = (span.offset_of(address), span.end() - address);
+        tail.inherit_cut(span);
+        span.0.len.store(address - span.start(), Release);
+        tail.publish(address, len, offset);
+        Ok(())
+    }
+
+    /// Releases the spans in `start..end`, whose borders have been split: the kernel has
+    /// unmapped them.
+    pub fn forget(&self, start: u64, end: u64) {
+        self.within(start, end).for_each(|s| self.release(s));
+    }
+
+    /// Joins `span` with one that it continues.
+    pub fn join(&self, span: Span) {
+        const KIND: u32 = map_flag::SHARED | map_flag::READ_ONLY;
+        let same = |a: Span, b: Span| {
+            a.0.open.load(Relaxed) == b.0.open.load(Relaxed)
+                && (a.0.flags.load(Relaxed) ^ b.0.flags.load(Relaxed)) & KIND == 0
+                && a.end() == b.start()
+                && a.offset_of(b.start()) == b.offset_of(b.start())
+        };
+        let Some(before) = self.iter().find(|&s| same(s, span)) else {
+            return;
+        };
+        let len = before.len() + span.len();
+        before.set(span.0.flags.load(Relaxed));
+        before.inherit_cut(span);
+        // Nothing went: its times don't change.
+        span.0.flags.store(0, Relaxed);
+        self.release(span);
+        before.0.len.store(len, Release);
+    }
+}

@@ -1,0 +1,405 @@
+//! Files that processes have mapped: which pages they see, and when pages may go.
+//!
+//! A mapping is made of the segment's own pages, so a page that anybody still maps must
+//! not be given to another file. Once a file has been mapped, truncation keeps the pages it
+//! cuts off (they are zero, and belong to nobody else) and tells the processes that map
+//! them to take them out of their mappings. They are freed by the last user of the file's
+//! live entry ([`Store::settle_maps`]): each mapping is one, from before pages are handed
+//! out until after the kernel has unmapped them.
+
+use crate::control::{Live, MapRef, live_flag as flag, map_flag, slot_state as state};
+use crate::data::{CHUNK, MAX_SIZE, pages};
+use crate::process::{Critical, is_alive, pid_of, state_of};
+use crate::record::{ChunkMap, Key, parse_key};
+use crate::{ObjectId, Store};
+use forebay_media::PAGE;
+use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
+use rustix::io::{Errno, Result};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A piece of a file as it lies in a medium, for mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapPiece {
+    /// Byte offset in the file.
+    pub at: u64,
+    pub medium: usize,
+    /// Byte offset in the medium's segment.
+    pub segment_offset: u64,
+    pub len: usize,
+}
+
+/// The signal that tells a process to look at its mappings: ignored by who has no handler
+/// for it. It comes with [`NOTICE_VALUE`].
+pub const NOTICE: i32 = libc::SIGURG;
+/// `si_value` of a notice.
+pub const NOTICE_VALUE: usize = 0x666f_7265_6261_7901;
+/// How long a truncation waits for another process to take pages out of its mappings.
+const NOTICE_TURNS: u32 = 50;
+const NOTICE_TURN: Duration = Duration::from_millis(1);
+
+/// What this process does to take pages out of its mappings that their files have lost.
+static CATCH_UP: OnceLock<fn(&Store)> = OnceLock::new();
+
+/// Sets what this process does when files that it may have mapped have become shorter.
+pub fn on_shrink(catch_up: fn(&Store)) {
+    let _ = CATCH_UP.set(catch_up);
+}
+
+impl Store {
+    // ---- the table of mappings ----
+
+    /// A place in this process's table of mappings that keeps the file of `open`, which
+    /// stays open and mapped until [`Store::map_release`]. One thread at a time.
+    ///
+    /// # Errors
+    /// ENOMEM if the table is full; ENODEV if it isn't a regular file.
+    pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
+        let _section = self.section()?;
+        let area = self.area()?;
+        if self.open_file(open).live.load(Acquire) == 0 {
+            return Err(Errno::NODEV);
+        }
+        let (n, place) = (0u32..)
+            .zip(&area.maps)
+            .find(|(_, p)| p.open.load(Acquire) == 0)
+            .ok_or(Errno::NOMEM)?;
+        self.open_retain(open);
+        place.len.store(0, Relaxed);
+        place.cut.store(0, Relaxed);
+        place.flags.store(flags, Relaxed);
+        let end = &self.control.process(self.me()? as usize).maps_end;
+        end.fetch_max(n + 1, AcqRel);
+        place.open.store(open + 1, Release);
+        Ok(place)
+    }
+
+    /// One more than the highest place in use in this process's table.
+    pub fn maps_end(&self) -> usize {
+        let end = |me| self.control.process(me as usize).maps_end.load(Acquire);
+        self.attached_slot().map_or(0, end) as usize
+    }
+
+    /// Copies a place into the table `to` of a child that gets the mapping by fork; with
+    /// `reference_only`, only what keeps the file. In a section of the caller's.
+    pub fn map_inherit(&self, from: &MapRef, to: &MapRef, reference_only: bool) {
+        let Some(open) = self.open_retain_at(&from.open) else {
+            return;
+        };
+        let len = from.len.load(Relaxed);
+        to.address.store(from.address.load(Relaxed), Relaxed);
+        to.offset.store(from.offset.load(Relaxed), Relaxed);
+        to.flags.store(from.flags.load(Relaxed), Relaxed);
+        to.cut.store(0, Relaxed);
+        to.len.store(if reference_only { 0 } else { len }, Relaxed);
+        to.open.store(open + 1, SeqCst);
+        // Only now: who marks them either finds the copy, or has marked what it is made of.
+        to.cut.fetch_max(from.cut.load(SeqCst), SeqCst);
+    }
+
+    /// Gives a place back: its mapping is gone.
+    ///
+    /// # Errors
+    /// What writing the file back says, if nobody else has it open.
+    pub fn map_release(&self, place: &MapRef) -> Result<()> {
+        if place.open.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let _section = self.section()?;
+        let Some(open) = place.open.swap(0, AcqRel).checked_sub(1) else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        if place.flags.load(Relaxed) & map_flag::CHANGES != 0
+            && let Some(live) = self.open_file(open).live.load(Acquire).checked_sub(1)
+        {
+            result = self.touch_open(live);
+        }
+        self.open_release(open).and(result)
+    }
+
+    // ---- pages ----
+
+    /// Which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and where
+    /// they lie. Pages that aren't there yet (holes, and room nobody has written to) are
+    /// made if they are at most `budget`; otherwise they are left out, as is what lies
+    /// behind the end of the file.
+    ///
+    /// The caller holds a place from [`Store::map_claim`].
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub fn map(&self, index: u32, offset: u64, len: usize, budget: usize) -> Result<Vec<MapPiece>> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        self.promote(index)?;
+        live.flags.fetch_or(flag::MAPPED, AcqRel);
+        let size = live.size.load(Relaxed);
+        if live.flags.load(Relaxed) & flag::TAIL != 0 {
+            self.clear_tail(index, size, size)?;
+        }
+        let end = (offset + len as u64).min(size.next_multiple_of(PAGE as u64));
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let there = self.mapped_pieces(index, offset, end)?;
+        let have: usize = there.iter().map(|p| p.len).sum();
+        let missing = ((end - offset) as usize - have) / PAGE;
+        if missing == 0 || missing > budget {
+            return Ok(there);
+        }
+        let mut at = offset;
+        while at < end {
+            let (chunk, start) = (at / CHUNK, (at % CHUNK) as usize);
+            let n = ((end - at) as usize).min(CHUNK as usize - start);
+            let map = self.ensure(index, chunk, pages((start + n) as u64))?;
+            Self::pieces(&map, start, n, |e, from, _, n| {
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                medium.make_init(e, from / PAGE, n / PAGE)
+            })?;
+            at += n as u64;
+        }
+        self.mapped_pieces(index, offset, end)
+    }
+
+    /// The pages of `offset..end` that hold what they read as. Locked.
+    fn mapped_pieces(&self, index: u32, offset: u64, end: u64) -> Result<Vec<MapPiece>> {
+        let live = self.live(index);
+        let mut out = Vec::new();
+        if offset < CHUNK {
+            self.pieces_of(&self.first_chunk(live), 0, offset, end, &mut out)?;
+        }
+        if end > CHUNK {
+            let id = ObjectId(live.id.load(Relaxed));
+            let first = (offset / CHUNK).max(1);
+            let mut result = Ok(());
+            let snapshot = self.snapshot(self.shard_of(id))?;
+            snapshot.scan(&Key::chunk(id, first), |key, value| {
+                let Some((b'X', of, n)) = parse_key(key) else {
+                    return false;
+                };
+                let chunk = n.try_into().map_or(u64::MAX, u64::from_be_bytes);
+                if of != id || chunk >= end.div_ceil(CHUNK) {
+                    return false;
+                }
+                result = ChunkMap::decode(value)
+                    .ok_or(Errno::IO)
+                    .and_then(|map| self.pieces_of(&map, chunk, offset, end, &mut out));
+                result.is_ok()
+            })?;
+            result?;
+        }
+        Ok(out)
+    }
+
+    /// Adds the initialised pages of one chunk that lie in `offset..end`.
+    fn pieces_of(
+        &self,
+        map: &ChunkMap,
+        chunk: u64,
+        offset: u64,
+        end: u64,
+        out: &mut Vec<MapPiece>,
+    ) -> Result<()> {
+        let base = chunk * CHUNK;
+        let from = offset.max(base);
+        let len = (end.min(base + CHUNK) - from) as usize;
+        Self::pieces(map, (from - base) as usize, len, |e, start, done, n| {
+            let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+            let mut page = start / PAGE;
+            let last = (start + n) / PAGE;
+            while page < last {
+                let (run, init) = medium.init_run(e, page, last - page);
+                if init {
+                    let piece = MapPiece {
+                        at: from + (done + page * PAGE - start) as u64,
+                        medium: e.medium(),
+                        segment_offset: (e.start() + page as u64) * PAGE as u64,
+                        len: run * PAGE,
+                    };
+                    match out.last_mut() {
+                        Some(p)
+                            if p.medium == piece.medium
+                                && p.at + p.len as u64 == piece.at
+                                && p.segment_offset + p.len as u64 == piece.segment_offset =>
+                        {
+                            p.len += piece.len;
+                        }
+                        _ => out.push(piece),
+                    }
+                }
+                page += run;
+            }
+            Ok(())
+        })
+        .map(|_| ())
+    }
+
+    /// Once the file has no user but us, so that nobody has it mapped: what mappings wrote
+    /// behind its end goes, and so do the pages that truncation had to leave. Locked.
+    pub(crate) fn settle_maps(&self, index: u32) -> Result<()> {
+        let live = self.live(index);
+        let flags = live.flags.load(Acquire);
+        if flags & flag::MAPPED == 0 {
+            return Ok(());
+        }
+        let size = live.size.load(Relaxed);
+        self.zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
+        if flags & flag::CUT != 0 {
+            // The record may name them still (it may have been synced since).
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+            self.free_behind(index, size, MAX_SIZE)?;
+        }
+        live.flags.fetch_and(!(flag::MAPPED | flag::CUT), AcqRel);
+        Ok(())
+    }
+
+    /// Before the size grows from `old` to `new`: what mappings (or somebody before a loss of
+    /// power) may have written behind the end must not appear. Locked.
+    pub(crate) fn clear_tail(&self, index: u32, old: u64, new: u64) -> Result<()> {
+        let live = self.live(index);
+        let flags = live.flags.load(Relaxed);
+        if flags & (flag::MAPPED | flag::TAIL) == 0 {
+            return Ok(());
+        }
+        let page_end = old.next_multiple_of(PAGE as u64);
+        self.zero_range(index, old, page_end)?;
+        live.flags.fetch_and(!flag::TAIL, AcqRel);
+        if flags & flag::CUT == 0 || new <= page_end {
+            return Ok(());
+        }
+        // Pages that truncation left in mappings.
+        for piece in self.mapped_pieces(index, page_end, new.next_multiple_of(PAGE as u64))? {
+            self.zero_range(index, piece.at, piece.at + piece.len as u64)?;
+        }
+        Ok(())
+    }
+
+    // ---- telling others ----
+
+    /// After a file that is mapped has become shorter: this process and the others that map
+    /// it take the pages behind its end out of their mappings. Waits for them for a
+    /// moment; who can't answer (stopped, or keeping all signals out) sees zeros until it
+    /// can. No lock is held.
+    pub(crate) fn tell_shrunk(&self, index: u32, size: u64) {
+        let Ok(me) = self.me() else { return };
+        self.mark_cut(me, index, size);
+        self.catch_up();
+        let h = &self.control;
+        let slots = 0..crate::control::MAX_PROCESSES as u32;
+        let state = |slot: u32| state_of(h.process(slot as usize).owner.load(SeqCst));
+        let mut told = Vec::new();
+        for slot in slots
+            .clone()
+            .filter(|&s| s != me && state(s) == state::USED)
+        {
+            if self.mark_cut(slot, index, size) {
+                told.push(slot);
+            }
+        }
+        // A child that isn't there yet looks at its mappings when it begins; what is copied for
+        // it from now on has the marks just made.
+        for slot in slots.filter(|&s| s != me && state(s) != state::FREE) {
+            if !told.contains(&slot) && self.mark_cut(slot, index, size) {
+                told.push(slot);
+            }
+        }
+        let mut asked = Vec::new();
+        for slot in told {
+            let p = h.process(slot as usize);
+            let owner = p.owner.load(SeqCst);
+            if state_of(owner) == state::USED && is_alive(h, slot) {
+                let n = p.maps_asked.fetch_add(1, AcqRel).wrapping_add(1);
+                if notify(pid_of(owner)) {
+                    asked.push((slot, owner, n));
+                }
+            }
+        }
+        for (slot, owner, n) in asked {
+            let p = h.process(slot as usize);
+            for turn in 0..NOTICE_TURNS {
+                let done = p.maps_done.load(Acquire);
+                if done.wrapping_sub(n) < u32::MAX / 2 || p.owner.load(Acquire) != owner {
+                    break;
+                }
+                if turn % 8 == 7 && !is_alive(h, slot) {
+                    break;
+                }
+                let _ = futex::wait(&p.maps_done, done, NOTICE_TURN);
+                // It may be waiting for us in the same way.
+                self.catch_up();
+            }
+        }
+    }
+
+    /// Takes the pages behind the end of files out of this process's mappings, and says so
+    /// to those who have asked for it.
+    pub fn catch_up(&self) {
+        let Some(me) = self.attached_slot() else {
+            return;
+        };
+        let p = self.control.process(me as usize);
+        let asked = p.maps_asked.load(Acquire);
+        if let Some(f) = CATCH_UP.get() {
+            f(self);
+        }
+        if p.maps_done.swap(asked, AcqRel) != asked {
+            futex::wake(&p.maps_done, u32::MAX >> 1);
+        }
+    }
+
+    /// Whether somebody waits for [`Store::catch_up`].
+    pub fn is_behind(&self) -> bool {
+        self.attached_slot().is_some_and(|me| {
+            let p = self.control.process(me as usize);
+            p.maps_done.load(Relaxed) != p.maps_asked.load(Acquire)
+        })
+    }
+
+    /// Notes in the table of the process in `slot` that its mappings of file `index` have to lose
+    /// what lies behind `size`. False if it has none.
+    fn mark_cut(&self, slot: u32, index: u32, size: u64) -> bool {
+        let p = self.control.process(slot as usize);
+        let end = p.maps_end.load(Acquire) as usize;
+        if end == 0 {
+            return false;
+        }
+        let Ok(area) = self.map_area(slot) else {
+            return false;
+        };
+        // SAFETY: just mapped; made of atomics.
+        let maps = unsafe { &(*area).maps };
+        let of = |open: &AtomicU32| {
+            let open = open.load(SeqCst).checked_sub(1)?;
+            self.open_file(open).live.load(Acquire).checked_sub(1)
+        };
+        let mut found = false;
+        for m in &maps[..end.min(maps.len())] {
+            if of(&m.open) == Some(index) {
+                m.cut.fetch_max(u64::MAX - size, SeqCst);
+                found = true;
+            }
+        }
+        // SAFETY: not used any more.
+        unsafe { self.unmap_area(area) };
+        found
+    }
+
+    /// Whether pages may be in mappings. Locked.
+    pub(crate) fn is_mapped(live: &Live) -> bool {
+        live.flags.load(Relaxed) & flag::MAPPED != 0
+    }
+}
+
+/// Sends a notice to process `pid`; false if there is none.
+fn notify(pid: u32) -> bool {
+    let value = libc::sigval {
+        sival_ptr: NOTICE_VALUE as *mut libc::c_void,
+    };
+    // SAFETY: sends a signal that is ignored by default to a process of the pool.
+    unsafe { libc::sigqueue(pid as i32, NOTICE, value) == 0 }
+}
+
+#[cfg(test)]
+mod tests;
