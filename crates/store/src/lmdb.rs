@@ -18,12 +18,13 @@ use lmdb_master_sys as ffi;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const PAGE: u64 = 4096;
@@ -33,6 +34,8 @@ const MAX_READERS: u32 = 4096;
 const IDLE_READERS: usize = 8;
 /// Pages that a transaction may need for the tree and the free list beside its payload.
 const MARGIN: u64 = 64;
+/// How long a transaction that needs pages of old states waits for those who read these.
+const READERS_PATIENCE: Duration = Duration::from_secs(2);
 /// What a removal may make do with when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
@@ -257,17 +260,81 @@ impl Env {
         // SAFETY: env is open; info is valid.
         check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
         let last = info.me_last_pgno as u64 + 1;
-        let need = (last + MARGIN) * PAGE + payload as u64 * 2;
+        let payload = payload as u64 * 2;
+        let need = (last + MARGIN) * PAGE + payload;
+        let behind =
+            |pages: u64, bytes: u64| (last + pages) * PAGE + bytes <= reserved.load(Relaxed);
         if need > reserved.load(Relaxed)
             && let Err(e) = self.reserve(reserved, need)
-            && !(removing && (last + LAST_MARGIN) * PAGE <= reserved.load(Relaxed))
+            && !(removing && behind(LAST_MARGIN, 0))
         {
-            return Err(e);
+            // A long value needs pages in a row, and those are had behind the last one only.
+            let long = if payload > PAGE / 2 { payload } else { 0 };
+            if !behind(0, long) || !self.wait_for_free_pages(MARGIN + payload / PAGE)? {
+                return Err(e);
+            }
         }
         let mut txn = null_mut();
         // SAFETY: env is open; the shard's lock makes us the only writer.
         check(unsafe { ffi::mdb_txn_begin(env, null_mut(), 0, &mut txn) })?;
         Ok(WriteTxn { txn })
+    }
+
+    /// Waits until so many pages that were freed can be used again: the readers that may
+    /// still look at them end soon, or are dead. False if there are not enough.
+    #[cold]
+    fn wait_for_free_pages(&self, pages: u64) -> Result<bool> {
+        let until = Instant::now() + READERS_PATIENCE;
+        loop {
+            self.release_dead_readers()?;
+            let (free, pinned) = self.free_pages()?;
+            if free >= pages {
+                return Ok(true);
+            }
+            if free + pinned < pages || Instant::now() > until {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Freed pages that the next write transaction may use, and those that a reader may still
+    /// see. The caller keeps writers out.
+    fn free_pages(&self) -> Result<(u64, u64)> {
+        /// LMDB's own database of freed pages.
+        const FREED: ffi::MDB_dbi = 0;
+        unsafe extern "C" fn note(line: *const c_char, oldest: *mut c_void) -> i32 {
+            // SAFETY: LMDB gives a string, and what it was given itself.
+            let (line, oldest) = unsafe { (CStr::from_ptr(line), &mut *oldest.cast::<u64>()) };
+            // Per line: process, thread, transaction; a head line; "-" for an idle reader.
+            let id = line.to_str().ok().and_then(|l| l.split_whitespace().nth(2));
+            if let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) {
+                *oldest = id.min(*oldest);
+            }
+            0
+        }
+        let snapshot = self.fresh_snapshot()?;
+        // SAFETY: a running transaction.
+        let last = unsafe { ffi::mdb_txn_id(snapshot.txn) } as u64;
+        let mut oldest = last;
+        // SAFETY: the environment is open; `note` gets the address of a u64.
+        let rc = unsafe { ffi::mdb_reader_list(self.get()?, Some(note), (&raw mut oldest).cast()) };
+        if rc < 0 {
+            return Err(Errno::IO);
+        }
+        let (mut free, mut pinned) = (0, 0);
+        // Keys are the transactions that freed the pages, values begin with their number.
+        scan_stored(snapshot.txn, FREED, b"", |by, list| {
+            let word = |b: &[u8]| b.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+            // What the last one freed is never for the next, whoever reads.
+            match word(by) {
+                by if by < oldest => free += word(list),
+                by if by < last => pinned += word(list),
+                _ => {}
+            }
+            true
+        })?;
+        Ok((free, pinned))
     }
 
     #[cold]
@@ -365,9 +432,11 @@ impl Snapshot<'_> {
     /// # Errors
     /// What LMDB says.
     pub fn scan_all(&self, mut each: impl FnMut(&[u8], &[u8], bool) -> bool) -> Result<()> {
-        scan_sealed(self.txn, b"", |key, stored| match unsealed(key, stored) {
-            Some(value) => each(key, value, true),
-            None => each(key, without_seal(stored), false),
+        scan_stored(self.txn, DBI, b"", |key, stored| {
+            match unsealed(key, stored) {
+                Some(value) => each(key, value, true),
+                None => each(key, without_seal(stored), false),
+            }
         })
     }
 
@@ -465,7 +534,7 @@ fn scan(
     mut each: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<()> {
     let mut damaged = false;
-    scan_sealed(txn, from, |key, stored| match unsealed(key, stored) {
+    scan_stored(txn, DBI, from, |key, stored| match unsealed(key, stored) {
         Some(value) => each(key, value),
         None => {
             damaged = true;
@@ -475,8 +544,9 @@ fn scan(
     if damaged { Err(Errno::IO) } else { Ok(()) }
 }
 
-fn scan_sealed(
+fn scan_stored(
     txn: *mut ffi::MDB_txn,
+    dbi: ffi::MDB_dbi,
     from: &[u8],
     mut each: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<()> {
@@ -485,7 +555,7 @@ fn scan_sealed(
     let mut v = val(&[]);
     // SAFETY: txn is active; the cursor is closed before it ends.
     unsafe {
-        check(ffi::mdb_cursor_open(txn, DBI, &mut cursor))?;
+        check(ffi::mdb_cursor_open(txn, dbi, &mut cursor))?;
         // An empty key is none to LMDB.
         let first = if from.is_empty() {
             ffi::MDB_FIRST
@@ -574,6 +644,87 @@ impl Drop for WriteTxn {
         if !self.txn.is_null() {
             // SAFETY: txn is active and not used after.
             unsafe { ffi::mdb_txn_abort(self.txn) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Puts records until there is no room; how many. Each is looked at again.
+    fn fill(env: &Env, reserved: &AtomicU64) -> u64 {
+        for n in 0u64.. {
+            let put = || {
+                let mut txn = env.write(reserved, 300, false)?;
+                txn.put(&n.to_be_bytes(), &[n as u8; 300])?;
+                txn.commit()
+            };
+            match put() {
+                Ok(()) => {}
+                Err(e) => {
+                    assert_eq!(e, Errno::NOSPC);
+                    return n;
+                }
+            }
+        }
+        unreachable!()
+    }
+
+    fn clear(env: &Env, reserved: &AtomicU64, records: u64) {
+        for n in 0..records {
+            let mut txn = env.write(reserved, 0, true).unwrap();
+            assert_eq!(txn.del(&n.to_be_bytes()), Ok(true));
+            txn.commit().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_map_takes_records_again_when_others_are_removed() {
+        let dir = Dir(std::env::temp_dir().join(format!("fb-lmdb-{}", std::process::id())));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        let env = Env::new(dir.0.join("records"), 4 << 20);
+        let reserved = AtomicU64::new(0);
+        let first = fill(&env, &reserved);
+        assert!(first > 4000, "{first}");
+        clear(&env, &reserved, first);
+        // Old pages are all there is now.
+        let second = fill(&env, &reserved);
+        assert!(second > first / 2, "{second} after {first}");
+        // What a reader sees stays as long as it looks, so each commit uses pages up.
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let read_for = |time: Duration| {
+            let reader = env.fresh_snapshot().unwrap();
+            ready.send(()).unwrap();
+            std::thread::sleep(time);
+            assert_eq!(reader.get(&0u64.to_be_bytes()), Ok(None));
+        };
+        clear(&env, &reserved, second);
+        let third = std::thread::scope(|s| {
+            s.spawn(|| read_for(READERS_PATIENCE * 2));
+            is_ready.recv().unwrap();
+            fill(&env, &reserved)
+        });
+        assert!(third < second / 2, "{third} of {second}");
+        // Who ends soon is waited for.
+        clear(&env, &reserved, third);
+        let last = std::thread::scope(|s| {
+            s.spawn(|| read_for(READERS_PATIENCE / 4));
+            is_ready.recv().unwrap();
+            fill(&env, &reserved)
+        });
+        assert!(last > first / 2, "{last} after {first}");
+        let left = env.fresh_snapshot().unwrap();
+        for n in 0..last {
+            assert_eq!(left.get(&n.to_be_bytes()), Ok(Some(&[n as u8; 300][..])));
         }
     }
 }
