@@ -58,16 +58,24 @@ fn worker() {
         }
         "records" => write_records(&fs, number(0)),
         "replace" => {
-            for i in 0..number(0) {
+            let mut i = 0u8;
+            while fs.stat(b"/stop", false).is_err() {
+                i = i.wrapping_add(1);
                 let part = b"/part";
                 let f = fs.open(part, O_CREAT | O_TRUNC | O_WRONLY, 0o600).unwrap();
-                write_all(&f, &[i as u8; 3000], 0);
+                write_all(&f, &[i; 3000], 0);
                 f.close().unwrap();
                 fs.rename(part, b"/current").unwrap();
             }
+            println!("> {i}");
         }
         "move" => {
             for i in 0..number(0) {
+                // Keeps in step with who looks, however slow that is.
+                if i % number(1) == 0 {
+                    let turn = format!("/turn{}", i / number(1));
+                    wait_until("a look", || fs.stat(turn.as_bytes(), false).is_ok());
+                }
                 let (from, to) = (format!("/from/{i}"), format!("/to/x{i}"));
                 fs.rename(from.as_bytes(), to.as_bytes()).unwrap();
             }
@@ -250,25 +258,24 @@ fn a_reader_never_sees_half_a_written_record() {
 #[test]
 fn a_replaced_file_is_always_there() {
     let pool = TestPool::new("replace");
-    pool.put("/current", &[255; 3000]);
-    let mut writer = pool.worker("replace", "250");
-    let mut opened = 0;
-    loop {
-        let done = writer.is_done();
+    pool.put("/current", &[0; 3000]);
+    let mut writer = pool.worker("replace", "");
+    // As long as it takes to see so many replacements (the writer has a time limit).
+    let (mut last, mut seen) = (0, 0);
+    while seen < 30 {
+        assert!(!writer.is_done(), "only {seen} replacements were seen");
         let bytes = pool.get("/current");
         assert_eq!(bytes.len(), 3000);
         assert!(
             bytes.iter().all(|&b| b == bytes[0]),
             "a mixture of two files"
         );
-        opened += 1;
-        if done {
-            break;
-        }
+        seen += u32::from(bytes[0] != last);
+        last = bytes[0];
     }
-    writer.finish();
-    assert!(opened > 10);
-    assert_eq!(pool.get("/current"), [249; 3000]);
+    pool.mkdir(b"/stop", 0o700).unwrap();
+    let last: u8 = writer.finish()[0].parse().unwrap();
+    assert_eq!(pool.get("/current"), [last; 3000]);
     pool.assert_whole();
 }
 
@@ -280,10 +287,12 @@ fn a_file_on_its_way_to_another_directory_is_never_missing() {
     for i in 0..400 {
         pool.put(&format!("/from/{i}"), b"x");
     }
-    let mut mover = pool.worker("move", "400");
+    let mut mover = pool.worker("move", "400 40");
     let mut turns = 0;
     loop {
         let done = mover.is_done();
+        pool.mkdir(format!("/turn{turns}").as_bytes(), 0o700)
+            .unwrap();
         for i in 0..400 {
             let (from, to) = (format!("/from/{i}"), format!("/to/x{i}"));
             let there = pool.stat(from.as_bytes(), false).is_ok()
@@ -300,7 +309,8 @@ fn a_file_on_its_way_to_another_directory_is_never_missing() {
         }
     }
     mover.finish();
-    assert!(turns > 1);
+    // While it moved.
+    assert!(turns > 10);
     assert_eq!(pool.list(b"/to").unwrap().len(), 400);
     pool.assert_whole();
 }
