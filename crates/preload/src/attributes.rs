@@ -229,6 +229,9 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
             if a[1] == 0 && fds::is_path_only(a[0] as i32) {
                 return errno(Errno::BADF);
             }
+            if a[1] == 0 && (flags != 0 || a[0] as i32 == libc::AT_FDCWD) {
+                return PASS; // EINVAL, EFAULT.
+            }
             let Some((fs, id)) = object(a[0]).or_else(|| working_directory(a[0])) else {
                 return PASS;
             };
@@ -279,12 +282,15 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
 
 // ---- extended attributes ----
 
+/// The longest value, as in Linux.
+const MAX_VALUE: usize = 64 << 10;
+
 /// # Safety
 /// `ptr` is a C string.
 unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     let text = ptr as *const libc::c_char;
     // SAFETY: the caller's promise; if it breaks it, that is EFAULT.
-    let name = unsafe { forebay_media::guard::attempt(|| CStr::from_ptr(text)) };
+    let name = unsafe { crate::paths::touch(|| CStr::from_ptr(text)) };
     name.map(CStr::to_bytes).ok_or(Errno::FAULT)
 }
 
@@ -324,12 +330,12 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Err
                 give(&fs.get_attribute(id, name(a[1])?)?, a[2], a[3])
             }
             libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
-                let value: &[u8] = match a[3] as usize {
-                    0 => &[],
-                    n => std::slice::from_raw_parts(a[2] as *const u8, n),
-                };
-                fs.set_attribute(id, name(a[1])?, value, a[4] as i32)
-                    .map(|()| 0)
+                let (name, len) = (name(a[1])?, a[3] as usize);
+                if len > MAX_VALUE {
+                    return Err(Errno::TOOBIG);
+                }
+                let value = crate::paths::take_list(a[2], len)?;
+                fs.set_attribute(id, name, &value, a[4] as i32).map(|()| 0)
             }
             libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
                 give(&names(fs, id)?, a[1], a[2])
@@ -359,11 +365,11 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     }
     // A value and its flags lie in a struct: value:8, size:4, flags:4.
     let value_of = |room: i64| {
-        if a[4] == 0 || room < 16 {
+        if room < 16 {
             return Err(Errno::INVAL);
         }
         // SAFETY: the program's struct.
-        Ok(unsafe { *(a[4] as *const (i64, u32, u32)) })
+        unsafe { crate::paths::take::<(i64, u32, u32)>(a[4]) }
     };
     // SAFETY: see access.
     let work = |fs: &Fs, id: ObjectId| unsafe {
@@ -384,7 +390,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     };
     // SAFETY: see access.
     unsafe {
-        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
+        if flags & libc::AT_EMPTY_PATH != 0 && (a[1] == 0 || is_empty(a[1])) {
             return match object(a[0]).or_else(|| working_directory(a[0])) {
                 Some((fs, id)) => value(work(fs, id)),
                 None => PASS,

@@ -2,7 +2,7 @@
 
 use crate::fds;
 use crate::io::{appends, offset, put};
-use crate::paths::errno;
+use crate::paths::{errno, give, take};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, Whence};
 use std::sync::atomic::Ordering::*;
@@ -84,14 +84,10 @@ impl End {
 /// current ones (null).
 unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: bool) -> i64 {
     // SAFETY: null, or the program's own loff_t; here and below.
-    let get = |p: i64| {
-        (p != 0)
-            .then(|| {
-                // SAFETY: null was sorted out; the program's own loff_t.
-                unsafe { *(p as *const i64) }
-            })
-            .map(offset)
-            .transpose()
+    let get = |p: i64| match p {
+        0 => Ok(None),
+        // SAFETY: the program's own loff_t.
+        p => unsafe { take(p) }.and_then(offset).map(Some),
     };
     let (mut read_at, mut write_at) = match (get(from_at), get(to_at)) {
         (Ok(r), Ok(w)) => (r, w),
@@ -136,9 +132,10 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
         }
     }
     for (p, at) in [(from_at, read_at), (to_at, write_at)] {
-        if let Some(at) = at {
-            // SAFETY: as in `get`.
-            unsafe { *(p as *mut i64) = at as i64 };
+        let Some(at) = at else { continue };
+        // SAFETY: as in `get`.
+        if let Err(e) = unsafe { give(at as i64, p) } {
+            return errno(e);
         }
     }
     match error {
@@ -169,11 +166,11 @@ unsafe fn can_copy_range(fs: &Fs, from: u32, to: u32, a: &[i64; 6]) -> Result<()
     }
     let (live, other) = (fs.live_of(from)?, fs.live_of(to)?);
     let at = |p: i64, open: u32| match p {
-        0 => fs.store().open_file(open).offset.load(Relaxed) as i64,
+        0 => Ok(fs.store().open_file(open).offset.load(Relaxed) as i64),
         // SAFETY: the program's own loff_t.
-        p => unsafe { *(p as *const i64) },
+        p => unsafe { take::<i64>(p) },
     };
-    let apart = at(a[1], from).abs_diff(at(a[3], to));
+    let apart = at(a[1], from)?.abs_diff(at(a[3], to)?);
     if live == other && apart < a[4] as u64 {
         return Err(Errno::INVAL);
     }

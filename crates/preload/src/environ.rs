@@ -48,6 +48,26 @@ impl Strings {
         })
     }
 
+    /// Makes sure that the texts can be read.
+    ///
+    /// # Errors
+    /// EFAULT.
+    ///
+    /// # Safety
+    /// They are C strings that stay, or unmapped.
+    pub unsafe fn look(&self) -> Result<(), Errno> {
+        let len = |&p: &i64| {
+            // SAFETY: the caller's promise.
+            unsafe { CStr::from_ptr(p as *const libc::c_char) }.count_bytes()
+        };
+        // SAFETY: it holds nothing; the sum is of no interest.
+        let sum = unsafe { paths::touch(|| self.pointers.iter().map(len).fold(0, |n, l| n ^ l)) };
+        match sum.map(std::hint::black_box) {
+            Some(_) => Ok(()),
+            None => Err(Errno::FAULT),
+        }
+    }
+
     /// A pointer to a text that lives as long as the list.
     pub fn own(&mut self, text: CString) -> i64 {
         let pointer = text.as_ptr() as i64;

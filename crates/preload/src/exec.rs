@@ -103,10 +103,12 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     };
     // SAFETY: the program's own arguments.
     let plan = guarded(|| unsafe {
+        let env = Strings::copy(envp)?;
+        env.look()?;
         Ok(Box::new(Plan {
             texts: Vec::new(),
             argv: Strings::copy(argv)?,
-            env: Strings::copy(envp)?,
+            env,
             images: Vec::new(),
             scripts_outside: Vec::new(),
             ours: false,

@@ -25,6 +25,9 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
         return PASS;
     };
     let len = (a[2] as usize).min(0x7fff_f000);
+    if !paths::is_user(a[1], len) {
+        return errno(Errno::FAULT);
+    }
     value(at.map(offset).transpose().and_then(|at| {
         let len = map::resident(a[1] as u64, len)?;
         // SAFETY: the program's own buffer; here and in all functions below.
@@ -38,6 +41,9 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
         return PASS;
     };
     let len = (a[2] as usize).min(0x7fff_f000);
+    if !paths::is_user(a[1], len) {
+        return errno(Errno::FAULT);
+    }
     value(at.map(offset).transpose().and_then(|at| {
         let len = map::resident(a[1] as u64, len)?;
         // SAFETY: see read.
@@ -82,9 +88,9 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
         // SAFETY: the program's own vector.
         n => unsafe { std::slice::from_raw_parts(a[1] as *const libc::iovec, n as usize) },
     };
-    // SAFETY: looks at all of it; the sum is of no interest.
-    let there = unsafe { guard::attempt(|| parts.iter().fold(0, |n, p| n ^ p.iov_len)) };
-    if there.map(std::hint::black_box).is_none() {
+    let is_user = |p: &libc::iovec| paths::is_user(p.iov_base as i64, p.iov_len);
+    // SAFETY: looks at all of it.
+    if unsafe { paths::touch(|| parts.iter().all(is_user)) } != Some(true) {
         return errno(Errno::FAULT);
     }
     // One piece of data: a vector is written as a whole, like any other write.
@@ -329,8 +335,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => errno(Errno::BADF),
         c if GET_HINTS.contains(&c) => {
             // SAFETY: the program's own number.
-            unsafe { *(a[2] as *mut u64) = 0 };
-            0
+            value(unsafe { paths::give(0u64, a[2]) })
         }
         c if SET_HINTS.contains(&c) => 0,
         _ => errno(Errno::INVAL),
@@ -371,28 +376,25 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         },
         FIGETBSZ => {
             // SAFETY: the program's own int.
-            unsafe { *(a[2] as *mut i32) = forebay_store::PAGE as i32 };
-            0
+            value(unsafe { paths::give(forebay_store::PAGE as i32, a[2]) })
         }
         FIOQSIZE => match fs.stat_open(open) {
             // The room that it takes, oddly.
             Ok(s) if fs.live_of(open).is_ok() => {
                 // SAFETY: the program's own loff_t.
-                unsafe { *(a[2] as *mut i64) = s.blocks as i64 * 512 };
-                0
+                value(unsafe { paths::give(s.blocks as i64 * 512, a[2]) })
             }
             Ok(_) => errno(Errno::NOTTY),
             Err(e) => errno(e),
         },
         libc::FIONBIO => {
-            // SAFETY: the program's own int.
-            let on = unsafe { *(a[2] as *const i32) } != 0;
             let flags = &fs.store().open_file(open).flags;
-            if on {
-                flags.fetch_or(libc::O_NONBLOCK as u32, AcqRel);
-            } else {
-                flags.fetch_and(!(libc::O_NONBLOCK as u32), AcqRel);
-            }
+            // SAFETY: the program's own int.
+            match unsafe { paths::take::<i32>(a[2]) } {
+                Err(e) => return errno(e),
+                Ok(0) => flags.fetch_and(!(libc::O_NONBLOCK as u32), AcqRel),
+                Ok(_) => flags.fetch_or(libc::O_NONBLOCK as u32, AcqRel),
+            };
             0
         }
         // Signals when there is something to read: a file of a pool is always ready.

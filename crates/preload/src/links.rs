@@ -91,15 +91,9 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
         SYS_open => plain(open_follows(a[1] as i32)),
         SYS_openat => at(1, open_follows(a[2] as i32)),
         SYS_openat2 => {
-            let how = a[2] as *const [u64; 3];
-            let [flags, _, resolve] = if a[3] >= 24 && !how.is_null() {
-                // SAFETY: struct open_how (flags, mode, resolve), which the kernel has read.
-                unsafe { how.read_unaligned() }
-            } else {
-                [0, 0, 1]
-            };
-            match resolve {
-                0 => at(1, open_follows(flags as i32)),
+            // SAFETY: struct open_how (flags, mode, resolve).
+            match unsafe { paths::take::<[u64; 3]>(a[2]) } {
+                Ok([flags, _, 0]) if a[3] >= 24 => at(1, open_follows(flags as i32)),
                 _ => [None, None],
             }
         }

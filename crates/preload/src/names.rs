@@ -238,10 +238,11 @@ enum End {
 }
 
 unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
-    if !paths::plausible(path) {
+    // SAFETY: the program's path; here and below.
+    if unsafe { paths::bytes(path) }.is_none() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the program's path.
+    // SAFETY: as above.
     Ok(match unsafe { locate(dirfd, path)? } {
         Where::Kernel | Where::Exe(..) => End::Kernel,
         Where::Descriptor(fs, open) => End::Open(fs, open),

@@ -50,8 +50,10 @@ unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
     if !paths::plausible(address) || len <= PATH_AT || len > size_of::<sockaddr_un>() {
         return None;
     }
-    // SAFETY: the program's own address, as long as it says.
-    let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, len) };
+    let mut bytes = [0u8; size_of::<sockaddr_un>()];
+    // SAFETY: the program's own address, as long as it says; the kernel says so if it isn't there.
+    unsafe { paths::touch(|| std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), len))? };
+    let bytes = &bytes[..len];
     let family = sa_family_t::from_ne_bytes([bytes[0], bytes[1]]);
     if i32::from(family) != AF_UNIX || bytes[PATH_AT] == 0 {
         return None;
@@ -212,10 +214,15 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     };
     // SAFETY: the program's own length, as in the call just made, and buffer.
     unsafe {
-        let room = a[2] as *mut u32;
         let bytes = std::slice::from_raw_parts((&raw const address).cast::<u8>(), n as usize);
-        paths::copy_cut(bytes, a[1], *room as usize);
-        *room = n as u32;
+        let room = match paths::take::<i32>(a[2]).map(usize::try_from) {
+            Ok(Ok(room)) => room,
+            Ok(Err(_)) => return errno(Errno::INVAL),
+            Err(e) => return errno(e),
+        };
+        match paths::copy_cut(bytes, a[1], room) {
+            e if e < 0 => e,
+            _ => value(paths::give(n as u32, a[2])),
+        }
     }
-    0
 }

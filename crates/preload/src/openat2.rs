@@ -51,14 +51,12 @@ unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
         return Err(Errno::FAULT);
     }
     // SAFETY: the caller's promise.
-    let (words, rest) = unsafe {
-        let bytes = std::slice::from_raw_parts(at as *const u8, size.min(4096) as usize);
-        ((at as *const [u64; 3]).read_unaligned(), &bytes[24..])
-    };
-    if size > 4096 || rest.iter().any(|&b| b != 0) {
+    let bytes: Vec<u8> = unsafe { paths::take_list(at, size.min(4096) as usize)? };
+    if size > 4096 || bytes[24..].iter().any(|&b| b != 0) {
         return Err(Errno::TOOBIG);
     }
-    let [flags, mode, resolve] = words;
+    let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| bytes[8 * i + k]));
+    let [flags, mode, resolve] = std::array::from_fn(word);
     let making = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
     let known = u64::from(FLAGS as u32);
     if flags & !known != 0

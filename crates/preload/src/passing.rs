@@ -91,14 +91,24 @@ fn number(control: &[u8], at: usize) -> i32 {
     ])
 }
 
+/// The longest control buffer that is looked at; the kernel takes none that is longer.
+const MAX_CONTROL: usize = 1 << 20;
+
+fn has_control(m: &libc::msghdr) -> bool {
+    let room = size_of::<libc::cmsghdr>()..=MAX_CONTROL;
+    !m.msg_control.is_null() && room.contains(&m.msg_controllen)
+}
+
+/// A copy of the control buffer of a message.
+///
 /// # Safety
-/// `m` has a valid control buffer, or none.
-unsafe fn control<'a>(m: &libc::msghdr) -> &'a mut [u8] {
-    if m.msg_control.is_null() || m.msg_controllen < size_of::<libc::cmsghdr>() {
-        return &mut [];
+/// A message of the program.
+unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
+    if !has_control(m) {
+        return Ok(Vec::new());
     }
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts_mut(m.msg_control.cast(), m.msg_controllen) }
+    // SAFETY: the caller's promise; bytes.
+    unsafe { paths::take_list(m.msg_control as i64, m.msg_controllen) }
 }
 
 /// A message with what it holds for the time of the call.
@@ -114,26 +124,26 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
     // SAFETY: the program's own message; here and below.
     let address = unsafe { nodes::peer(m.msg_name as i64, i64::from(m.msg_namelen))? };
     // SAFETY: as above.
-    let given = unsafe { control(m) };
-    let ours = |&i: &usize| fds::pool_file(number(given, i)).is_some();
+    let given = unsafe { control(m)? };
+    let ours = |&i: &usize| fds::pool_file(number(&given, i)).is_some();
+    let _critical = Critical::enter();
     let any =
-        !given.is_empty() && parts(given).any(|p| p.is_rights) && rights(given).iter().any(ours);
+        !given.is_empty() && parts(&given).any(|p| p.is_rights) && rights(&given).iter().any(ours);
     if address.is_none() && !any {
         return Ok(None);
     }
-    let _critical = Critical::enter();
     let mut c = Changed {
         header: *m,
         _address: address.map(|(a, _)| Box::new(a)),
-        _control: given.to_vec(),
+        _control: given.clone(),
         tickets: Vec::new(),
     };
     if let (Some(a), Some((_, n))) = (&c._address, address) {
         c.header.msg_name = (&raw const **a).cast_mut().cast();
         c.header.msg_namelen = n as u32;
     }
-    for i in rights(given).into_iter().filter(ours) {
-        let Some((fs, open)) = fds::pool_file(number(given, i)) else {
+    for i in rights(&given).into_iter().filter(ours) {
+        let Some((fs, open)) = fds::pool_file(number(&given, i)) else {
             continue;
         };
         match write_ticket(fs, open) {
@@ -202,11 +212,12 @@ fn take_back(tickets: &[(OwnedFd, Ticket)]) {
 
 /// sendmsg(socket, message, flags).
 pub unsafe fn send(a: &[i64; 6]) -> i64 {
-    if a[1] == 0 {
+    // SAFETY: the program's own message; the kernel says so if it isn't there.
+    let Ok(message) = (unsafe { paths::take(a[1]) }) else {
         return PASS;
-    }
-    // SAFETY: the program's own message.
-    match unsafe { outgoing(&*(a[1] as *const libc::msghdr)) } {
+    };
+    // SAFETY: as above.
+    match unsafe { outgoing(&message) } {
         Err(e) => paths::errno(e),
         Ok(None) => PASS,
         Ok(Some(c)) => {
@@ -230,23 +241,27 @@ pub unsafe fn send(a: &[i64; 6]) -> i64 {
 /// sendmmsg(socket, messages, count, flags).
 pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
     let count = (a[2] as u32).min(1024) as usize;
-    if a[1] == 0 || count == 0 {
-        return PASS;
-    }
-    // SAFETY: the program's own messages.
-    let list = unsafe { std::slice::from_raw_parts_mut(a[1] as *mut libc::mmsghdr, count) };
-    // SAFETY: as above.
-    let plain = list.iter().all(|m| unsafe {
-        (m.msg_hdr.msg_name.is_null()
-            || i32::from(*m.msg_hdr.msg_name.cast::<u16>()) != libc::AF_UNIX)
-            && control(&m.msg_hdr).is_empty()
-    });
-    if plain {
+    let list = a[1] as *const libc::mmsghdr;
+    let plain = || {
+        (0..count).all(|i| {
+            // SAFETY: the program's own messages; bytes of any value are numbers.
+            unsafe {
+                let m = list.add(i).read_unaligned().msg_hdr;
+                let name = m.msg_name.cast::<u16>();
+                (name.is_null() || i32::from(name.read_unaligned()) != libc::AF_UNIX)
+                    && !has_control(&m)
+            }
+        })
+    };
+    // SAFETY: holds nothing. The kernel says so if they aren't there, after those that are.
+    if unsafe { paths::touch(plain) }.unwrap_or(count == 1) {
         return PASS;
     }
     let mut sent = 0;
-    for m in list {
-        let one = [a[0], (&raw const m.msg_hdr) as i64, a[3], 0, 0, 0];
+    for i in 0..count {
+        let at = a[1] + (i * size_of::<libc::mmsghdr>()) as i64;
+        // The header is the first of its fields.
+        let one = [a[0], at, a[3], 0, 0, 0];
         // SAFETY: as above.
         let mut result = unsafe { send(&one) };
         if result == PASS {
@@ -256,8 +271,13 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
         if result < 0 {
             return if sent == 0 { result } else { sent };
         }
-        m.msg_len = result as u32;
-        sent += 1;
+        let len_at = at + std::mem::offset_of!(libc::mmsghdr, msg_len) as i64;
+        // SAFETY: as above.
+        match unsafe { paths::give(result as u32, len_at) } {
+            Err(e) if sent == 0 => return paths::errno(e),
+            Err(_) => return sent,
+            Ok(_) => sent += 1,
+        }
     }
     sent
 }
@@ -265,14 +285,14 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
 /// recvmsg(socket, message, flags).
 pub unsafe fn receive(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own message; here and below.
-    if a[1] == 0 || unsafe { control(&*(a[1] as *const libc::msghdr)).is_empty() } {
+    if !unsafe { paths::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
         return PASS;
     }
     // SAFETY: as above.
     let result = unsafe { raw(libc::SYS_recvmsg, *a) };
     if result >= 0 {
         // SAFETY: as above.
-        unsafe { arrived(&*(a[1] as *const libc::msghdr), a[2] as i32) };
+        unsafe { arrived(a[1], a[2] as i32) };
     }
     result
 }
@@ -281,28 +301,24 @@ pub unsafe fn receive(a: &[i64; 6]) -> i64 {
 pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let result = unsafe { raw(libc::SYS_recvmmsg, *a) };
-    if result > 0 {
+    for i in 0..result {
+        let at = a[1] + i * size_of::<libc::mmsghdr>() as i64;
         // SAFETY: the program's own messages, as many as the kernel has filled.
-        let list =
-            unsafe { std::slice::from_raw_parts(a[1] as *const libc::mmsghdr, result as usize) };
-        for m in list {
-            // SAFETY: as above.
-            unsafe { arrived(&m.msg_hdr, a[3] as i32) };
-        }
+        unsafe { arrived(at, a[3] as i32) };
     }
     result
 }
 
 /// Turns the tickets that have arrived into descriptors of the pool.
-unsafe fn arrived(m: &libc::msghdr, flags: i32) {
+unsafe fn arrived(message: i64, flags: i32) {
     // SAFETY: the kernel has filled it.
-    let control = unsafe { control(m) };
-    if control.is_empty() || !parts(control).any(|p| p.is_rights) {
+    let control = unsafe { paths::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
+    if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
         return;
     }
     let _critical = Critical::enter();
-    for i in rights(control) {
-        let fd = number(control, i);
+    for i in rights(&control) {
+        let fd = number(&control, i);
         if let Some(ticket) = read_ticket(fd) {
             let cloexec = flags & libc::MSG_CMSG_CLOEXEC != 0;
             redeem(fd, &ticket, cloexec, flags & libc::MSG_PEEK != 0);

@@ -111,10 +111,18 @@ pub fn set_umask(mask: i64) -> i64 {
     old
 }
 
+/// The end of a program's addresses.
+const USER_END: i64 = 0x7fff_ffff_f000;
+
 /// Whether something of the program may lie at this address at all: not in the first
 /// page, and not where the kernel is.
 pub fn plausible(ptr: i64) -> bool {
-    (4096..0x7fff_ffff_f000).contains(&ptr)
+    (4096..USER_END).contains(&ptr)
+}
+
+/// Whether a buffer isn't where the kernel is. That is an error even if nothing is to be copied.
+pub fn is_user(ptr: i64, len: usize) -> bool {
+    ptr as u64 <= USER_END as u64 && len as u64 <= USER_END as u64 - ptr as u64
 }
 
 /// The bytes of a path that the program passed; none if the kernel has to say EFAULT.
@@ -127,7 +135,7 @@ pub unsafe fn bytes(ptr: i64) -> Option<&'static [u8]> {
     }
     let text = ptr as *const libc::c_char;
     // SAFETY: the caller's promise; if it breaks it, the kernel is to say so.
-    let path = unsafe { guard::attempt(|| CStr::from_ptr(text)) }?;
+    let path = unsafe { touch(|| CStr::from_ptr(text)) }?;
     Some(path.to_bytes())
 }
 
@@ -459,6 +467,38 @@ pub unsafe fn again_outside(
     }
 }
 
+/// Touches the program's memory; None if it isn't there. No handler of the program runs in the
+/// middle of it, where a fault of its own would be taken for ours.
+///
+/// # Safety
+/// As for [`guard::attempt`].
+pub unsafe fn touch<T: Copy>(f: impl FnOnce() -> T) -> Option<T> {
+    let _critical = Critical::enter();
+    // SAFETY: the caller's promise.
+    unsafe { guard::attempt(f) }
+}
+
+/// Reads a list of the program.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// Any bytes are a T.
+pub unsafe fn take_list<T: Copy>(from: i64, len: usize) -> Result<Vec<T>, Errno> {
+    let _critical = Critical::enter();
+    let mut list: Vec<T> = Vec::with_capacity(len);
+    // SAFETY: the caller's promise; there is room.
+    unsafe {
+        let to = list.as_mut_ptr().cast::<u8>();
+        if !guard::copy(from as *const u8, to, len * size_of::<T>()) {
+            return Err(Errno::FAULT);
+        }
+        list.set_len(len);
+    }
+    Ok(list)
+}
+
 /// Writes a value to the program.
 ///
 /// # Errors
@@ -468,7 +508,7 @@ pub unsafe fn again_outside(
 /// No reference to what is written is alive.
 pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
     // SAFETY: the caller's promise; plain data.
-    let done = unsafe { guard::attempt(|| (to as *mut T).write_unaligned(value)) };
+    let done = unsafe { touch(|| (to as *mut T).write_unaligned(value)) };
     done.map(|()| 0).ok_or(Errno::FAULT)
 }
 
@@ -481,7 +521,7 @@ pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
 /// Any bytes are a T.
 pub unsafe fn take<T: Copy>(from: i64) -> Result<T, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { guard::attempt(|| (from as *const T).read_unaligned()) }.ok_or(Errno::FAULT)
+    unsafe { touch(|| (from as *const T).read_unaligned()) }.ok_or(Errno::FAULT)
 }
 
 /// An error as a system call returns it.
@@ -500,6 +540,7 @@ pub fn value(result: Result<i64, Errno>) -> i64 {
 /// `buffer` has room for `size` bytes.
 pub unsafe fn copy_cut(bytes: &[u8], buffer: i64, size: usize) -> i64 {
     let n = bytes.len().min(size);
+    let _critical = Critical::enter();
     // SAFETY: the caller's promise.
     match unsafe { guard::copy(bytes.as_ptr(), buffer as *mut u8, n) } {
         true => n as i64,

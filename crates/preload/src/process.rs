@@ -175,7 +175,7 @@ fn clone_flags(call: &Call) -> u64 {
         libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
         libc::SYS_clone => call.args[0] as u64,
         // SAFETY: clone3's first argument points to its arguments, flags first.
-        libc::SYS_clone3 => unsafe { *(call.args[0] as *const u64) },
+        libc::SYS_clone3 => unsafe { paths::take(call.args[0]) }.unwrap_or(0),
         _ => 0,
     }
 }

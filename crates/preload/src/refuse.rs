@@ -51,9 +51,8 @@ pub unsafe fn landlock(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     // SAFETY: the program's struct: 8 bytes of rights, then the descriptor.
-    let fd = unsafe { *((a[2] + 8) as *const i32) };
-    match fds::pool_file(fd) {
-        Some(_) => errno(Errno::OPNOTSUPP),
-        None => PASS,
+    match unsafe { paths::take(a[2].wrapping_add(8)) }.map(fds::pool_file) {
+        Ok(Some(_)) => errno(Errno::OPNOTSUPP),
+        _ => PASS,
     }
 }

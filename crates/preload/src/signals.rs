@@ -15,6 +15,7 @@
 //! ([`map::on_fault`]); otherwise the program's handler gets them.
 
 use crate::map;
+use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
@@ -135,16 +136,16 @@ fn watching() -> Action {
 /// # Safety
 /// The arguments are those of the call.
 pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
-    let (signal, new, old) = (a[0] as usize, a[1] as *const Action, a[2] as *mut Action);
+    let signal = a[0] as usize;
     if !(1..SIGNALS).contains(&signal) || a[3] != MASK_LEN {
         return PASS;
     }
-    let new = match new.is_null() {
-        true => None,
-        // SAFETY: may fault, which is the answer.
-        false => match unsafe { guard::attempt(|| new.read_unaligned()) } {
-            None => return -i64::from(libc::EFAULT),
-            some => some,
+    let new: Option<Action> = match a[1] {
+        0 => None,
+        // SAFETY: the program's structure.
+        _ => match unsafe { paths::take(a[1]) } {
+            Err(e) => return errno(e),
+            Ok(new) => Some(new),
         },
     };
     let entry = &WANTED[signal];
@@ -174,11 +175,11 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
             before.flags = was.1;
         }
     }
-    // SAFETY: the program's structure; may fault, which is the answer.
-    if !old.is_null() && unsafe { guard::attempt(|| old.write_unaligned(before)) }.is_none() {
-        return -i64::from(libc::EFAULT);
+    match a[2] {
+        0 => 0,
+        // SAFETY: the program's structure.
+        old => value(unsafe { paths::give(before, old) }),
     }
-    0
 }
 
 /// Before anything else: signals that are held back will be delivered, and faults lead to

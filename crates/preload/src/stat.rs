@@ -86,13 +86,14 @@ fn follow(no_follow: bool) -> Follow {
     if no_follow { Follow::No } else { Follow::Yes }
 }
 
-/// Whether a path argument is empty (with AT_EMPTY_PATH: the descriptor itself is meant).
+/// Whether a path argument is empty (with AT_EMPTY_PATH: the descriptor itself is meant). The
+/// newest calls take none at all for an empty one.
 ///
 /// # Safety
 /// `ptr` is null or a C string.
 pub unsafe fn is_empty(ptr: i64) -> bool {
     // SAFETY: the caller's promise.
-    ptr == 0 || unsafe { take::<u8>(ptr) } == Ok(0)
+    ptr != 0 && unsafe { take::<u8>(ptr) } == Ok(0)
 }
 
 /// stat, lstat.
@@ -128,7 +129,7 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     }
     // SAFETY: see stat.
     unsafe {
-        if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
+        if (a[1] == 0 || is_empty(a[1])) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
                 Some((fs, open)) => value(fs.stat_open(open).and_then(|s| put_stat(fs, &s, a[2]))),
                 None => empty_at_cwd(a, |fs, s| put_stat(fs, s, a[2])),
@@ -161,7 +162,7 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     }
     // SAFETY: see stat.
     unsafe {
-        if is_empty(a[1]) && flags & libc::AT_EMPTY_PATH != 0 {
+        if (a[1] == 0 || is_empty(a[1])) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
                 Some((fs, open)) => value(fs.stat_open(open).and_then(|s| put_statx(fs, &s, a[4]))),
                 None => empty_at_cwd(a, |fs, s| put_statx(fs, s, a[4])),
