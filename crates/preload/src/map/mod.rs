@@ -3,12 +3,14 @@
 //! A mapping is put together from the file's extents, each mapped from the segment, so
 //! that it is coherent with read and write and with other processes by nature. Where the
 //! file has no page, behind its end or in a hole, lies a file without a byte, whose pages
-//! are SIGBUS; [`fault`] then maps what is there by now. Which file lies where is kept in
+//! are SIGBUS; [`on_fault`] then maps what is there by now. Which file lies where is kept in
 //! a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
 //! - `spans.rs`: the table; `vmas.rs`: the kernel's view; `pages.rs`: mapping pieces
-//! - `remap.rs`: mremap and remap_file_pages
+//! - `follow.rs`: what mappings show follows the files; `remap.rs`: mremap and
+//!   remap_file_pages
 
+mod follow;
 mod pages;
 mod remap;
 mod spans;
@@ -18,13 +20,14 @@ use crate::fds;
 use crate::paths::{errno, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
+use forebay_store::PAGE;
 use forebay_store::control::map_flag;
 use forebay_store::process::is_critical;
-use forebay_store::{PAGE, Store};
 use pages::How;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
+pub use follow::{before_exit, grown, on_fault, on_notice, resident};
 pub use forebay_store::NOTICE;
 pub use spans::{after_fork, before_fork};
 
@@ -53,9 +56,6 @@ const MAP_ABOVE4G: i32 = 0x80;
 const MAP_UNINITIALIZED: i32 = 0x400_0000;
 /// No address space is longer.
 const MAX_LEN: usize = 1 << 56;
-
-/// The process is about to end: see [`before_exit`].
-static ENDING: AtomicBool = AtomicBool::new(false);
 
 fn page_up(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE)
@@ -219,7 +219,7 @@ pub fn note_mappings(fs: &Fs) {
 fn prepare(fs: &Fs) {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, AcqRel) {
-        forebay_store::on_shrink(cut_all);
+        forebay_store::on_shrink(follow::cut_all);
         crate::signals::watch_notices();
         for m in fs.store().media() {
             let _ = m.file();
@@ -381,138 +381,4 @@ pub fn mlock(a: &[i64; 6]) -> i64 {
         let _ = resident(a[0] as u64, a[1] as usize);
     }
     PASS
-}
-
-/// Makes the pages of a buffer that lies in a mapping be there, before our own code, or
-/// the kernel, touches them. How many of its bytes are.
-///
-/// # Errors
-/// EFAULT if not even the first one is: the file has no such page.
-pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
-    if len == 0 || !spans::any() {
-        return Ok(len);
-    }
-    let Some(spans) = spans::lock() else {
-        return Ok(len);
-    };
-    let end = at.saturating_add(len as u64);
-    let mut first = end;
-    for span in spans.within(at, end).filter(|s| s.has(map_flag::PARTIAL)) {
-        let (from, to) = (at.max(span.start()), end.min(span.end()));
-        let (from, to) = (from - from % PAGE as u64, to.next_multiple_of(PAGE as u64));
-        let mut missing = false;
-        pages::each_empty(from, to, |_| missing = true);
-        if missing {
-            let _ = pages::fill(&spans, span, from, to, usize::MAX);
-            pages::each_empty(from, to, |vma| first = first.min(vma.start.max(at)));
-        }
-    }
-    if first == at {
-        return Err(Errno::FAULT);
-    }
-    Ok((first - at) as usize)
-}
-
-/// After SIGBUS at `address`: maps what the file has there by now. False if that is nothing,
-/// or none of our mappings: the signal stands.
-pub fn on_fault(address: u64) -> bool {
-    if !spans::any() || is_critical() {
-        return false;
-    }
-    // SAFETY: this thread's errno; libc functions below may change it.
-    let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let saved = unsafe { *errno_at };
-    let there = fault(address);
-    // SAFETY: as above.
-    unsafe { *errno_at = saved };
-    there
-}
-
-fn fault(address: u64) -> bool {
-    if ENDING.load(Acquire) {
-        // Another thread ends the process; nothing of this one shall be seen any more.
-        loop {
-            // SAFETY: waits for a signal.
-            unsafe { raw(libc::SYS_pause, [0; 6]) };
-        }
-    }
-    let Some(spans) = spans::lock() else {
-        return false;
-    };
-    let Some(span) = spans.at(address) else {
-        return false;
-    };
-    if span
-        .file(spans.fs)
-        .is_none_or(|(_, size)| span.offset_of(address) >= size)
-    {
-        return false;
-    }
-    match vmas::at(address) {
-        Some(vma) if vma.empty => pages::fill_around(&spans, span, address).is_ok(),
-        // Another thread was here before, unless the page itself is bad.
-        Some(_) => span.has(map_flag::PARTIAL) && !again(address),
-        None => false,
-    }
-}
-
-/// On the signal [`NOTICE`]: takes pages that files have lost out of the mappings. False if
-/// the signal may be the program's own.
-pub fn on_notice(info: &libc::siginfo_t) -> bool {
-    if let Some(fs) = crate::runtime::open_fs()
-        && spans::any()
-    {
-        fs.store().catch_up();
-    }
-    // SAFETY: a queued signal has a value.
-    info.si_code == libc::SI_QUEUE
-        && unsafe { info.si_value() }.sival_ptr as usize == forebay_store::NOTICE_VALUE
-}
-
-/// Whether this is the second time in a row.
-fn again(address: u64) -> bool {
-    thread_local! {
-        static LAST: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    }
-    LAST.with(|l| l.replace(address)) == address
-}
-
-/// After this process has made a file longer by other means than writing: its pages come
-/// into the mappings at once, so that system calls too can use them.
-pub fn grown(fs: &Fs, open: u32) {
-    let (Some(spans), Ok(live)) = (spans::lock(), fs.live_of(open)) else {
-        return;
-    };
-    for span in spans.iter().filter(|s| s.has(map_flag::PARTIAL)) {
-        if span.file(fs).is_some_and(|(l, _)| l == live) {
-            let budget = pages::eager_pages(fs);
-            let _ = pages::fill(&spans, span, span.start(), span.end(), budget);
-        }
-    }
-}
-
-/// Takes pages that files have lost out of all mappings.
-fn cut_all(_: &Store) {
-    if let Some(spans) = spans::lock() {
-        spans.iter().for_each(|span| pages::cut(&spans, span));
-    }
-}
-
-/// Before the process gives back what it holds and ends: other threads may still run for a
-/// moment, and must not write to pages that are others' by then. They wait instead.
-pub fn before_exit() {
-    let Some(spans) = spans::lock() else { return };
-    ENDING.store(true, Release);
-    for span in spans.iter().filter(|s| s.has(map_flag::CHANGES)) {
-        let how = How {
-            prot: libc::PROT_NONE,
-            shared: true,
-            read_only: false,
-            flags: 0,
-        };
-        // SAFETY: a mapping of the program, which ends.
-        let _ =
-            unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
-    }
 }

@@ -1,7 +1,7 @@
 //! Putting pages under addresses: of the segments, or of a file without a byte.
 //!
 //! A page that its file doesn't have (behind its end, or a hole that nobody has touched)
-//! shows the file without a byte: touching it is SIGBUS, and [`super::fault`] decides what
+//! shows the file without a byte: touching it is SIGBUS, and [`super::on_fault`] decides what
 //! is there by now.
 
 use super::spans::{Span, Spans};
@@ -75,15 +75,6 @@ fn empty_file(read_only: bool) -> Result<i32, Errno> {
         place.store(new, Release);
     }
     Ok(new)
-}
-
-/// Whether it shows a segment of the pool.
-fn is_segment(fs: &Fs, vma: Vma) -> bool {
-    let is = |fd: Result<BorrowedFd<'_>, Errno>| {
-        fd.and_then(rustix::fs::fstat)
-            .is_ok_and(|s| s.st_ino == vma.ino)
-    };
-    vma.ino != 0 && fs.store().media().iter().any(|m| is(m.file()))
 }
 
 unsafe fn map(
@@ -208,6 +199,17 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
 /// # Errors
 /// ENOSPC, EIO, ENOMEM.
 pub fn fill(spans: &Spans, span: Span, from: u64, to: u64, budget: usize) -> Result<(), Errno> {
+    fill_empty(spans, span, (from, to), budget, &empty(from, to))
+}
+
+/// As [`fill`]; `empty` is what of the range, and maybe of others, shows nothing yet.
+fn fill_empty(
+    spans: &Spans,
+    span: Span,
+    (from, to): (u64, u64),
+    budget: usize,
+    empty: &[Vma],
+) -> Result<(), Errno> {
     let fs = spans.fs;
     let Some((live, size)) = span.file(fs) else {
         return Ok(());
@@ -216,22 +218,34 @@ pub fn fill(spans: &Spans, span: Span, from: u64, to: u64, budget: usize) -> Res
     if from >= to || span.offset_of(from) >= size {
         return Ok(());
     }
+    let rest = &empty[empty.partition_point(|v| v.end <= from)..];
+    let inside = &rest[..rest.partition_point(|v| v.start < to)];
+    if inside.is_empty() {
+        return Ok(());
+    }
     let offset = span.offset_of(from);
     let pieces = fs.store().map(live, offset, (to - from) as usize, budget)?;
     let mut result = Ok(());
-    each_empty(from, to, |vma| {
-        let range = (vma.start, vma.end - vma.start);
+    for &vma in inside {
+        let (start, end) = (vma.start.max(from), vma.end.min(to));
         let how = How::of(span, vma);
         // SAFETY: these addresses show nothing, in a mapping of the program.
-        let put = unsafe { put_pieces(fs, &pieces, range, span.offset_of(vma.start), how) };
+        let put = unsafe {
+            put_pieces(
+                fs,
+                &pieces,
+                (start, end - start),
+                span.offset_of(start),
+                how,
+            )
+        };
         result = result.and(put);
-    });
+    }
     result
 }
 
-/// Calls `each` for the parts of `from..to` that show the file without a byte.
-pub fn each_empty(from: u64, to: u64, mut each: impl FnMut(Vma)) {
-    // Collected first: `each` changes what is being read.
+/// The parts of `from..to` that show the file without a byte, in order.
+pub fn empty(from: u64, to: u64) -> Vec<Vma> {
     let mut found = Vec::new();
     vmas::each(from, to, |vma| {
         if vma.empty {
@@ -242,53 +256,87 @@ pub fn each_empty(from: u64, to: u64, mut each: impl FnMut(Vma)) {
             });
         }
     });
-    found.into_iter().for_each(&mut each);
+    found
 }
 
-/// Fills around `address`, which has been touched and lies inside the file.
+/// Fills around `address`, which has been touched and lies inside the file. False if
+/// something is there.
 ///
 /// # Errors
 /// ENOSPC, EIO, ENOMEM.
-pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<(), Errno> {
+pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<bool, Errno> {
     let offset = span.offset_of(address);
     let first = offset - offset % CHUNK;
     let from = address.saturating_sub(offset - first).max(span.start());
     let chunk_end = address + (first + CHUNK - offset);
-    fill(spans, span, from, chunk_end, usize::MAX)?;
-    fill(spans, span, chunk_end, chunk_end + AROUND, 0)
+    let to = (chunk_end + AROUND).min(span.end());
+    let empty = empty(from, to);
+    if !empty.iter().any(|v| v.start <= address && address < v.end) {
+        return Ok(false);
+    }
+    fill_empty(spans, span, (from, chunk_end), usize::MAX, &empty)?;
+    fill_empty(spans, span, (chunk_end, to), 0, &empty)?;
+    Ok(true)
 }
 
-/// Takes the pages behind the end of its file out of a span, wherever that has been since.
-pub fn cut(spans: &Spans, span: Span) {
-    let lowest = u64::MAX - span.0.cut.swap(0, AcqRel);
-    let Some((_, size)) = span.file(spans.fs) else {
+/// Fills the spans `some`, whose files have become longer.
+pub fn fill_grown(spans: &Spans, some: &[Span]) {
+    let (Some(from), Some(to)) = (
+        some.iter().map(|s| s.start()).min(),
+        some.iter().map(|s| s.end()).max(),
+    ) else {
         return;
     };
-    let size = size.min(lowest.checked_next_multiple_of(PAGE as u64).unwrap_or(size));
-    let first = span.offset_of(span.start());
-    let from = span.start() + size.saturating_sub(first);
-    if from >= span.end() {
-        return;
+    let empty = empty(from, to);
+    for &span in some {
+        let budget = eager_pages(spans.fs);
+        let _ = fill_empty(spans, span, (span.start(), span.end()), budget, &empty);
     }
-    span.set(map_flag::PARTIAL);
-    let mut found = Vec::new();
-    vmas::each(from, span.end(), |vma| {
-        if is_segment(spans.fs, vma) {
-            found.push(vma);
+}
+
+/// Takes the pages behind the ends of their files out of the spans that are marked for it,
+/// wherever their files' ends have been since.
+pub fn cut(spans: &Spans) {
+    let mut behind: Vec<(u64, Span)> = Vec::new();
+    for span in spans.iter() {
+        let mark = span.0.cut.swap(0, AcqRel);
+        let (true, Some((_, size))) = (mark != 0, span.file(spans.fs)) else {
+            continue;
+        };
+        let lowest = (u64::MAX - mark).checked_next_multiple_of(PAGE as u64);
+        let size = size.min(lowest.unwrap_or(size));
+        let from = span.start() + size.saturating_sub(span.offset_of(span.start()));
+        if from < span.end() {
+            span.set(map_flag::PARTIAL);
+            behind.push((from, span));
+        }
+    }
+    behind.sort_unstable_by_key(|&(from, _)| from);
+    let (Some(&(first, _)), Some(&(_, last))) = (behind.first(), behind.last()) else {
+        return;
+    };
+    let segments = segments(spans.fs);
+    let mut found: Vec<(Vma, u64, Span)> = Vec::new();
+    vmas::each(first, last.end(), |vma| {
+        if segments.contains(&vma.ino) {
+            let rest = &behind[behind.partition_point(|(_, s)| s.end() <= vma.start)..];
+            let inside = rest.iter().take_while(|&&(from, _)| from < vma.end);
+            found.extend(inside.map(|&(from, span)| (vma, from, span)));
         }
     });
-    for vma in found {
+    for (vma, from, span) in found {
         let (from, to) = (vma.start.max(from), vma.end.min(span.end()));
+        let (len, how) = ((to - from) as usize, How::of(span, vma));
         // SAFETY: these addresses show pages that the file has lost.
-        let _ = unsafe {
-            put_empty(
-                from,
-                (to - from) as usize,
-                How::of(span, vma),
-                libc::MAP_FIXED,
-            )
-        };
+        let _ = unsafe { put_empty(from, len, how, libc::MAP_FIXED) };
     }
+}
+
+/// The inode numbers of the pool's segments.
+fn segments(fs: &Fs) -> Vec<u64> {
+    let ino = |fd: BorrowedFd<'_>| Ok(rustix::fs::fstat(fd)?.st_ino);
+    let media = fs.store().media().iter();
+    media.filter_map(|m| m.file().and_then(ino).ok()).collect()
 }
 
 /// So many pages are made at once for a new mapping of a file with holes: with more, or

@@ -120,11 +120,7 @@ pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
     };
     if fs.store().is_behind() {
         // The notice hasn't arrived yet: nothing is to be done on top of what has to go.
-        let late = |s: &Span| s.0.cut.load(Relaxed) != 0;
-        spans
-            .iter()
-            .filter(late)
-            .for_each(|s| super::pages::cut(&spans, s));
+        super::pages::cut(&spans);
     }
     Ok(spans)
 }
