@@ -25,6 +25,7 @@ test:
 	cargo test --release --workspace
 	$(MAKE) models
 	python3 tests/programs/run.py
+	python3 tests/programs/run.py --media files:DIR:2G
 	python3 tests/pools/run.py -j 2
 	python3 tests/conformance/run.py
 

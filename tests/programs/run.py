@@ -300,6 +300,7 @@ class Runner:
         # Paths of the same length and depth: programs store them, and their sizes.
         plain = self.directory(len(inside_work))
         outers = [self.directory(20), self.directory(20)]
+        medium = self.directory(20)
         bash = [shutil.which("bash"), "-c", START, case.path]
         seconds = []
         sides = []
@@ -314,8 +315,8 @@ class Runner:
                     with self.lock:
                         self.pools.add(pool)
                     up = self.command(
-                        [self.forebay, "up", "--pool", pool, "--media", self.options.media,
-                         "--mount", self.options.mount],
+                        [self.forebay, "up", "--pool", pool, "--media",
+                         self.options.media.replace("DIR", medium), "--mount", self.options.mount],
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
                     env["FOREBAY_POOL"] = pool
@@ -360,7 +361,7 @@ class Runner:
                 with self.lock:
                     self.pools.discard(pool)
             if not self.options.keep:
-                for directory in [plain] + outers:
+                for directory in [plain, medium] + outers:
                     self.remove(directory)
             if problem and not failed:
                 raise Failure(problem)
@@ -447,7 +448,7 @@ def main():
     parser.add_argument("--forebay", metavar="PATH",
                         default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--mount", default="/fb", help="where the pool is seen (default /fb)")
-    parser.add_argument("--media", default="memory:1G", help="what the pools are made of")
+    parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--timeout", type=float, default=60,
                         help="seconds that a run of a case may take (default 60)")

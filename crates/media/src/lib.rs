@@ -22,6 +22,7 @@ mod medium;
 #[cfg(all(test, loom))]
 mod models;
 mod pending;
+mod put;
 mod region;
 mod spec;
 mod sync;
@@ -32,6 +33,7 @@ pub use extent::Extent;
 pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, tell, with_room};
 pub use medium::{Medium, Usage};
 pub use pending::{Changes, Lacking};
+pub use put::{may_grow, put_all, set_size_limit, size_limit};
 pub use region::Region;
 pub use spec::{MediumKind, MediumSpec, format_size, parse_size};
 pub use sync::{Observer, observe_syncs, sync_all, sync_data};

@@ -2,6 +2,7 @@
 
 use crate::cells::{CELL_PAGES, Cells};
 use crate::fault::{self, Point};
+use crate::put::put_all;
 use crate::region::Region;
 use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
@@ -508,20 +509,9 @@ impl Medium {
         Ok(())
     }
 
-    fn pwrite(&self, mut bytes: &[u8], offset: usize) -> Result<()> {
+    fn pwrite(&self, bytes: &[u8], offset: usize) -> Result<()> {
         fault::check(Point::Write)?;
-        let mut at = offset as u64;
-        while !bytes.is_empty() {
-            match rustix::io::pwrite(self.file()?, bytes, at) {
-                Ok(n) => {
-                    bytes = &bytes[n..];
-                    at += n as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+        put_all(self.file()?, bytes, offset as u64)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
+use forebay_media::size_limit;
 use forebay_store::{DirPosition, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -118,7 +119,7 @@ impl Fs {
         let store = self.store();
         let o = store.open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
-        let allowed = |at: Option<u64>| match self.size_limit() {
+        let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(len),
             limit => self.below(limit, at.unwrap_or_else(|| store.size(live)), len),
         };
@@ -157,7 +158,7 @@ impl Fs {
     /// # Errors
     /// EFBIG.
     pub fn check_growth(&self, live: u32, size: u64) -> Result<()> {
-        if size > self.size_limit() && size > self.store().size(live) {
+        if size > size_limit() && size > self.store().size(live) {
             return Err(Errno::FBIG);
         }
         Ok(())

@@ -8,7 +8,6 @@ use forebay_client::Pool;
 use forebay_store::{Inode, ObjectId, PAGE, Store};
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Attributes of an object. Times are nanoseconds since 1970; blocks are of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +73,6 @@ pub struct Fs {
     pool: Arc<Pool>,
     cred: Cred,
     cache: DirCache,
-    /// Largest size to which this process may write a file (RLIMIT_FSIZE).
-    size_limit: AtomicU64,
 }
 
 impl Fs {
@@ -85,7 +82,6 @@ impl Fs {
             pool,
             cred: Cred::new(),
             cache: DirCache::new(),
-            size_limit: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -115,16 +111,6 @@ impl Fs {
     /// Must be called when the process has changed its user or groups.
     pub fn refresh_credentials(&self) {
         self.cred.refresh();
-    }
-
-    /// Largest size to which this process may write a file.
-    pub fn size_limit(&self) -> u64 {
-        self.size_limit.load(Relaxed)
-    }
-
-    /// Sets it; at first there is none.
-    pub fn set_size_limit(&self, limit: u64) {
-        self.size_limit.store(limit, Relaxed);
     }
 
     /// In a forked child, before anything else.

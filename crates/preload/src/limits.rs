@@ -2,10 +2,9 @@
 
 use crate::{process, runtime};
 use forebay_intercept::raw;
-use forebay_posix::Fs;
 
 /// Asks the kernel for the limit.
-pub fn refresh(fs: &Fs) {
+pub fn refresh() {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let args = [
         0,
@@ -17,17 +16,15 @@ pub fn refresh(fs: &Fs) {
     ];
     // SAFETY: this process; room for a struct rlimit64.
     unsafe { raw(libc::SYS_prlimit64, args) };
-    fs.set_size_limit(limit[0]);
+    forebay_media::set_size_limit(limit[0]);
 }
 
 /// setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
 pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let result = unsafe { raw(nr, *a) };
-    if let Some(fs) = runtime::open_fs()
-        && !process::in_vfork_child()
-    {
-        refresh(fs);
+    if runtime::open_fs().is_some() && !process::in_vfork_child() {
+        refresh();
     }
     result
 }
@@ -36,7 +33,7 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
 /// signal, as from the kernel.
 #[cold]
 pub fn exceeded() {
-    if runtime::open_fs().is_some_and(|fs| fs.size_limit() != libc::RLIM_INFINITY) {
+    if runtime::open_fs().is_some() && forebay_media::size_limit() != libc::RLIM_INFINITY {
         // SAFETY: a signal for the calling thread.
         unsafe {
             let thread = raw(libc::SYS_gettid, [0; 6]);

@@ -251,7 +251,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
     match Pool::open_dir(dir) {
         Ok(pool) => {
             let fs = Box::leak(Box::new(Fs::new(Arc::new(pool))));
-            limits::refresh(fs);
+            limits::refresh();
             FS.store(fs, Release);
             OPENED_BY_CHILD.store(process::in_vfork_child(), Release);
             signals::watch();

@@ -15,12 +15,12 @@
 //! ```
 
 use crate::Store;
-use crate::journal::{self, Journal, Read, kind, pwrite};
+use crate::journal::{self, Journal, Read, kind};
 use crate::lmdb::WriteTxn;
 use crate::process::Critical;
 use crate::record::{JOURNAL, changes, push_change};
 use crate::shards::Need;
-use forebay_media::Extent;
+use forebay_media::{Extent, may_grow, put_all};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -101,9 +101,11 @@ impl Store {
         let before = s.generation.load(Acquire);
         let generation = (if before == 0 { known } else { before }) + 1;
         let path = Journal::path(dir, generation);
+        let len = s.bound.load(Relaxed) + journal::RING as u64;
+        // A process that may not write long files leaves it to others.
+        may_grow(len)?;
         let _ = rustix::fs::unlink(&path);
         let file = create(&path)?;
-        let len = s.bound.load(Relaxed) + journal::RING as u64;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len)?;
         self.note_failure(forebay_media::sync_all(file.as_fd()))?;
         self.sync_dir(dir)?;
@@ -372,7 +374,7 @@ struct Writer {
 
 impl Writer {
     fn new(file: OwnedFd, generation: u64, position: u64, shards: u32) -> Result<Writer> {
-        pwrite(file.as_fd(), &file_head(generation, position, shards), 0)?;
+        put_all(file.as_fd(), &file_head(generation, position, shards), 0)?;
         Ok(Writer {
             file,
             generation,
@@ -402,9 +404,11 @@ impl Writer {
 
     fn frame(&mut self, kind: u32, content: &[u8]) -> Result<()> {
         let head = frame_head(self.generation, kind, content);
-        pwrite(self.file.as_fd(), &head, self.at)?;
-        pwrite(self.file.as_fd(), content, self.at + FRAME as u64)?;
-        self.at += (FRAME + content.len()) as u64;
+        let end = self.at + (FRAME + content.len()) as u64;
+        may_grow(end)?;
+        put_all(self.file.as_fd(), &head, self.at)?;
+        put_all(self.file.as_fd(), content, self.at + FRAME as u64)?;
+        self.at = end;
         self.frames += 1;
         Ok(())
     }

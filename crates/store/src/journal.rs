@@ -29,7 +29,7 @@ use crate::lock::{Acquired, Lock};
 use crate::process::Critical;
 use crate::shards::ShardSet;
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*};
-use forebay_media::{Changes, Extent, Region, sync_data};
+use forebay_media::{Changes, Extent, Region, put_all, sync_data};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno, Result};
@@ -255,8 +255,8 @@ impl<'a> Writer<'a> {
         if end - position > RING as u64 {
             let file = self.file()?;
             let at = self.offset(position);
-            pwrite(file.as_fd(), &head, at)?;
-            pwrite(file.as_fd(), content, at + HEAD as u64)?;
+            put_all(file.as_fd(), &head, at)?;
+            put_all(file.as_fd(), content, at + HEAD as u64)?;
             before(position);
             s.written.store(end, Release);
         } else {
@@ -288,7 +288,7 @@ impl<'a> Writer<'a> {
         let file = self.file()?;
         while at < end {
             let part = self.journal.part(at, end - at);
-            pwrite(file.as_fd(), part, self.offset(at))?;
+            put_all(file.as_fd(), part, self.offset(at))?;
             at += part.len() as u64;
         }
         self.state.written.store(end, Release);
@@ -380,7 +380,7 @@ impl<'a> Writer<'a> {
         let path = Journal::path(&self.journal.dir, generation);
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let shards = self.store.control().shards() as u32;
-        pwrite(file.as_fd(), &file_head(generation, start, shards), 0)?;
+        put_all(file.as_fd(), &file_head(generation, start, shards), 0)?;
         s.next_start.store(start, Release);
         s.next.store(generation, Release);
         self.begin_next();
@@ -638,21 +638,6 @@ pub(crate) fn extents(content: &[u8]) -> impl Iterator<Item = Extent> {
     content
         .chunks_exact(8)
         .map(|e| Extent(u64::from_le_bytes(e.try_into().expect("8 bytes"))))
-}
-
-pub(crate) fn pwrite(fd: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(fd, bytes, at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                at += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
