@@ -9,57 +9,10 @@
 use crate::{fds, paths, runtime};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
+pub use forebay_store::process::{ProcessGuard, ProcessLock};
 use forebay_store::{Errno, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
-
-/// A lock inside one process that a forked child can reset.
-pub struct ProcessLock(AtomicU32);
-
-/// Held until dropped.
-pub struct ProcessGuard<'a>(&'a ProcessLock, forebay_store::process::Critical);
-
-impl ProcessLock {
-    pub const fn new() -> ProcessLock {
-        ProcessLock(AtomicU32::new(0))
-    }
-
-    /// Waits for the lock. Held only for short moments, with signals kept out.
-    pub fn hold(&self) -> ProcessGuard<'_> {
-        let critical = slots::Critical::enter();
-        while self
-            .0
-            .compare_exchange_weak(0, 1, Acquire, Relaxed)
-            .is_err()
-        {
-            std::thread::yield_now();
-        }
-        ProcessGuard(self, critical)
-    }
-
-    /// Takes the lock without a guard, over a fork (glibc keeps signals out): the child
-    /// resets its own.
-    pub fn seize(&self) {
-        while self
-            .0
-            .compare_exchange_weak(0, 1, Acquire, Relaxed)
-            .is_err()
-        {
-            std::thread::yield_now();
-        }
-    }
-
-    pub fn reset(&self) {
-        self.0.store(0, Release);
-    }
-}
-
-impl Drop for ProcessGuard<'_> {
-    fn drop(&mut self) {
-        let _ = &self.1;
-        self.0.reset();
-    }
-}
 
 /// How many children of vfork run in our memory.
 static VFORK_CHILDREN: AtomicU32 = AtomicU32::new(0);

@@ -58,7 +58,7 @@ pub use rustix::io::{Errno, Result};
 use control::{AREA_LEN, Control, ProcessArea};
 use extent_cache::ExtentCache;
 use lmdb::Env;
-use process::Critical;
+use process::{Critical, ProcessLock};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
@@ -86,7 +86,7 @@ pub struct Store {
     area: AtomicPtr<ProcessArea>,
     /// The slot whose area is mapped.
     area_slot: AtomicU32,
-    attaching: std::sync::Mutex<()>,
+    attaching: ProcessLock,
     cache: ExtentCache,
     journal: Option<Journal>,
 }
@@ -178,7 +178,7 @@ impl Store {
             slot: AtomicU32::new(NO_SLOT),
             area: AtomicPtr::new(std::ptr::null_mut()),
             area_slot: AtomicU32::new(NO_SLOT),
-            attaching: std::sync::Mutex::new(()),
+            attaching: ProcessLock::new(),
             cache: ExtentCache::new(),
             journal,
         })
@@ -237,8 +237,7 @@ impl Store {
 
     #[cold]
     fn attach(&self) -> Result<u32> {
-        let _critical = Critical::enter();
-        let _one = self.attaching.lock().unwrap_or_else(|e| e.into_inner());
+        let _one = self.attaching.hold();
         let slot = self.slot.load(Acquire);
         if slot != NO_SLOT {
             return Ok(slot);
@@ -396,18 +395,12 @@ impl Store {
 
     /// In a forked child, before anything else: nothing of the parent's may be used.
     pub fn after_fork_in_child(&self) {
+        self.attaching.reset();
         self.slot.store(NO_SLOT, Release);
         self.area.store(std::ptr::null_mut(), Release);
         for env in &self.envs {
             env.after_fork_in_child();
         }
-    }
-
-    /// Runs `fork` while no other thread holds one of this process's own locks.
-    pub fn around_fork(&self, fork: &mut dyn FnMut()) {
-        let _attaching = self.attaching.lock().unwrap_or_else(|e| e.into_inner());
-        let _opening: Vec<_> = self.envs.iter().map(Env::opening_lock).collect();
-        fork();
     }
 
     /// Gives extents back to their media.

@@ -11,7 +11,7 @@
 //! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
 //!   [`Critical`] section.
 
-use crate::process::Critical;
+use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU64;
 use forebay_media::fault::{self, Point};
 use lmdb_master_sys as ffi;
@@ -22,7 +22,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -56,7 +55,7 @@ pub struct Env {
     ptr: AtomicPtr<ffi::MDB_env>,
     /// The parent's environment, in a forked child: to be closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
-    opening: Mutex<()>,
+    opening: ProcessLock,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
 }
 
@@ -98,7 +97,7 @@ impl Env {
             map_size,
             ptr: AtomicPtr::new(null_mut()),
             inherited: AtomicPtr::new(null_mut()),
-            opening: Mutex::new(()),
+            opening: ProcessLock::new(),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
         }
     }
@@ -110,8 +109,7 @@ impl Env {
 
     #[cold]
     fn open(&self) -> Result<*mut ffi::MDB_env> {
-        let _critical = Critical::enter();
-        let _one = self.opening.lock().unwrap_or_else(|e| e.into_inner());
+        let _one = self.opening.hold();
         let ptr = self.ptr.load(Acquire);
         if !ptr.is_null() {
             return Ok(ptr);
@@ -169,8 +167,10 @@ impl Env {
         Ok(env)
     }
 
-    /// In a forked child, before anything else: forgets the parent's environment.
+    /// In a forked child, before anything else: forgets the parent's environment. Another
+    /// thread may have been opening it.
     pub fn after_fork_in_child(&self) {
+        self.opening.reset();
         let ptr = self.ptr.swap(null_mut(), AcqRel);
         if !ptr.is_null() {
             self.inherited.store(ptr, Release);
@@ -179,11 +179,6 @@ impl Env {
                 idle.store(null_mut(), Release);
             }
         }
-    }
-
-    /// Held over a fork, so that no other thread is inside `open` at that moment.
-    pub fn opening_lock(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.opening.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// A view of the last committed state.

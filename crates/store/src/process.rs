@@ -8,7 +8,7 @@
 use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, Ordering::*, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 
 /// This process's id, from the kernel (never cached: forks and vforks change it).
 pub fn pid() -> u32 {
@@ -307,10 +307,60 @@ pub fn deliver_with(f: fn()) {
     ON_LEAVING.store(f as *mut (), Release);
 }
 
+/// A lock inside one process that a forked child can reset: the thread that holds it may be
+/// one that the child doesn't have.
+pub struct ProcessLock(AtomicU32);
+
+/// Held until dropped.
+pub struct ProcessGuard<'a>(&'a ProcessLock, Critical);
+
+impl ProcessLock {
+    /// A free one.
+    pub const fn new() -> ProcessLock {
+        ProcessLock(AtomicU32::new(0))
+    }
+
+    /// Waits for the lock. Held only for short moments, with signals kept out.
+    pub fn hold(&self) -> ProcessGuard<'_> {
+        let critical = Critical::enter();
+        self.seize();
+        ProcessGuard(self, critical)
+    }
+
+    /// Takes the lock without a guard, over a fork (glibc keeps signals out): the child
+    /// resets its own.
+    pub fn seize(&self) {
+        while self
+            .0
+            .compare_exchange_weak(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Frees it, whoever holds it.
+    pub fn reset(&self) {
+        self.0.store(0, Release);
+    }
+}
+
+impl Default for ProcessLock {
+    fn default() -> ProcessLock {
+        ProcessLock::new()
+    }
+}
+
+impl Drop for ProcessGuard<'_> {
+    fn drop(&mut self) {
+        let _ = &self.1;
+        self.0.reset();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn start_times_tell_processes_apart() {

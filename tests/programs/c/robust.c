@@ -63,6 +63,28 @@ static void forks(void) {
     P(bad); P(unlink("stop")); P(unlink("A")); P(unlink("B")); close_range(3, 200, 0);
 }
 
+/* Children made while other threads use the pool for the first time: whatever these hold just then, no child waits for it. */
+static volatile int started;
+static void *first_looks(void *arg) { char n[32]; struct stat s; while (!started); for (int i = 0; i < 8; i++) { sprintf(n, "none%d", i); stat(n, &s); } return NULL; }
+
+static void early_forks(void) {
+    int bad = 0;
+    for (int r = 0; r < 60; r++) {
+        pid_t fresh = fork();
+        if (fresh == 0) {
+            pthread_t t[2]; for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, first_looks, NULL);
+            usleep(300); started = 1; for (volatile int k = 0; k < r * 7919 % 400000; k++);
+            pid_t p = fork();
+            if (p == 0) { first_looks(NULL); _exit(0); }
+            int st = 1, turns = 0; while (waitpid(p, &st, WNOHANG) == 0 && turns++ < 5000) usleep(2000);
+            if (turns >= 5000) { kill(p, SIGKILL); _exit(1); }
+            _exit(st != 0);
+        }
+        int st = 1; waitpid(fresh, &st, 0); bad += st != 0;
+    }
+    P(bad);
+}
+
 static void closers(void) {
     int fd = open("c", O_RDWR | O_CREAT, 0644); write(fd, "kept", 4);
     for (int i = 3; i < 65536; i++) close(i);
@@ -86,6 +108,6 @@ static void daemons(void) {
 int main(void) {
     char *p = deep; p += sprintf(p, "."); for (int i = 0; i < 25; i++) { p += sprintf(p, "/directory%d", i); mkdir(deep, 0755); }
     int before = allocations; P(everything("plain")); before = allocations; int bad = everything("counted"); SAY("%d %d", bad, allocations - before);
-    stacks(); forks(); closers(); daemons();
+    stacks(); forks(); early_forks(); closers(); daemons();
     return 0;
 }
