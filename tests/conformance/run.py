@@ -250,7 +250,8 @@ def main():
             # fsync and msync take their time where there is a disk.
             operations = 1000000 if options.long else 20000 if media == "memory" else 5000
             todo.append(("fsx, seed %d, %s" % (seed, media), fsx,
-                         (programs["fsx"], forebay, media, 1, operations, seed, 0.1)))
+                         (programs["fsx"], forebay, media, 1, operations, seed,
+                          0.03 if options.long else 0.1)))
             # Mapped reads in plenty, in many short runs.
             todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
                          (programs["fsx"], forebay, media, 50 if options.long else 2, 6000,

@@ -24,7 +24,7 @@ fn check(data: &[u8], block: usize) -> Result<(), String> {
 }
 
 /// A new file with all its blocks; stays open.
-fn prepare(w: &Worker, name: &Name, size: usize) -> Result<i32, String> {
+pub fn prepare(w: &Worker, name: &Name, size: usize) -> Result<i32, String> {
     let fd = sys::open(name, NEW)?;
     // In large pieces: how they are made is not what is measured.
     let per_piece = ((1 << 20) / size).max(1);
@@ -42,7 +42,7 @@ fn prepare(w: &Worker, name: &Name, size: usize) -> Result<i32, String> {
     Ok(fd)
 }
 
-fn end(fd: i32, name: &Name) -> Result<(), String> {
+pub fn end(fd: i32, name: &Name) -> Result<(), String> {
     sys::close(fd)?;
     sys::unlink(name)
 }

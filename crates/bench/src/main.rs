@@ -6,7 +6,7 @@
 //!
 //! - [`options`]: the command line; [`workloads`]: the table of what is measured;
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
-//! - [`worker`], [`files`], [`blocks`], [`costly`]: what runs inside; [`sys`]: libc;
+//! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
 mod blocks;
@@ -15,6 +15,7 @@ mod costly;
 mod costs;
 mod driver;
 mod files;
+mod maps;
 mod options;
 mod pool;
 mod report;

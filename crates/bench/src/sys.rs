@@ -128,6 +128,60 @@ pub fn pread(fd: c_int, buffer: &mut [u8], offset: usize) -> Result<(), String> 
     whole(done, buffer.len(), "pread")
 }
 
+pub fn truncate(fd: c_int, size: usize) -> Result<(), String> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::ftruncate(fd, size as i64) } != 0 {
+        return failed("ftruncate", "a file");
+    }
+    Ok(())
+}
+
+/// A shared mapping of the beginning of a file.
+pub struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    pub fn of(fd: c_int, len: usize) -> Result<Mapping, String> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of a file that only this worker uses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return failed("mmap", "a file");
+        }
+        Ok(Mapping {
+            start: start.cast(),
+            len,
+        })
+    }
+
+    fn word(&self, at: usize) -> *mut u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        self.start.wrapping_add(at).cast()
+    }
+
+    /// The word at byte `at`, a multiple of 8.
+    #[inline]
+    pub fn load(&self, at: usize) -> u64 {
+        // SAFETY: inside the mapping, and aligned.
+        unsafe { self.word(at).read_volatile() }
+    }
+
+    #[inline]
+    pub fn store(&self, at: usize, value: u64) {
+        // SAFETY: as in load.
+        unsafe { self.word(at).write_volatile(value) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours, and not used after.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
 pub fn rewind(fd: c_int) -> Result<(), String> {
     // SAFETY: no memory is involved.
     if unsafe { libc::lseek(fd, 0, libc::SEEK_SET) } != 0 {

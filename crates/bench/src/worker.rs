@@ -4,7 +4,7 @@
 //!
 //! Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
-use crate::{blocks, costly, files, sys};
+use crate::{blocks, costly, files, maps, sys};
 use std::io::{BufRead, Write};
 
 pub struct Worker {
@@ -108,6 +108,9 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "fresh-1m" => blocks::sequential_write(w, crate::workloads::MIB),
         "overwrite-1m" => blocks::over(w, crate::workloads::MIB, true),
         "read-1m" => blocks::over(w, crate::workloads::MIB, false),
+        "map-read" => maps::read(w),
+        "map-fresh" => maps::fresh(w),
+        "map-grow" => maps::grow(w),
         "cost-spawn" => return costly::spawn(w),
         "cost-open" => return costly::open_read_close(w),
         "cost-pread" => return costly::pread(w),

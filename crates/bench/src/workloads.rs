@@ -38,7 +38,7 @@ const MOST_BYTES: usize = 1 << 30;
 pub struct Amount {
     /// Files, or blocks of a file.
     pub count: usize,
-    /// How often it goes over them (for `seq-write-4k`: how many files).
+    /// How often it goes over them (for `seq-write-4k` and `map-fresh`: how many files).
     pub passes: usize,
 }
 
@@ -55,12 +55,17 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Whether each pass leaves a file until the end.
+    fn is_new_files(&self) -> bool {
+        matches!(self.name, "seq-write-4k" | "map-fresh")
+    }
+
     /// The amount for one of `procs` processes, together within the bound on bytes.
     pub fn amount(&self, quick: bool, procs: usize) -> Amount {
         let mut amount = if quick { self.quick } else { self.full };
         if let Some(share) = (MOST_BYTES / procs).checked_div(self.block) {
             amount.count = amount.count.min(share.max(1));
-            if self.name == "seq-write-4k" {
+            if self.is_new_files() {
                 amount.passes = amount.passes.min((share / amount.count).max(1));
             }
         }
@@ -119,6 +124,13 @@ const fn large_blocks(
         unit: Unit::Bytes,
         block: MIB,
         ..operations(name, about, goal, quick, full)
+    }
+}
+
+const fn pages(name: &'static str, about: &'static str, quick: Amount, full: Amount) -> Workload {
+    Workload {
+        block: 4096,
+        ..operations(name, about, None, quick, full)
     }
 }
 
@@ -232,6 +244,24 @@ pub const WORKLOADS: &[Workload] = &[
         amount(128, 3),
         amount(256, 6),
     ),
+    pages(
+        "map-read",
+        "mmap a 64 MiB file, load from each page",
+        amount(16_384, 3),
+        amount(16_384, 16),
+    ),
+    pages(
+        "map-fresh",
+        "ftruncate a new file to 64 MiB, mmap it, store to each page",
+        amount(16_384, 1),
+        amount(16_384, 4),
+    ),
+    pages(
+        "map-grow",
+        "write a page at the end of a file, load it through a mapping",
+        amount(2_048, 1),
+        amount(8_192, 2),
+    ),
     operations(
         "list",
         "opendir, readdir to the end; 100 000 or 1 000 000 files (an entry is one operation)",
@@ -264,11 +294,7 @@ mod tests {
             for (quick, procs) in [(true, 1), (true, 64), (false, 1), (false, 4), (false, 64)] {
                 let amount = w.amount(quick, procs);
                 assert!(amount.count > 0 && amount.passes > 0, "{}", w.name);
-                let files = if w.name == "seq-write-4k" {
-                    amount.passes
-                } else {
-                    1
-                };
+                let files = if w.is_new_files() { amount.passes } else { 1 };
                 let bytes = procs * files * amount.count * w.block;
                 assert!(bytes <= MOST_BYTES, "{} {procs}: {bytes}", w.name);
             }
