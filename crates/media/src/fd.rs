@@ -24,41 +24,44 @@ static KEPT: [AtomicI32; 160] = [const { AtomicI32::new(-1) }; 160];
 /// # Errors
 /// Those of `open`.
 pub fn with_room<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
-    static RAISING: Mutex<()> = Mutex::new(());
-    let first = open();
-    if !matches!(first, Err(Errno::MFILE)) {
-        return first;
+    match open() {
+        Err(Errno::MFILE) => raised(|_| open()).unwrap_or(Err(Errno::MFILE)),
+        first => first,
     }
+}
+
+/// Runs `f` with the limit of descriptors raised to the hard one; it gets the limit that the
+/// program has. None if that can't be done.
+fn raised<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
+    static RAISING: Mutex<()> = Mutex::new(());
     // Never waited for: a forked child may have inherited it locked.
-    let Ok(_one) = RAISING.try_lock() else {
-        return first;
-    };
+    let _one = RAISING.try_lock().ok()?;
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
+    let above = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if limit.current == limit.maximum || setrlimit(Resource::Nofile, raised).is_err() {
-        return first;
-    }
-    let second = open();
+    let soft = limit.current.filter(|_| limit.current != limit.maximum)?;
+    setrlimit(Resource::Nofile, above).ok()?;
+    let result = f(soft);
     let _ = setrlimit(Resource::Nofile, limit);
-    second
+    Some(result)
 }
 
-/// Moves `fd` to a high number with close-on-exec set and notes it as ours. If no high
-/// number is free, it stays where it is.
+/// Moves `fd` to a high number with close-on-exec set and notes it as ours. Where the program
+/// uses the high numbers itself, to one that it can't have for its limit, if there are any.
 pub fn lift(fd: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile)
         .current
         .unwrap_or(NUMBERS)
         .min(NUMBERS);
     let base = limit.saturating_sub(HIGH_FD_ROOM).max(limit / 2).max(3) as RawFd;
-    let fd = if fd.as_raw_fd() >= base {
-        fd
-    } else {
-        rustix::io::fcntl_dupfd_cloexec(&fd, base).unwrap_or(fd)
-    };
+    let moved = (fd.as_raw_fd() < base)
+        .then(|| rustix::io::fcntl_dupfd_cloexec(&fd, base).ok())
+        .flatten();
+    let beyond = |limit| rustix::io::fcntl_dupfd_cloexec(&fd, limit as RawFd).ok();
+    let moved = moved.or_else(|| raised(beyond).flatten());
+    let fd = moved.unwrap_or(fd);
     keep(fd.as_raw_fd());
     fd
 }

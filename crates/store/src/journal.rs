@@ -308,7 +308,8 @@ impl<'a> Writer<'a> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let path = Journal::path(&j.dir, generation);
         // Missing, it isn't the program's file that isn't there.
-        let new = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        let open = || rustix::fs::open(&path, flags, Mode::empty());
+        let new = forebay_media::with_room(open).map_err(|e| match e {
             Errno::NOENT => Errno::IO,
             e => e,
         })?;
