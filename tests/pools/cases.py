@@ -17,6 +17,8 @@ mount, word, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 d = mount + "/d" + sys.argv[4]
 os.makedirs(d)
 for r in range(rounds):
+    if os.path.exists(mount + "/enough"):
+        break
     for n in range(60):
         size = (n * 997 + r * 31) % 40000
         with open("%s/%d" % (d, n), "wb") as f:
@@ -947,13 +949,15 @@ def checked_and_repaired(t):
     t.fb("fsck", "--repair", "--pool", "p").prints("clean$")
     t.ok(t.state("p") == "running", "the keeper didn't come back")
     # Under work, again and again; a repair has to wait.
-    busy = t.start_python("p", WRITE_AND_CHECK, "/fb", "abc", "40", "1")
+    busy = t.start_python("p", WRITE_AND_CHECK, "/fb", "abc", "1000000", "1")
     for _ in range(20):
         t.fb("fsck", "--pool", "p").quiet().prints("clean$")
     r = t.fb("fsck", "--pool", "p", "--json").json()
     t.ok(r["clean"] and r["online"], "json: %s" % r)
     t.fb("fsck", "--repair", "--pool", "p", rc=8).one_line().says("in use by [0-9]+ .python")
+    t.bash("p", "touch /fb/enough")
     t.finish(busy)
+    t.bash("p", "rm /fb/enough")
     # Of everything, something; each time it is told, mended, and told no more.
     for file, how, words in (("control", "garbage", "control region .* can't be used"),
                              ("control", "zeros", "control region .* can't be used"),

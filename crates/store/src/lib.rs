@@ -61,7 +61,7 @@ use lmdb::Env;
 use process::{Critical, ProcessLock};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 /// Not attached.
 const NO_SLOT: u32 = u32::MAX;
@@ -87,6 +87,8 @@ pub struct Store {
     /// The slot whose area is mapped.
     area_slot: AtomicU32,
     attaching: ProcessLock,
+    /// This process mends the store.
+    mending: AtomicBool,
     cache: ExtentCache,
     journal: Option<Journal>,
 }
@@ -179,6 +181,7 @@ impl Store {
             area: AtomicPtr::new(std::ptr::null_mut()),
             area_slot: AtomicU32::new(NO_SLOT),
             attaching: ProcessLock::new(),
+            mending: AtomicBool::new(false),
             cache: ExtentCache::new(),
             journal,
         })
@@ -244,11 +247,27 @@ impl Store {
         }
         self.between_slots();
         let slot = process::attach(&self.control);
-        let slot = slot.and_then(|slot| self.adopt(slot).map(|()| slot));
+        let slot = slot.and_then(|slot| {
+            // In this order, so that a repair sees us or we see it.
+            let done = self.no_repair().and_then(|()| self.adopt(slot));
+            done.inspect_err(|_| process::free(&self.control, slot))
+                .map(|()| slot)
+        });
         self.end_lending();
         let slot = slot?;
         self.control.wake_keeper();
         Ok(slot)
+    }
+
+    /// EBUSY while another process mends the store: it has the control region locked.
+    fn no_repair(&self) -> Result<()> {
+        if self.mending.load(Acquire) {
+            return Ok(());
+        }
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        rustix::fs::flock(&file, shared).map_err(|_| Errno::BUSY)
     }
 
     /// Uses a slot that this process had before exec, or that its parent prepared.

@@ -3,6 +3,7 @@
 use super::files::Double;
 use super::findings::{Finding, Report};
 use super::tree::{self, Meta};
+use crate::fsck::AT_A_TIME;
 use crate::lmdb::Env;
 use crate::lmdb::without_seal;
 use crate::process::Critical;
@@ -10,8 +11,11 @@ use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::shards::Need;
 use crate::{Extent, ObjectId, PAGE, Store};
 use forebay_media::atomics::{AtomicU64, Ordering::*};
+use rustix::fd::OwnedFd;
+use rustix::fs::FlockOperation;
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Changes of one transaction.
 const BATCH: usize = 500;
@@ -22,8 +26,32 @@ impl Store {
     /// Checks the store and mends what can be mended. Nobody else may use it.
     ///
     /// # Errors
-    /// EBUSY if somebody does; what reading and writing the records says.
+    /// EBUSY if somebody does, or if another repair is under way; what reading and writing the records says.
     pub fn mend(&self) -> Result<Report> {
+        let _locked = self.lock_out()?;
+        self.mending.store(true, Release);
+        let result = self.mend_locked();
+        self.mending.store(false, Release);
+        result
+    }
+
+    /// Keeps others from attaching as long as the file that it returns is open (see
+    /// `Store::attach`).
+    fn lock_out(&self) -> Result<OwnedFd> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
+        let until = Instant::now() + AT_A_TIME;
+        // Who attaches has it locked for a moment.
+        while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > until {
+                return Err(Errno::BUSY);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(file)
+    }
+
+    fn mend_locked(&self) -> Result<Report> {
         if self.others() > 0 {
             return Err(Errno::BUSY);
         }

@@ -603,3 +603,18 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
     });
     assert_eq!(content(&f.s, f.small), b"a small onE");
 }
+
+#[test]
+fn nobody_attaches_during_a_repair() {
+    let t = store("locked-out");
+    t.detach().unwrap();
+    let repair = std::fs::File::open(&t.control_path).unwrap();
+    rustix::fs::flock(&repair, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(t.me(), Err(Errno::BUSY));
+    assert!(!t.any_attached());
+    // Nor is one repair on top of another.
+    assert_eq!(t.mend().map(|_| ()), Err(Errno::BUSY));
+    drop(repair);
+    assert!(t.mend().unwrap().is_clean());
+    assert!(t.me().is_ok());
+}
