@@ -8,8 +8,8 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, calls, copies, exec, fds, io, limits, links, locks, map, names, nodes, passing,
-    paths, poll, process, refuse, runtime, signals, stat,
+    attributes, calls, copies, exec, fds, io, limits, links, locks, map, mask, names, nodes,
+    passing, paths, poll, process, refuse, runtime, signals, stat,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -186,6 +186,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_landlock_add_rule => refuse::landlock(a),
             SYS_execve | SYS_execveat => exec::execve(nr, a),
             SYS_rt_sigaction => signals::sigaction(a),
+            SYS_rt_sigprocmask => mask::sigprocmask(a),
             SYS_exit_group => {
                 process::before_exit();
                 PASS

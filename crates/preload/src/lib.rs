@@ -34,6 +34,7 @@ mod links;
 mod locks;
 mod magic;
 mod map;
+mod mask;
 mod names;
 mod nodes;
 mod openat2;

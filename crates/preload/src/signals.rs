@@ -14,9 +14,9 @@
 //! if it was a page of a mapped file that is there by now, the program goes on
 //! ([`map::on_fault`]); otherwise the program's handler gets them.
 
-use crate::map;
 use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
+use crate::{map, mask};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_store::process as sections;
@@ -43,12 +43,15 @@ struct Wanted {
     /// SIG_DFL, SIG_IGN or a function.
     handler: AtomicUsize,
     flags: AtomicU64,
+    /// Those of [`mask::FAULTS`] that its mask has, and that the kernel isn't told of.
+    faults: AtomicU64,
 }
 
 static WANTED: [Wanted; SIGNALS] = [const {
     Wanted {
         handler: AtomicUsize::new(0),
         flags: AtomicU64::new(0),
+        faults: AtomicU64::new(0),
     }
 }; SIGNALS];
 /// Held while the table and the kernel are brought into line.
@@ -60,7 +63,8 @@ static NOTICED: AtomicBool = AtomicBool::new(false);
 /// All handlers that were there before us have been wrapped.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// A signal that waits for the end of a critical section. The first one blocks all others.
+/// A signal that waits for the end of a critical section. The first one blocks all others but
+/// faults.
 struct Held {
     signal: Cell<i32>,
     info: Cell<MaybeUninit<libc::siginfo_t>>,
@@ -112,6 +116,7 @@ fn wrapped(signal: usize, wanted: &Action) -> Action {
     let mut action = *wanted;
     if is_function(wanted.handler) {
         action.handler = our_handler();
+        action.mask &= !mask::FAULTS;
         // We give up the handler ourselves, when it has really run.
         action.flags &= !(libc::SA_RESETHAND as u32 as u64);
         action.flags |= libc::SA_SIGINFO as u64;
@@ -156,23 +161,27 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
         let own = !in_vfork_child();
         let _one = CHANGING.hold();
         let was = (entry.handler.load(Acquire), entry.flags.load(Acquire));
+        let faults = entry.faults.load(Acquire);
         let given = new.map(|n| if own { wrapped(signal, &n) } else { n });
         if let (Some(n), true) = (&new, own) {
             // First: the kernel may call our handler at once.
             if is_function(n.handler) || is_watched(signal) {
                 entry.flags.store(n.flags, Release);
                 entry.handler.store(n.handler, Release);
+                entry.faults.store(n.mask & mask::FAULTS, Release);
             }
         }
         let result = kernel(signal, given.as_ref(), Some(&mut before));
         if result < 0 {
             entry.flags.store(was.1, Release);
             entry.handler.store(was.0, Release);
+            entry.faults.store(faults, Release);
             return result;
         }
         if before.handler == our_handler() {
             before.handler = was.0;
             before.flags = was.1;
+            before.mask |= faults;
         }
     }
     match a[2] {
@@ -186,6 +195,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
 /// us (a bad path is looked at before the pool is open).
 pub fn start() {
     sections::deliver_with(deliver);
+    mask::start();
     WATCHING.store(true, Release);
     take_over(libc::SIGSEGV as usize);
     take_over(libc::SIGBUS as usize);
@@ -223,6 +233,7 @@ fn take_over(signal: usize) {
         let entry = &WANTED[signal];
         entry.flags.store(now.flags, Release);
         entry.handler.store(now.handler, Release);
+        entry.faults.store(now.mask & mask::FAULTS, Release);
         kernel(signal, Some(&wrapped(signal, &now)), None);
     }
 }
@@ -238,6 +249,7 @@ pub fn stop() {
         if kernel(signal, None, Some(&mut now)) >= 0 && now.handler == our_handler() {
             now.handler = entry.handler.load(Acquire);
             now.flags = entry.flags.load(Acquire);
+            now.mask |= entry.faults.load(Acquire);
             kernel(signal, Some(&now), None);
         }
     }
@@ -271,6 +283,14 @@ unsafe extern "C" fn decide(
         if signal == libc::SIGBUS && map::on_fault(unsafe { info.si_addr() } as u64) {
             return 0;
         }
+        if mask::is_blocked(signal) {
+            as_without_handler(signal, info, libc::SIG_DFL);
+            return 0;
+        }
+    } else if mask::is_blocked(signal) {
+        // SAFETY: as above.
+        unsafe { let_wait(signal, info, context) };
+        return 0;
     } else if sections::is_critical() {
         // SAFETY: as above.
         unsafe { hold_back(signal, info, context) };
@@ -325,15 +345,50 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
     // SAFETY: the kernel's mask has 8 bytes (libc's type more).
     let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
     HELD.with(|h| {
+        if h.signal.get() != 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { let_wait(signal, info, context) };
+        }
         h.signal.set(signal);
         h.info.set(MaybeUninit::new(*info));
-        // SAFETY: as above. All signals stay blocked until `deliver` sets the mask.
+        // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask, but
+        // faults: an address of the program may be bad.
         unsafe {
             h.mask.set(mask.read_unaligned());
-            mask.write_unaligned(u64::MAX);
+            mask.write_unaligned(!mask::FAULTS);
         }
+        sections::owe_signal();
     });
-    sections::owe_signal();
+}
+
+/// Blocks a signal and sends it again.
+///
+/// # Safety
+/// As for [`hold_back`].
+unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's mask has 8 bytes.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
+        // It is blocked while its handler, which we are, runs; but by SA_NODEFER.
+        let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
+        raw(libc::SYS_rt_sigprocmask, args);
+    }
+    send_again(signal, info);
+}
+
+/// To this thread.
+fn send_again(signal: i32, info: &libc::siginfo_t) {
+    let (me, signal) = (i64::from(own_pid()), i64::from(signal));
+    // SAFETY: raw system calls with valid pointers. The errors that the second can have
+    // (no memory for a queued signal) leave the plain way.
+    unsafe {
+        let thread = raw(libc::SYS_gettid, [0; 6]);
+        let at = info as *const libc::siginfo_t as i64;
+        if raw(libc::SYS_rt_tgsigqueueinfo, [me, thread, signal, at, 0, 0]) < 0 {
+            raw(libc::SYS_tgkill, [me, thread, signal, 0, 0, 0]);
+        }
+    }
 }
 
 /// At the end of a critical section in which a signal was held back: sends it again and
@@ -341,28 +396,10 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
 fn deliver() {
     HELD.with(|h| {
         let info = h.info.get();
-        let signal = i64::from(h.signal.replace(0));
-        let mask = h.mask.get();
-        // SAFETY: raw system calls with valid pointers. The errors that the first can have
-        // (no memory for a queued signal) leave the plain way.
-        unsafe {
-            let me = i64::from(own_pid());
-            let thread = raw(libc::SYS_gettid, [0; 6]);
-            let at = info.as_ptr() as i64;
-            if raw(libc::SYS_rt_tgsigqueueinfo, [me, thread, signal, at, 0, 0]) < 0 {
-                raw(libc::SYS_tgkill, [me, thread, signal, 0, 0, 0]);
-            }
-            set_mask(mask);
-        }
+        // SAFETY: set by `hold_back`.
+        send_again(h.signal.replace(0), unsafe { info.assume_init_ref() });
+        mask::set(h.mask.get());
     });
-}
-
-/// Sets this thread's signal mask.
-fn set_mask(mask: u64) {
-    let how = i64::from(libc::SIG_SETMASK);
-    let at = &raw const mask as i64;
-    // SAFETY: a valid mask.
-    unsafe { raw(libc::SYS_rt_sigprocmask, [how, at, 0, MASK_LEN, 0, 0]) };
 }
 
 /// A signal that we watch and the program doesn't handle: what the kernel would have done.
