@@ -852,7 +852,7 @@ def damage(path, how):
 
 @case(50)
 def damaged(t):
-    config = r'"version": 2'
+    config = r'"version": 3'
     ways = [("pool.json", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("control", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("medium-0/segment", h) for h in ("empty", "short", "missing")]

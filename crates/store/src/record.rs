@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory
-//! 'I' id:8               -> inode (112 bytes) tail  attributes; the tail is a small file's
+//! 'I' id:8               -> inode tail              attributes; the tail is a small file's
 //!                                                   data, a link's target, a directory's
 //!                                                   name, or the extents of chunk 0
 //! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
@@ -20,9 +20,11 @@ use smallvec::SmallVec;
 
 /// Files up to this many bytes are kept inside their record.
 pub const INLINE_MAX: usize = 1024;
-/// Bytes of the fixed part of an inode.
-pub const INODE_LEN: usize = 112;
-const VERSION: u8 = 1;
+/// Bytes of the part of an inode that is always there.
+const INODE_LEN: usize = 20;
+/// In it, which of the other fields follow: a bit each.
+const THERE: usize = 3;
+const VERSION: u8 = 2;
 
 /// A key, built on the stack.
 pub struct Key {
@@ -173,58 +175,76 @@ impl Inode {
         self.kind() == libc::S_IFLNK
     }
 
-    /// The record's bytes.
+    /// The 64-bit fields in the order of the record, and what each is if it isn't there.
+    fn words(&self) -> [(u64, u64); 8] {
+        let (mtime, btime) = (self.mtime as u64, self.btime as u64);
+        [
+            (self.size, 0),
+            (self.pages, 0),
+            (self.parent, 0),
+            (self.rdev, 0),
+            (mtime, 0),
+            (self.ctime as u64, mtime),
+            (btime, mtime),
+            (self.atime as u64, btime),
+        ]
+    }
+
+    /// The record's bytes. Short: the more records fit a page, the fewer pages a change has to
+    /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         let mut out = RecordBytes::new();
-        out.extend_from_slice(&[
-            VERSION,
-            self.tail,
-            u8::from(self.has_attributes),
-            0,
-            0,
-            0,
-            0,
-            0,
-        ]);
+        out.extend_from_slice(&[VERSION, self.tail, u8::from(self.has_attributes), 0]);
         for n in [self.mode, self.uid, self.gid, self.nlink] {
             out.extend_from_slice(&n.to_le_bytes());
         }
-        for n in [self.size, self.pages, self.parent, self.rdev] {
-            out.extend_from_slice(&n.to_le_bytes());
+        for (i, (word, otherwise)) in self.words().into_iter().enumerate() {
+            if word != otherwise {
+                out[THERE] |= 1 << i;
+                out.extend_from_slice(&word.to_le_bytes());
+            }
         }
-        for n in [self.mtime, self.ctime, self.atime, self.btime] {
-            out.extend_from_slice(&n.to_le_bytes());
-        }
-        out.resize(INODE_LEN, 0);
         out.extend_from_slice(tail);
         out
     }
 
     /// The inode and its tail.
     pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
-        let (fixed, tail) = bytes.split_at_checked(INODE_LEN)?;
+        let (fixed, mut rest) = bytes.split_at_checked(INODE_LEN)?;
         if fixed[0] != VERSION || fixed[1] > tail::NAME {
             return None;
         }
         let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
-        let n64 = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
+        let mut next = 0;
+        let mut word = |otherwise: u64| {
+            next += 1;
+            if fixed[THERE] >> (next - 1) & 1 == 0 {
+                return Some(otherwise);
+            }
+            let (bytes, after) = rest.split_first_chunk()?;
+            rest = after;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let [size, pages, parent, rdev, mtime] = [word(0)?, word(0)?, word(0)?, word(0)?, word(0)?];
+        let (ctime, btime) = (word(mtime)?, word(mtime)?);
+        let atime = word(btime)?;
         let inode = Inode {
             tail: fixed[1],
             has_attributes: fixed[2] != 0,
-            mode: n32(8),
-            uid: n32(12),
-            gid: n32(16),
-            nlink: n32(20),
-            size: n64(24),
-            pages: n64(32),
-            parent: n64(40),
-            rdev: n64(48),
-            mtime: n64(56) as i64,
-            ctime: n64(64) as i64,
-            atime: n64(72) as i64,
-            btime: n64(80) as i64,
+            mode: n32(4),
+            uid: n32(8),
+            gid: n32(12),
+            nlink: n32(16),
+            size,
+            pages,
+            parent,
+            rdev,
+            mtime: mtime as i64,
+            ctime: ctime as i64,
+            atime: atime as i64,
+            btime: btime as i64,
         };
-        Some((inode, tail))
+        Some((inode, rest))
     }
 }
 
