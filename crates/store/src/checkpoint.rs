@@ -317,7 +317,7 @@ impl Store {
 /// Puts changes into records that nobody else uses yet.
 struct Loader<'a> {
     store: &'a Store,
-    txns: Vec<Option<(WriteTxn, usize, usize)>>,
+    txns: Vec<Option<(WriteTxn<'a>, usize, usize)>>,
 }
 
 impl<'a> Loader<'a> {

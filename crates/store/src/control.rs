@@ -152,8 +152,8 @@ pub struct Shard {
     pub commits: AtomicU64,
     /// Last sequence number given to an object.
     pub last_seq: AtomicU64,
-    /// Bytes of the record file for which room is reserved.
-    pub reserved: AtomicU64,
+    /// Room in the record file.
+    pub room: crate::lmdb::Room,
     /// Position + 1 in the journal of the commit that is under way; 0: none.
     pub pending: AtomicU64,
 }

@@ -11,10 +11,14 @@
 //! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
 //!   [`Critical`] section.
 
+mod parked;
+
 use crate::process::{Critical, ProcessLock};
-use forebay_media::atomics::AtomicU64;
+use forebay_media::atomics::{AtomicU32, AtomicU64};
 use forebay_media::fault::{self, Point};
 use lmdb_master_sys as ffi;
+use parked::Todo;
+pub(crate) use parked::is_parked;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
@@ -37,6 +41,18 @@ const MARGIN: u64 = 64;
 const READERS_PATIENCE: Duration = Duration::from_secs(2);
 /// What a removal may make do with when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
+/// So many transactions later free pages are parked again when none were to be had.
+const PARK_AGAIN: u32 = 200;
+
+/// State of a record file that all its processes share.
+#[repr(C)]
+#[derive(Default)]
+pub struct Room {
+    /// Bytes for which room is reserved.
+    pub reserved: AtomicU64,
+    /// Most pages that were ever in use.
+    most: AtomicU32,
+}
 
 thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
@@ -56,6 +72,8 @@ pub struct Env {
     /// The parent's environment, in a forked child: to be closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
+    /// Transactions before free pages are parked again.
+    dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
 }
 
@@ -98,6 +116,7 @@ impl Env {
             ptr: AtomicPtr::new(null_mut()),
             inherited: AtomicPtr::new(null_mut()),
             opening: ProcessLock::new(),
+            dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
         }
     }
@@ -239,11 +258,12 @@ impl Env {
     ///
     /// # Errors
     /// ENOSPC if the file system has no room for what may be needed.
-    pub fn write(&self, reserved: &AtomicU64, payload: usize, removing: bool) -> Result<WriteTxn> {
+    pub fn write(&self, room: &Room, payload: usize, removing: bool) -> Result<WriteTxn<'_>> {
         if !removing {
             fault::check(Point::Records)?;
         }
         let env = self.get()?;
+        let reserved = &room.reserved;
         let mut info = ffi::MDB_envinfo {
             me_mapaddr: null_mut(),
             me_mapsize: 0,
@@ -259,32 +279,72 @@ impl Env {
         let need = (last + MARGIN) * PAGE + payload;
         let behind =
             |pages: u64, bytes: u64| (last + pages) * PAGE + bytes <= reserved.load(Relaxed);
+        let mut full = false;
         if need > reserved.load(Relaxed)
             && let Err(e) = self.reserve(reserved, need)
-            && !(removing && behind(LAST_MARGIN, 0))
         {
-            // A long value needs pages in a row, and those are had behind the last one only.
-            let long = if payload > PAGE / 2 { payload } else { 0 };
-            if !behind(0, long) || !self.wait_for_free_pages(MARGIN + payload / PAGE)? {
-                return Err(e);
+            full = true;
+            let behind_last = behind(LAST_MARGIN, 0);
+            if !(removing && behind_last) {
+                // A long value needs pages in a row, and those are had behind the last one only.
+                let long = if payload > PAGE / 2 { payload } else { 0 };
+                if !behind(0, long)
+                    || !self.wait_for_free_pages(MARGIN + payload / PAGE, behind_last)?
+                {
+                    return Err(e);
+                }
             }
         }
+        let mut begun = self.begin()?;
+        begun.last = last - 1;
+        // SAFETY: it has just begun.
+        begun.todo = match unsafe { parked::todo(begun.txn, begun.last, room)? } {
+            Todo::Park if full || self.parks_later() => Todo::Nothing,
+            todo => todo,
+        };
+        Ok(begun)
+    }
+
+    fn begin(&self) -> Result<WriteTxn<'_>> {
         let mut txn = null_mut();
         // SAFETY: env is open; the shard's lock makes us the only writer.
-        check(unsafe { ffi::mdb_txn_begin(env, null_mut(), 0, &mut txn) })?;
-        Ok(WriteTxn { txn })
+        check(unsafe { ffi::mdb_txn_begin(self.get()?, null_mut(), 0, &mut txn) })?;
+        Ok(WriteTxn {
+            env: self,
+            txn,
+            last: 0,
+            todo: Todo::Nothing,
+        })
+    }
+
+    fn parks_later(&self) -> bool {
+        let left = self.dont_park.load(Relaxed);
+        if left > 0 {
+            self.dont_park.store(left - 1, Relaxed);
+        }
+        left > 0
     }
 
     /// Waits until so many pages that were freed can be used again: the readers that may
-    /// still look at them end soon, or are dead. False if there are not enough.
+    /// still look at them end soon, or are dead. Parked pages come back. False if there are
+    /// not enough. `room` says that a transaction may add some pages to the file.
     #[cold]
-    fn wait_for_free_pages(&self, pages: u64) -> Result<bool> {
+    fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {
         let until = Instant::now() + READERS_PATIENCE;
         loop {
             self.release_dead_readers()?;
             let (free, pinned) = self.free_pages()?;
             if free >= pages {
                 return Ok(true);
+            }
+            if free + pinned < pages && (room || free >= LAST_MARGIN) {
+                let mut txn = self.begin()?;
+                txn.todo = Todo::GiveBack;
+                // SAFETY: it has just begun.
+                if unsafe { parked::any(txn.txn)? } {
+                    txn.commit()?;
+                    continue;
+                }
             }
             if free + pinned < pages || Instant::now() > until {
                 return Ok(false);
@@ -558,7 +618,7 @@ fn scan_stored(
             ffi::MDB_SET_RANGE
         };
         let mut rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, first);
-        while rc == 0 && each(bytes(&k), bytes(&v)) {
+        while rc == 0 && !is_parked(bytes(&k)) && each(bytes(&k), bytes(&v)) {
             rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_NEXT);
         }
         ffi::mdb_cursor_close(cursor);
@@ -571,11 +631,16 @@ fn scan_stored(
 }
 
 /// A write transaction on one shard. Undone when dropped.
-pub struct WriteTxn {
+pub struct WriteTxn<'a> {
+    env: &'a Env,
     txn: *mut ffi::MDB_txn,
+    /// The last page of the file when it began.
+    last: u64,
+    /// What becomes of free pages.
+    todo: Todo,
 }
 
-impl WriteTxn {
+impl WriteTxn<'_> {
     /// The value of `key` as this transaction sees it; valid until its next change.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
@@ -628,13 +693,25 @@ impl WriteTxn {
     pub fn commit(mut self) -> Result<()> {
         // Dropped, it is undone.
         fault::check(Point::Commit)?;
+        // SAFETY: txn is active, and a write transaction.
+        unsafe {
+            match self.todo {
+                Todo::Nothing => {}
+                Todo::GiveBack => parked::give_back(self.txn)?,
+                Todo::Park => {
+                    if !parked::park(self.txn, self.last)? {
+                        self.env.dont_park.store(PARK_AGAIN, Relaxed);
+                    }
+                }
+            }
+        }
         let txn = std::mem::replace(&mut self.txn, null_mut());
         // SAFETY: txn is active and not used after.
         check(unsafe { ffi::mdb_txn_commit(txn) })
     }
 }
 
-impl Drop for WriteTxn {
+impl Drop for WriteTxn<'_> {
     fn drop(&mut self) {
         if !self.txn.is_null() {
             // SAFETY: txn is active and not used after.
@@ -656,10 +733,10 @@ mod tests {
     }
 
     /// Puts records until there is no room; how many. Each is looked at again.
-    fn fill(env: &Env, reserved: &AtomicU64) -> u64 {
+    fn fill(env: &Env, room: &Room) -> u64 {
         for n in 0u64.. {
             let put = || {
-                let mut txn = env.write(reserved, 300, false)?;
+                let mut txn = env.write(room, 300, false)?;
                 txn.put(&n.to_be_bytes(), &[n as u8; 300])?;
                 txn.commit()
             };
@@ -674,9 +751,9 @@ mod tests {
         unreachable!()
     }
 
-    fn clear(env: &Env, reserved: &AtomicU64, records: u64) {
+    fn clear(env: &Env, room: &Room, records: u64) {
         for n in 0..records {
-            let mut txn = env.write(reserved, 0, true).unwrap();
+            let mut txn = env.write(room, 0, true).unwrap();
             assert_eq!(txn.del(&n.to_be_bytes()), Ok(true));
             txn.commit().unwrap();
         }
@@ -687,12 +764,12 @@ mod tests {
         let dir = Dir(std::env::temp_dir().join(format!("fb-lmdb-{}", std::process::id())));
         std::fs::create_dir_all(&dir.0).unwrap();
         let env = Env::new(dir.0.join("records"), 4 << 20);
-        let reserved = AtomicU64::new(0);
-        let first = fill(&env, &reserved);
+        let room = Room::default();
+        let first = fill(&env, &room);
         assert!(first > 4000, "{first}");
-        clear(&env, &reserved, first);
+        clear(&env, &room, first);
         // Old pages are all there is now.
-        let second = fill(&env, &reserved);
+        let second = fill(&env, &room);
         assert!(second > first / 2, "{second} after {first}");
         // What a reader sees stays as long as it looks, so each commit uses pages up.
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -702,19 +779,19 @@ mod tests {
             std::thread::sleep(time);
             assert_eq!(reader.get(&0u64.to_be_bytes()), Ok(None));
         };
-        clear(&env, &reserved, second);
+        clear(&env, &room, second);
         let third = std::thread::scope(|s| {
             s.spawn(|| read_for(READERS_PATIENCE * 2));
             is_ready.recv().unwrap();
-            fill(&env, &reserved)
+            fill(&env, &room)
         });
         assert!(third < second / 2, "{third} of {second}");
         // Who ends soon is waited for.
-        clear(&env, &reserved, third);
+        clear(&env, &room, third);
         let last = std::thread::scope(|s| {
             s.spawn(|| read_for(READERS_PATIENCE / 4));
             is_ready.recv().unwrap();
-            fill(&env, &reserved)
+            fill(&env, &room)
         });
         assert!(last > first / 2, "{last} after {first}");
         let left = env.fresh_snapshot().unwrap();

@@ -49,7 +49,7 @@ pub struct Write<'s> {
     store: &'s Store,
     set: ShardSet,
     need: Need,
-    txns: [Option<WriteTxn>; MAX_SHARDS],
+    txns: [Option<WriteTxn<'s>>; MAX_SHARDS],
     /// Shards that were changed.
     dirty: u64,
     /// Shards whose `removing` counter this transaction has made odd.
@@ -269,29 +269,29 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn> {
-        let reserved = &self.control.shard(shard).reserved;
+    pub(crate) fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn<'_>> {
+        let room = &self.control.shard(shard).room;
         let (payload, removing) = match need {
             Need::Bytes(n) => (n, false),
             Need::Removal => (0, true),
         };
-        self.envs[shard].write(reserved, payload, removing)
+        self.envs[shard].write(room, payload, removing)
     }
 
-    fn commit_one(&self, shard: usize, txn: WriteTxn) -> Result<()> {
+    fn commit_one(&self, shard: usize, txn: WriteTxn<'_>) -> Result<()> {
         txn.commit()?;
         self.control.shard(shard).commits.fetch_add(1, AcqRel);
         Ok(())
     }
 }
 
-impl Write<'_> {
+impl<'s> Write<'s> {
     /// The locked shards.
     pub fn set(&self) -> ShardSet {
         self.set
     }
 
-    fn txn(&mut self, shard: usize) -> Result<&mut WriteTxn> {
+    fn txn(&mut self, shard: usize) -> Result<&mut WriteTxn<'s>> {
         debug_assert!(self.set.0 >> shard & 1 == 1, "shard {shard} isn't locked");
         let slot = &mut self.txns[shard];
         match slot {

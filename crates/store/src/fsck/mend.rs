@@ -4,13 +4,13 @@ use super::files::Double;
 use super::findings::{Finding, Report};
 use super::tree::{self, Meta};
 use crate::fsck::AT_A_TIME;
-use crate::lmdb::Env;
 use crate::lmdb::without_seal;
+use crate::lmdb::{Env, Room};
 use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::shards::Need;
 use crate::{Extent, ObjectId, PAGE, Store};
-use forebay_media::atomics::{AtomicU64, Ordering::*};
+use forebay_media::atomics::Ordering::*;
 use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
 use rustix::io::{Errno, Result};
@@ -132,23 +132,23 @@ impl Store {
             let _ = std::fs::remove_file(&new);
             {
                 let fresh = Env::new(new.clone(), env.map_size());
-                let reserved = AtomicU64::new(0);
+                let room = Room::default();
                 for batch in records.chunks(BATCH) {
                     let bytes = batch.iter().map(|(k, v)| k.len() + v.len() + 64).sum();
-                    let mut txn = fresh.write(&reserved, bytes, false)?;
+                    let mut txn = fresh.write(&room, bytes, false)?;
                     for (key, value) in batch {
                         txn.put(key, value)?;
                     }
                     txn.commit()?;
                 }
                 if records.is_empty() {
-                    fresh.write(&reserved, 0, false)?.commit()?;
+                    fresh.write(&room, 0, false)?.commit()?;
                 }
             }
             let _ = std::fs::remove_file(lock(&new));
             let _ = std::fs::remove_file(lock(env.path()));
             std::fs::rename(&new, env.path()).map_err(|_| Errno::IO)?;
-            self.control.shard(shard).reserved.store(0, Relaxed);
+            self.control.shard(shard).room.reserved.store(0, Relaxed);
             for f in damaged {
                 f.repaired = true;
                 f.remedy = format!(
@@ -188,7 +188,7 @@ impl Store {
                     .filter_map(|c| c.2.as_ref())
                     .map(Vec::len)
                     .sum();
-                let mut txn = env.write(&self.control.shard(shard).reserved, bytes, bytes == 0)?;
+                let mut txn = env.write(&self.control.shard(shard).room, bytes, bytes == 0)?;
                 for (_, key, value) in batch {
                     match value {
                         Some(value) => txn.put(key, value)?,

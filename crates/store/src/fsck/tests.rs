@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 const ROOT: ObjectId = ObjectId::ROOT;
 
 fn put(s: &Store, shard: usize, key: &[u8], value: Option<&[u8]>) {
-    let reserved = &s.control.shard(shard).reserved;
-    let mut txn = s.envs[shard].write(reserved, 4096, false).unwrap();
+    let room = &s.control.shard(shard).room;
+    let mut txn = s.envs[shard].write(room, 4096, false).unwrap();
     match value {
         Some(value) => txn.put(key, value).unwrap(),
         None => assert!(txn.del(key).unwrap()),

@@ -6,6 +6,7 @@
 //! records, and one with the pages that nobody uses. Every page has to be in exactly one
 //! place. All numbers are little-endian.
 
+use crate::lmdb::is_parked;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -341,6 +342,10 @@ impl Walk<'_> {
             return;
         }
         self.counted.overflows += pages;
+        if is_parked(key) {
+            // Whatever it holds.
+            return;
+        }
         let mut value = vec![0; len];
         let at = first * PAGE as u64 + HEADER as u64;
         match self.file.read_exact_at(&mut value, at) {

@@ -1,0 +1,227 @@
+//! Few free pages at a time.
+//!
+//! LMDB takes the pages first that have been free for longest. After many files were removed,
+//! every page that a transaction writes would be one that no cache and no page table of the
+//! process knows any more: operations take twice as long. So LMDB is left with a few free
+//! pages only. Others are parked, each as the value of a record of its own, and given back
+//! when free pages become few. Scans end before these records.
+
+use super::{DBI, PAGE, Room, bytes, check, val};
+use lmdb_master_sys as ffi;
+use rustix::io::Result;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Tag of the records, in order behind all others.
+const TAG: u8 = b'Z';
+/// With more free pages than this, some are parked.
+const MANY: u64 = 64;
+/// With fewer, some come back. A transaction takes about seven, and those that the last two
+/// freed aren't to be had yet.
+const FEW: u64 = 28;
+/// While a reader of an old state keeps pages from being used, new ones are taken instead of
+/// parked ones. So a file with more than twice the pages that were ever in use, and so many,
+/// parks none.
+const EXTRA: u64 = 256;
+/// So many at once.
+const STEP: usize = 16;
+/// The longest value that takes one page: the page begins with 16 bytes of LMDB's.
+const LEN: usize = PAGE as usize - 16;
+
+/// Whether this is the key of a parked page.
+pub(crate) fn is_parked(key: &[u8]) -> bool {
+    matches!(key, [TAG, number @ ..] if number.len() == 4)
+}
+
+/// What a transaction has to do before its commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Todo {
+    Nothing,
+    Park,
+    GiveBack,
+}
+
+/// What is to be done in a transaction that has just begun on a file whose last page is `last`.
+///
+/// # Safety
+/// `txn` is active.
+pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Result<Todo> {
+    // SAFETY: plain numbers, for which zero is valid.
+    let mut stats: [ffi::MDB_stat; 2] = unsafe { std::mem::zeroed() };
+    // The list of free pages is database 0.
+    for (dbi, stat) in [0, DBI].into_iter().zip(&mut stats) {
+        // SAFETY: txn is active (the caller's promise), and both databases are open in it.
+        check(unsafe { ffi::mdb_stat(txn, dbi, stat) })?;
+    }
+    let tree = |s: &ffi::MDB_stat| (s.ms_branch_pages + s.ms_leaf_pages) as u64;
+    let [list, records] = stats;
+    let live = 2 + tree(&list) + list.ms_overflow_pages as u64 + tree(&records);
+    let parked = records.ms_overflow_pages as u64;
+    let free = (last + 1).saturating_sub(live + parked);
+    let most = u64::from(room.most.load(Relaxed)).max(live);
+    room.most.store(most as u32, Relaxed);
+    Ok(if free < FEW && parked > 0 {
+        Todo::GiveBack
+    } else if free > MANY && last < 2 * most + EXTRA {
+        Todo::Park
+    } else {
+        Todo::Nothing
+    })
+}
+
+/// Whether any page is parked.
+///
+/// # Safety
+/// `txn` is an active write transaction.
+pub(super) unsafe fn any(txn: *mut ffi::MDB_txn) -> Result<bool> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { with_last(txn, |_, _| Ok(()))? }.is_some())
+}
+
+/// Parks some free pages. False if there are none to be had: a reader of an old state may
+/// need them still.
+///
+/// # Safety
+/// `txn` is an active write transaction on a file whose last page was `last` when it began.
+pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
+    // SAFETY: the caller's promise, here and below.
+    let highest = unsafe { with_last(txn, |_, number| Ok(number))? };
+    let mut number = highest.map_or(0, |n| n.wrapping_add(1));
+    for _ in 0..STEP {
+        let key = key_of(number);
+        let mut k = val(&key);
+        let mut v = ffi::MDB_val {
+            mv_size: LEN,
+            mv_data: null_mut(),
+        };
+        // SAFETY: as above. The page isn't written but for LMDB's header in front of the value,
+        // which begins with the page's number.
+        let page = unsafe {
+            check(ffi::mdb_put(txn, DBI, &mut k, &mut v, ffi::MDB_RESERVE))?;
+            v.mv_data
+                .cast::<u8>()
+                .sub(PAGE as usize - LEN)
+                .cast::<u64>()
+                .read()
+        };
+        if page > last {
+            // SAFETY: as above.
+            check(unsafe { ffi::mdb_del(txn, DBI, &mut k, null_mut()) })?;
+            return Ok(false);
+        }
+        number = number.wrapping_add(1);
+    }
+    Ok(true)
+}
+
+/// Gives some parked pages back to LMDB.
+///
+/// # Safety
+/// `txn` is an active write transaction.
+pub(super) unsafe fn give_back(txn: *mut ffi::MDB_txn) -> Result<()> {
+    for _ in 0..STEP {
+        // SAFETY: the caller's promise; the cursor stands at the record.
+        let done = unsafe { with_last(txn, |cursor, _| check(ffi::mdb_cursor_del(cursor, 0)))? };
+        if done.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn key_of(number: u32) -> [u8; 5] {
+    let n = number.to_be_bytes();
+    [TAG, n[0], n[1], n[2], n[3]]
+}
+
+/// Calls `f` with a cursor at the last parked page and with its number, if there is one.
+///
+/// # Safety
+/// As for [`give_back`].
+unsafe fn with_last<T>(
+    txn: *mut ffi::MDB_txn,
+    f: impl FnOnce(*mut ffi::MDB_cursor, u32) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut cursor = null_mut();
+    let (mut k, mut v) = (val(&[]), val(&[]));
+    // SAFETY: txn is active; the cursor is closed before it ends.
+    unsafe {
+        check(ffi::mdb_cursor_open(txn, DBI, &mut cursor))?;
+        let rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_LAST);
+        let result = match (rc, bytes(&k)) {
+            (0, [TAG, number @ ..]) if number.len() == 4 => {
+                let number = u32::from_be_bytes([number[0], number[1], number[2], number[3]]);
+                f(cursor, number).map(Some)
+            }
+            (ffi::MDB_NOTFOUND, _) => Ok(None),
+            (rc, _) => check(rc).map(|()| None),
+        };
+        ffi::mdb_cursor_close(cursor);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::{make, store};
+    use crate::{ObjectId, Store};
+
+    /// Pages that are parked, free, and all there are, of all shards.
+    fn pages(s: &Store) -> (u64, u64, u64) {
+        let mut sum = (0, 0, 0);
+        for env in &s.envs {
+            let snapshot = env.fresh_snapshot().unwrap();
+            // SAFETY: plain numbers, for which zero is valid.
+            let mut stat: ffi::MDB_stat = unsafe { std::mem::zeroed() };
+            // SAFETY: the snapshot's transaction is active.
+            check(unsafe { ffi::mdb_stat(snapshot.txn, DBI, &mut stat) }).unwrap();
+            drop(snapshot);
+            let (free, pinned) = env.free_pages().unwrap();
+            sum.0 += stat.ms_overflow_pages as u64;
+            sum.1 += free + pinned;
+            sum.2 += env.used().unwrap() / PAGE;
+        }
+        sum
+    }
+
+    #[test]
+    fn freed_pages_are_parked_and_come_back() {
+        let s = store("parked");
+        let shards = s.envs.len() as u64;
+        let name = |i: u32| format!("{i:0>200}");
+        let (mut highest, mut parked) = (0, 0);
+        for _ in 0..3 {
+            for i in 0..4000 {
+                make(&s, &name(i));
+            }
+            let (left, _, all) = pages(&s);
+            assert!(
+                highest == 0 || all <= highest + shards * MANY,
+                "{all} after {highest}"
+            );
+            assert!(left <= parked / 2, "{left} of {parked}");
+            highest = all;
+            for i in 0..4000 {
+                let epoch = s.names_epoch();
+                s.unlink(ObjectId::ROOT, name(i).as_bytes(), None, epoch)
+                    .unwrap();
+            }
+            let free;
+            (parked, free, _) = pages(&s);
+            assert!(parked > highest / 3, "{parked} of {highest}");
+            assert!(free <= shards * (MANY + 16), "{free}");
+            // They are no records, and no findings.
+            let mut records = 0;
+            for env in &s.envs {
+                let count = |_: &[u8], _: &[u8], _| {
+                    records += 1;
+                    true
+                };
+                env.fresh_snapshot().unwrap().scan_all(count).unwrap();
+            }
+            assert_eq!(records, 1);
+            assert_eq!(s.check(), Ok(vec![]));
+        }
+    }
+}
