@@ -26,6 +26,7 @@ pub use place::{Meta, Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::PoolPlace;
 pub use report::{Failure, Progress, Report, StageError};
+pub use tree::stage;
 
 use forebay_posix::Fs;
 use std::os::unix::ffi::OsStrExt;
@@ -113,19 +114,4 @@ pub fn stage_out(
         options,
         progress,
     )
-}
-
-/// Stages between any two places.
-///
-/// # Errors
-/// If it can't even begin. What goes wrong later is in the report.
-pub fn stage<S: Place, D: Place>(
-    from: &S,
-    src: &[u8],
-    to: &D,
-    dst: &[u8],
-    options: &Options,
-    progress: &Progress,
-) -> Result<Report, StageError> {
-    tree::stage(from, src, to, dst, options, progress)
 }

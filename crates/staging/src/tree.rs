@@ -55,7 +55,10 @@ struct Job<'a, S, D> {
     claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
 }
 
-/// Stages `src` of `from` to `dst` of `to`.
+/// Stages `src` of `from` to `dst` of `to`, any two places.
+///
+/// # Errors
+/// If it can't even begin. What goes wrong later is in the report.
 pub fn stage<S: Place, D: Place>(
     from: &S,
     src: &[u8],

@@ -355,6 +355,19 @@ fn split_change(list: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
     Some(((shard, key, (len != u32::MAX).then_some(value)), rest))
 }
 
+/// The extents that a record names, and whose they are.
+pub fn extents_in(key: &[u8], value: &[u8]) -> Option<(ObjectId, ChunkMap)> {
+    let (what, id, _) = parse_key(key)?;
+    let bytes = match what {
+        b'X' => value,
+        b'I' => Inode::decode(value)
+            .filter(|(i, _)| i.tail == tail::EXTENTS)
+            .map(|(_, bytes)| bytes)?,
+        _ => return None,
+    };
+    Some((id, ChunkMap::decode(bytes)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::fsck::Meta;
 use crate::live::held_entry;
 use crate::lmdb::Snapshot;
 use crate::process::{self, Critical};
-use crate::record::{ChunkMap, Inode, parse_key, tail};
+use crate::record::{ChunkMap, extents_in, parse_key};
 use crate::{Extent, ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -278,17 +278,7 @@ impl View<'_> {
         }
         for shard in &self.shards {
             shard.scan_all(|key, value, _| {
-                let map = match parse_key(key) {
-                    Some((b'X', id, _)) => ChunkMap::decode(value).map(|m| (id, m)),
-                    Some((b'I', id, _)) => match Inode::decode(value) {
-                        Some((i, bytes)) if i.tail == tail::EXTENTS => {
-                            ChunkMap::decode(bytes).map(|m| (id, m))
-                        }
-                        _ => None,
-                    },
-                    _ => None,
-                };
-                if let Some((id, map)) = map {
+                if let Some((id, map)) = extents_in(key, value) {
                     map.extents().iter().for_each(|&e| each(id, e));
                 }
                 true

@@ -3,7 +3,7 @@
 use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
-use crate::record::{ChunkMap, Inode, parse_key, tail};
+use crate::record::extents_in;
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
 use rustix::io::Result;
@@ -309,19 +309,9 @@ impl Store {
         }
         for env in &self.envs {
             env.snapshot()?.scan(b"", |key, value| {
-                let map = match parse_key(key) {
-                    Some((b'X', id, _)) => ChunkMap::decode(value).map(|m| (id, m)),
-                    Some((b'I', id, _)) if !open.contains_key(&id.0) => {
-                        match Inode::decode(value) {
-                            Some((i, bytes)) if i.tail == tail::EXTENTS => {
-                                ChunkMap::decode(bytes).map(|m| (id, m))
-                            }
-                            _ => None,
-                        }
-                    }
-                    _ => None,
-                };
-                if let Some((id, map)) = map {
+                if let Some((id, map)) = extents_in(key, value)
+                    && (key[0] != b'I' || !open.contains_key(&id.0))
+                {
                     map.extents().iter().for_each(|&e| each(id, e));
                 }
                 true

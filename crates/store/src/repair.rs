@@ -171,6 +171,9 @@ pub(crate) mod tests {
     use crate::{Medium, NewObject};
     use std::path::PathBuf;
 
+    /// Of the medium of a test's store.
+    pub(crate) const CAPACITY: u64 = 8 << 20;
+
     /// A store in a directory that goes with it.
     pub(crate) struct TestStore {
         pub store: Option<Store>,
@@ -198,9 +201,9 @@ pub(crate) mod tests {
             std::fs::create_dir_all(dir.join(sub)).unwrap();
         }
         let map = dir.join("map");
-        Medium::create(&dir.join("medium"), &map, 8 << 20, false).unwrap();
+        Medium::create(&dir.join("medium"), &map, CAPACITY, false).unwrap();
         let kind = forebay_media::MediumKind::Memory;
-        let medium = Medium::open(0, kind, &dir.join("medium"), &map, 8 << 20).unwrap();
+        let medium = Medium::open(0, kind, &dir.join("medium"), &map, CAPACITY).unwrap();
         let (control, records) = (dir.join("control"), dir.join("records"));
         Store::create(&control, &records, (4, 64 << 20), (0o755, 0, 0), None).unwrap();
         let store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());

@@ -1,45 +1,8 @@
 //! Pages under mappings are never given away, and not kept longer than needed.
 
 use super::*;
-use crate::{Medium, NewObject};
-use std::path::PathBuf;
-
-struct TestStore {
-    store: Option<Store>,
-    dir: PathBuf,
-}
-
-impl std::ops::Deref for TestStore {
-    type Target = Store;
-    fn deref(&self) -> &Store {
-        self.store.as_ref().unwrap()
-    }
-}
-
-impl Drop for TestStore {
-    fn drop(&mut self) {
-        self.store = None;
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
-const CAPACITY: u64 = 8 << 20;
-
-fn store(name: &str) -> TestStore {
-    let dir = PathBuf::from(format!("/dev/shm/forebay-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    for sub in ["records", "medium"] {
-        std::fs::create_dir_all(dir.join(sub)).unwrap();
-    }
-    let map = dir.join("map");
-    Medium::create(&dir.join("medium"), &map, CAPACITY, false).unwrap();
-    let kind = forebay_media::MediumKind::Memory;
-    let medium = Medium::open(0, kind, &dir.join("medium"), &map, CAPACITY).unwrap();
-    let (control, records) = (dir.join("control"), dir.join("records"));
-    Store::create(&control, &records, (4, 64 << 20), (0o755, 0, 0), None).unwrap();
-    let store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
-    TestStore { store, dir }
-}
+use crate::NewObject;
+use crate::repair::tests::{CAPACITY, store, write};
 
 /// A new file, open: its description and its live entry.
 fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
@@ -59,12 +22,6 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
         write(s, live, 0, &vec![7; size]);
     }
     (open.unwrap(), live)
-}
-
-fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
-    // SAFETY: the slice is readable.
-    let written = unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
-    assert_eq!(written, Ok((at, bytes.len())));
 }
 
 fn read(s: &Store, index: u32, at: u64, len: usize) -> Vec<u8> {
