@@ -354,7 +354,8 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
         // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask, but
         // faults: an address of the program may be bad.
         unsafe {
-            h.mask.set(mask.read_unaligned());
+            // In the handler of a fault they are blocked; not in what it interrupted.
+            h.mask.set(mask.read_unaligned() & !mask::FAULTS);
             mask.write_unaligned(!mask::FAULTS);
         }
         sections::owe_signal();

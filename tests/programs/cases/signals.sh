@@ -35,6 +35,7 @@ static void on_alarm(int s) {
   errno = saved;
 }
 static void on_info(int s, siginfo_t *i, void *c) { value = i->si_value.sival_int; code = i->si_code; count++; }
+static void on_count(int s) { count++; }
 static sigjmp_buf away;
 static void on_jump(int s) { count++; siglongjmp(away, 1); }
 static char *bad;
@@ -146,6 +147,17 @@ int main(void) {
   struct iovec v = {none + 4096, 10};
   n = readv(fd, &v, 1); printf("readv: %zd %s\n", n, strerrorname_np(errno));
   MUST(syscall(SYS_rt_sigaction, SIGUSR2, none + 4096, 0, 8) == -1 && errno == EFAULT);
+
+  // The same while signals come.
+  a.sa_handler = on_count; a.sa_flags = SA_RESTART; count = 0;
+  MUST(!sigaction(SIGALRM, &a, 0));
+  timer(50);
+  int wrong = 0;
+  for (int i = 0; i < 20000 || count < 1000; i++) wrong += pread(fd, none + 4096, 6000, 0) != -1 || errno != EFAULT;
+  timer(0);
+  sigset_t now;
+  MUST(!sigprocmask(SIG_BLOCK, 0, &now));
+  printf("with signals: %d wrong, mask %d %d\n", wrong, sigismember(&now, SIGTERM), sigismember(&now, SIGSEGV));
 
   // The program's own handling of faults.
   a.sa_sigaction = on_segv; a.sa_flags = SA_SIGINFO;
