@@ -6,7 +6,8 @@
 //! pages only. Others are parked, each as the value of a record of its own, and given back
 //! when free pages become few. Scans end before these records.
 
-use super::{DBI, PAGE, Room, bytes, check, val};
+use super::txn::{bytes, val};
+use super::{DBI, PAGE, Room, check};
 use lmdb_master_sys as ffi;
 use rustix::io::Result;
 use std::ptr::null_mut;

@@ -1,0 +1,292 @@
+//! Room for a write transaction, before it begins: reserved behind the last page in use, or
+//! pages that were freed. A full file system, or a full map, is an error there.
+
+use super::parked::{self, Todo};
+use super::txn::{WriteTxn, scan_stored};
+use super::{Env, PAGE, check};
+use forebay_media::atomics::{AtomicU32, AtomicU64};
+use forebay_media::fault::{self, Point};
+use lmdb_master_sys as ffi;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// Pages that a transaction may need for the tree and the free list beside its payload.
+const MARGIN: u64 = 64;
+/// How long a transaction that needs pages of old states waits for those who read these.
+const READERS_PATIENCE: Duration = Duration::from_secs(2);
+/// What a removal may make do with when no more room can be reserved.
+const LAST_MARGIN: u64 = 24;
+
+/// State of a record file that all its processes share.
+#[repr(C)]
+#[derive(Default)]
+pub struct Room {
+    /// Bytes for which room is reserved.
+    pub reserved: AtomicU64,
+    /// Most pages that were ever in use.
+    pub(super) most: AtomicU32,
+}
+
+impl Env {
+    /// Starts a write transaction. The caller holds the shard's lock and is critical.
+    /// `payload` is the number of bytes that it may add; `removing` says that it frees
+    /// more than it takes.
+    ///
+    /// # Errors
+    /// ENOSPC if the file system has no room for what may be needed.
+    pub fn write(&self, room: &Room, payload: usize, removing: bool) -> Result<WriteTxn<'_>> {
+        if !removing {
+            fault::check(Point::Records)?;
+        }
+        let env = self.get()?;
+        let reserved = &room.reserved;
+        let mut info = ffi::MDB_envinfo {
+            me_mapaddr: null_mut(),
+            me_mapsize: 0,
+            me_last_pgno: 0,
+            me_last_txnid: 0,
+            me_maxreaders: 0,
+            me_numreaders: 0,
+        };
+        // SAFETY: env is open; info is valid.
+        check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
+        let last = info.me_last_pgno as u64 + 1;
+        let payload = payload as u64 * 2;
+        let need = (last + MARGIN) * PAGE + payload;
+        let behind =
+            |pages: u64, bytes: u64| (last + pages) * PAGE + bytes <= reserved.load(Relaxed);
+        let mut full = false;
+        if need > reserved.load(Relaxed)
+            && let Err(e) = self.reserve(reserved, need)
+        {
+            full = true;
+            let behind_last = behind(LAST_MARGIN, 0);
+            if !(removing && behind_last) {
+                // A long value needs pages in a row, and those are had behind the last one only.
+                let long = if payload > PAGE / 2 { payload } else { 0 };
+                if !behind(0, long)
+                    || !self.wait_for_free_pages(MARGIN + payload / PAGE, behind_last)?
+                {
+                    return Err(e);
+                }
+            }
+        }
+        let mut begun = self.begin()?;
+        begun.last = last - 1;
+        // SAFETY: it has just begun.
+        begun.todo = match unsafe { parked::todo(begun.txn, begun.last, room)? } {
+            Todo::Park if full || self.parks_later() => Todo::Nothing,
+            todo => todo,
+        };
+        Ok(begun)
+    }
+
+    fn begin(&self) -> Result<WriteTxn<'_>> {
+        let mut txn = null_mut();
+        // SAFETY: env is open; the shard's lock makes us the only writer.
+        check(unsafe { ffi::mdb_txn_begin(self.get()?, null_mut(), 0, &mut txn) })?;
+        Ok(WriteTxn {
+            env: self,
+            txn,
+            last: 0,
+            todo: Todo::Nothing,
+        })
+    }
+
+    fn parks_later(&self) -> bool {
+        let left = self.dont_park.load(Relaxed);
+        if left > 0 {
+            self.dont_park.store(left - 1, Relaxed);
+        }
+        left > 0
+    }
+
+    /// Waits until so many pages that were freed can be used again: the readers that may
+    /// still look at them end soon, or are dead. Parked pages come back. False if there are
+    /// not enough. `room` says that a transaction may add some pages to the file.
+    #[cold]
+    fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {
+        let until = Instant::now() + READERS_PATIENCE;
+        loop {
+            self.release_dead_readers()?;
+            let (free, pinned) = self.free_pages()?;
+            if free >= pages {
+                return Ok(true);
+            }
+            if free + pinned < pages && (room || free >= LAST_MARGIN) {
+                let mut txn = self.begin()?;
+                txn.todo = Todo::GiveBack;
+                // SAFETY: it has just begun.
+                if unsafe { parked::any(txn.txn)? } {
+                    txn.commit()?;
+                    continue;
+                }
+            }
+            if free + pinned < pages || Instant::now() > until {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Freed pages that the next write transaction may use, and those that a reader may still
+    /// see. The caller keeps writers out.
+    pub(super) fn free_pages(&self) -> Result<(u64, u64)> {
+        /// LMDB's own database of freed pages.
+        const FREED: ffi::MDB_dbi = 0;
+        unsafe extern "C" fn note(line: *const c_char, oldest: *mut c_void) -> i32 {
+            // SAFETY: LMDB gives a string, and what it was given itself.
+            let (line, oldest) = unsafe { (CStr::from_ptr(line), &mut *oldest.cast::<u64>()) };
+            // Per line: process, thread, transaction; a head line; "-" for an idle reader.
+            let id = line.to_str().ok().and_then(|l| l.split_whitespace().nth(2));
+            if let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) {
+                *oldest = id.min(*oldest);
+            }
+            0
+        }
+        let snapshot = self.fresh_snapshot()?;
+        // SAFETY: a running transaction.
+        let last = unsafe { ffi::mdb_txn_id(snapshot.txn) } as u64;
+        let mut oldest = last;
+        // SAFETY: the environment is open; `note` gets the address of a u64.
+        let rc = unsafe { ffi::mdb_reader_list(self.get()?, Some(note), (&raw mut oldest).cast()) };
+        if rc < 0 {
+            return Err(Errno::IO);
+        }
+        let (mut free, mut pinned) = (0, 0);
+        // Keys are the transactions that freed the pages, values begin with their number.
+        scan_stored(snapshot.txn, FREED, b"", |by, list| {
+            let word = |b: &[u8]| b.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+            // What the last one freed is never for the next, whoever reads.
+            match word(by) {
+                by if by < oldest => free += word(list),
+                by if by < last => pinned += word(list),
+                _ => {}
+            }
+            true
+        })?;
+        Ok((free, pinned))
+    }
+
+    #[cold]
+    fn reserve(&self, reserved: &AtomicU64, need: u64) -> Result<()> {
+        let have = reserved.load(Relaxed);
+        let step = (have / 4).clamp(256 << 10, 16 << 20);
+        let end = (need + step).min(self.map_size as u64);
+        if end < need {
+            return Err(Errno::NOSPC);
+        }
+        let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        for end in [end, need] {
+            let room = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), have, end - have);
+            match rustix::io::retry_on_intr(room) {
+                Ok(()) => {
+                    reserved.store(end, Relaxed);
+                    return Ok(());
+                }
+                Err(Errno::NOSPC) if end > need => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Bytes of records in use (pages up to the last one).
+    ///
+    /// # Errors
+    /// What open says.
+    pub fn used(&self) -> Result<u64> {
+        let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
+        // SAFETY: env is open; zeroed info is valid.
+        unsafe {
+            check(ffi::mdb_env_info(self.get()?, info.as_mut_ptr()))?;
+            Ok((info.assume_init().me_last_pgno as u64 + 1) * PAGE)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Puts records until there is no room; how many. Each is looked at again.
+    fn fill(env: &Env, room: &Room) -> u64 {
+        for n in 0u64.. {
+            let put = || {
+                let mut txn = env.write(room, 300, false)?;
+                txn.put(&n.to_be_bytes(), &[n as u8; 300])?;
+                txn.commit()
+            };
+            match put() {
+                Ok(()) => {}
+                Err(e) => {
+                    assert_eq!(e, Errno::NOSPC);
+                    return n;
+                }
+            }
+        }
+        unreachable!()
+    }
+
+    fn clear(env: &Env, room: &Room, records: u64) {
+        for n in 0..records {
+            let mut txn = env.write(room, 0, true).unwrap();
+            assert_eq!(txn.del(&n.to_be_bytes()), Ok(true));
+            txn.commit().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_map_takes_records_again_when_others_are_removed() {
+        let dir = Dir(std::env::temp_dir().join(format!("fb-lmdb-{}", std::process::id())));
+        std::fs::create_dir_all(&dir.0).unwrap();
+        let env = Env::new(dir.0.join("records"), 4 << 20);
+        let room = Room::default();
+        let first = fill(&env, &room);
+        assert!(first > 4000, "{first}");
+        clear(&env, &room, first);
+        // Old pages are all there is now.
+        let second = fill(&env, &room);
+        assert!(second > first / 2, "{second} after {first}");
+        // What a reader sees stays as long as it looks, so each commit uses pages up.
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let read_for = |time: Duration| {
+            let reader = env.fresh_snapshot().unwrap();
+            ready.send(()).unwrap();
+            std::thread::sleep(time);
+            assert_eq!(reader.get(&0u64.to_be_bytes()), Ok(None));
+        };
+        clear(&env, &room, second);
+        let third = std::thread::scope(|s| {
+            s.spawn(|| read_for(READERS_PATIENCE * 2));
+            is_ready.recv().unwrap();
+            fill(&env, &room)
+        });
+        assert!(third < second / 2, "{third} of {second}");
+        // Who ends soon is waited for.
+        clear(&env, &room, third);
+        let last = std::thread::scope(|s| {
+            s.spawn(|| read_for(READERS_PATIENCE / 4));
+            is_ready.recv().unwrap();
+            fill(&env, &room)
+        });
+        assert!(last > first / 2, "{last} after {first}");
+        let left = env.fresh_snapshot().unwrap();
+        for n in 0..last {
+            assert_eq!(left.get(&n.to_be_bytes()), Ok(Some(&[n as u8; 300][..])));
+        }
+    }
+}
