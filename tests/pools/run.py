@@ -2,7 +2,7 @@
 """Whole-system tests of pools: two at once, killed ones, unreachable and damaged
 ones, full media, interrupted staging, odd mount prefixes, wrong options.
 
-Each case is a function in cases.py. It runs in a process of its own with its own
+Each case is a function in cases/. It runs in a process of its own with its own
 FOREBAY_HOME below /dev/shm, its own directory on a real file system, and its own
 time limit; programs run under `forebay exec` or `forebay run` with the real
 library. What a case leaves behind, processes and directories, is removed.
