@@ -53,6 +53,24 @@ enum Dropped {
     Stays,
 }
 
+/// The inode of `id` and the extents of chunk 0, if it is there.
+fn inode_and_extents(
+    w: &mut Write<'_>,
+    shard: usize,
+    id: ObjectId,
+) -> Result<Option<(Inode, ChunkMap)>> {
+    let Some(record) = w.get(shard, &Key::inode(id))? else {
+        return Ok(None);
+    };
+    let (inode, bytes) = Inode::decode(record).ok_or(Errno::IO)?;
+    let extents = if inode.tail == tail::EXTENTS {
+        ChunkMap::decode(bytes).ok_or(Errno::IO)?
+    } else {
+        ChunkMap::default()
+    };
+    Ok(Some((inode, extents)))
+}
+
 /// Most names of one object.
 const LINK_MAX: u32 = 1 << 20;
 
@@ -308,12 +326,12 @@ impl Store {
     ) -> Result<Dropped> {
         let shard = self.shard_of(id);
         w.begin_removing(shard);
-        let record = w.get(shard, &Key::inode(id))?.ok_or(Errno::NOENT)?;
-        let (inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        let (inode, extents) = inode_and_extents(w, shard, id)?.ok_or(Errno::NOENT)?;
         let last = inode.nlink <= 1;
         let open = last && !inode.is_dir() && self.live_mark_unlinked(id, false)?;
         if inode.is_dir() || last && !open {
-            self.remove_records(w, id, true, freed)?;
+            freed.extend_from_slice(extents.extents());
+            self.remove_inode(w, id, &inode, freed)?;
             return Ok(Dropped::Gone);
         }
         self.change_inode(w, id, |i| {
@@ -336,23 +354,29 @@ impl Store {
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
         let shard = self.shard_of(id);
-        let key = Key::inode(id);
-        let mut chunks = false;
-        let mut attributes = false;
-        if let Some(record) = w.get(shard, &key)? {
-            let (inode, tail_bytes) = Inode::decode(record).ok_or(Errno::IO)?;
-            if first && inode.tail == tail::EXTENTS {
-                let map = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?;
-                freed.extend_from_slice(map.extents());
+        if let Some((inode, extents)) = inode_and_extents(w, shard, id)? {
+            if first {
+                freed.extend_from_slice(extents.extents());
             }
-            chunks = inode.is_file();
-            attributes = inode.has_attributes;
-            w.del(shard, &key)?;
+            self.remove_inode(w, id, &inode, freed)?;
         }
-        if chunks {
+        Ok(())
+    }
+
+    /// Removes the inode and all other records of `id`; `freed` gets the extents of chunk 1
+    /// and later ones.
+    fn remove_inode(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        inode: &Inode,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        w.del(self.shard_of(id), &Key::inode(id))?;
+        if inode.is_file() {
             self.remove_chunks(w, id, 1, freed)?;
         }
-        if attributes {
+        if inode.has_attributes {
             self.remove_range(w, &Key::attribute(id, b""), |_| ())?;
         }
         Ok(())
