@@ -31,7 +31,7 @@ pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-const MAGIC: u64 = 0x3330_4c54_4359_4246; // "FBYCTL03"
+const MAGIC: u64 = 0x3430_4c54_4359_4246; // "FBYCTL04"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 

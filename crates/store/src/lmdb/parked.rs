@@ -21,9 +21,13 @@ const MANY: u64 = 64;
 /// freed aren't to be had yet.
 const FEW: u64 = 28;
 /// While a reader of an old state keeps pages from being used, new ones are taken instead of
-/// parked ones. So a file with more than twice the pages that were ever in use, and so many,
-/// parks none.
+/// parked ones, and the file grows. Each time it does so with more than twice the pages that
+/// were ever in use, and so many, none are parked for a while, which doubles every time.
 const EXTRA: u64 = 256;
+/// That while, at first, in transactions that could have parked some.
+const PAUSE: u32 = 1000;
+/// It is doubled so often at most.
+const DOUBLED: u32 = 20;
 /// So many at once.
 const STEP: usize = 16;
 /// The longest value that takes one page: the page begins with 16 bytes of LMDB's.
@@ -63,11 +67,27 @@ pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Res
     room.most.store(most as u32, Relaxed);
     Ok(if free < FEW && parked > 0 {
         Todo::GiveBack
-    } else if free > MANY && last < 2 * most + EXTRA {
+    } else if free > MANY && room.may_park(last, 2 * most + EXTRA) {
         Todo::Park
     } else {
         Todo::Nothing
     })
+}
+
+impl Room {
+    /// Whether pages may be parked in a file that ends at page `last` and should at `bound`.
+    /// Writers come one at a time.
+    fn may_park(&self, last: u64, bound: u64) -> bool {
+        let grown = last > u64::from(self.last.swap(last as u32, Relaxed));
+        let mut pause = self.pause.load(Relaxed);
+        if grown && last > bound {
+            let pauses = self.pauses.load(Relaxed);
+            self.pauses.store((pauses + 1).min(DOUBLED), Relaxed);
+            pause = PAUSE << pauses;
+        }
+        self.pause.store(pause.saturating_sub(1), Relaxed);
+        pause == 0
+    }
 }
 
 /// Whether any page is parked.
@@ -184,6 +204,21 @@ mod tests {
             sum.2 += env.used().unwrap() / PAGE;
         }
         sum
+    }
+
+    #[test]
+    fn a_file_that_grows_beyond_its_bound_parks_ever_less() {
+        let room = Room::default();
+        assert!(room.may_park(50, 100) && room.may_park(99, 100));
+        let mut last = 100;
+        for n in 0..4 {
+            last += 1;
+            let refused = (0..).take_while(|_| !room.may_park(last, 100)).count();
+            assert_eq!(refused as u32, PAUSE << n);
+            assert!(room.may_park(last, 100));
+        }
+        // Behind the bound again, nothing is held against it.
+        assert!(room.may_park(80, 100) && room.may_park(90, 100));
     }
 
     #[test]

@@ -29,6 +29,12 @@ pub struct Room {
     pub reserved: AtomicU64,
     /// Most pages that were ever in use.
     pub(super) most: AtomicU32,
+    /// The last page of the file, when a transaction could have parked pages.
+    pub(super) last: AtomicU32,
+    /// So many of these park none.
+    pub(super) pause: AtomicU32,
+    /// How often that began.
+    pub(super) pauses: AtomicU32,
 }
 
 impl Env {
