@@ -1,16 +1,38 @@
-//! Placement: which slot an entry or an object belongs to, and which shard keeps a slot.
+//! Placement: which slot an entry, an object or a chunk belongs to, which node keeps a slot, and
+//! which shard of the node.
 //!
 //! A pool has a fixed number of slots ([`SLOTS`]). A directory entry belongs to the slot
-//! given by the hash of (parent directory's id, name); an object to the slot in its id.
-//! Both are pure functions, so that every process finds a record without asking anyone.
-//! A new object's id is taken from the slot of its first name: entry and object then lie
-//! in one shard, and creating a file is one transaction. Slots are mapped to shards of a
-//! node (and, in a pool of several nodes, to nodes first).
+//! given by the hash of (parent directory's id, name); an object to the slot in its id; a chunk
+//! to a slot that depends on the object's [`Layout`]. All are pure functions, so that every
+//! process finds what it looks for without asking anyone. A new object's id is taken from the
+//! slot of its first name: entry and object then lie in one shard, and creating a file is one
+//! transaction.
+//!
+//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes
+//!   when nodes join, leave or get another weight;
+//! - [`map`]: the pool map, one epoch of it; `encoding`: as bytes;
+//! - [`layout`]: distribution schemes and chunk sizes of directories and files.
+//!
+//! No I/O, no clock, no floating point: the same on every node from the same input.
+
+#![warn(missing_docs)]
+
+mod balance;
+mod encoding;
+pub mod layout;
+pub mod map;
+pub mod slices;
+
+pub use encoding::DecodeError;
+pub use layout::{Anchor, ChunkSize, Layout, Scheme};
+pub use map::{Answer, MapError, Node, PoolMap, State};
+pub use slices::{Claim, Moved, NodeId, Slices};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Number of slots of every pool: the unit of placement, parallel writing and migration.
-pub const SLOTS: u32 = 1024;
+/// Number of slots of every pool: the unit of placement, parallel writing and migration. Many
+/// times the nodes of the largest pool, so that shares come out even.
+pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.
@@ -28,7 +50,7 @@ impl ObjectId {
 
     /// The slot that keeps the object's records.
     pub fn slot(self) -> Slot {
-        Slot((self.0 & u64::from(SLOTS - 1)) as u32)
+        Slot::of_hash(self.0)
     }
 
     /// The sequence number that the id was made from.
@@ -38,19 +60,42 @@ impl ObjectId {
 }
 
 /// One of the pool's [`SLOTS`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Slot(pub u32);
 
 impl Slot {
     /// The slot of the entry `name` in the directory `parent`.
     pub fn of_entry(parent: ObjectId, name: &[u8]) -> Slot {
-        Slot((xxh3_64_with_seed(name, parent.0) & u64::from(SLOTS - 1)) as u32)
+        Slot::of_hash(xxh3_64_with_seed(name, parent.0))
+    }
+
+    /// The slot of chunk `chunk` of `id`, where chunks are spread over the pool.
+    ///
+    /// The first chunk lies with the object's records, so that a file of one chunk has one home.
+    /// The others step around the ring of slots by the golden section from a place of the
+    /// object's own: any run of chunks is spread over nodes more evenly than hashes would.
+    pub fn of_chunk(id: ObjectId, chunk: u64) -> Slot {
+        /// Odd, so that all slots are met before one comes again.
+        const STEP: u64 = 162_013;
+        if chunk == 0 {
+            return id.slot();
+        }
+        Slot::of_hash(hash_of(id).wrapping_add(chunk.wrapping_mul(STEP)))
+    }
+
+    fn of_hash(hash: u64) -> Slot {
+        Slot((hash & u64::from(SLOTS - 1)) as u32)
     }
 
     /// The shard, of `shards` on this node, that keeps the slot's records.
     pub fn shard(self, shards: usize) -> usize {
         self.0 as usize % shards
     }
+}
+
+/// A hash of an id, other than the slot in it.
+pub(crate) fn hash_of(id: ObjectId) -> u64 {
+    xxh3_64_with_seed(&id.0.to_le_bytes(), 0)
 }
 
 #[cfg(test)]
@@ -77,5 +122,19 @@ mod tests {
             count.iter().all(|&n| (9_500..10_500).contains(&n)),
             "{count:?}"
         );
+    }
+
+    #[test]
+    fn a_run_of_chunks_spreads_evenly() {
+        for object in 2..50 {
+            let id = ObjectId::new(object, Slot(7 * object as u32));
+            assert_eq!(Slot::of_chunk(id, 0), id.slot());
+            // 64 chunks over 8 equal parts of the slots.
+            let mut count = [0; 8];
+            for chunk in 1_000..1_064 {
+                count[(Slot::of_chunk(id, chunk).0 / (SLOTS / 8)) as usize] += 1;
+            }
+            assert!(count.iter().all(|n| (6..=10).contains(n)), "{count:?}");
+        }
     }
 }
