@@ -115,6 +115,21 @@ impl Fs {
         from: *const u8,
         len: usize,
     ) -> Result<usize> {
+        // SAFETY: passed on.
+        let once = || unsafe { self.write_once(open, offset, append, from, len) };
+        self.store().with_room_of_the_dead(once)
+    }
+
+    /// # Safety
+    /// As for [`Fs::write_as`].
+    unsafe fn write_once(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        append: bool,
+        from: *const u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.check_access(open, true)?;
         let store = self.store();
         let o = store.open_file(open);

@@ -89,6 +89,13 @@ fn worker() {
             fs.mkdir(b"/ready", 0o700).unwrap();
             std::thread::sleep(Duration::from_secs(30));
         }
+        "hoard" => {
+            let f = fs.open(b"/hoard", O_CREAT | O_RDWR, 0o600).unwrap();
+            write_all(&f, &vec![1; number(0) as usize], 0);
+            fs.unlink(b"/hoard").unwrap();
+            fs.mkdir(b"/ready", 0o700).unwrap();
+            std::thread::sleep(Duration::from_secs(30));
+        }
         "storm" => storm(&fs, number(0), number(1)),
         other => panic!("no such role: {other}"),
     }
@@ -332,6 +339,28 @@ fn what_a_killed_process_had_open_is_released() {
     assert_eq!(pool.used(), before);
     write_all(&mine, &[4; 10], 0);
     mine.close().unwrap();
+    pool.assert_whole();
+}
+
+#[test]
+fn who_finds_no_room_gets_that_of_the_dead() {
+    let pool = TestPool::with("hoard", &["memory:16M"]);
+    let mine = pool.open(b"/mine", O_CREAT | O_RDWR, 0o600).unwrap();
+    let worker = pool.worker("hoard", "10000000");
+    wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
+    assert_eq!(mine.write_at(&[2; 100], 12_000_000), Ok(100));
+    let bytes = vec![3; 10_000_000];
+    let some = mine.write_at(&bytes, 0).unwrap();
+    assert!(some < bytes.len());
+    assert_eq!(
+        mine.write_at(&bytes[some..], some as u64),
+        Err(Errno::NOSPC)
+    );
+    worker.kill();
+    write_all(&mine, &bytes[some..], some as u64);
+    assert_eq!(mine.size(), 12_000_100);
+    mine.close().unwrap();
+    pool.unlink(b"/mine").unwrap();
     pool.assert_whole();
 }
 

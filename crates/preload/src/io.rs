@@ -262,7 +262,10 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
             fs.check_growth(live, at.saturating_add(len))?;
         }
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => fs.store().reserve_range(live, at, len, !keep)?,
+            0 => {
+                let reserve = || fs.store().reserve_range(live, at, len, !keep);
+                fs.store().with_room_of_the_dead(reserve)?;
+            }
             libc::FALLOC_FL_PUNCH_HOLE if keep => fs.store().punch(live, at, len, false)?,
             libc::FALLOC_FL_ZERO_RANGE => fs.store().punch(live, at, len, !keep)?,
             _ => return Err(Errno::OPNOTSUPP),

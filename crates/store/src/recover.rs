@@ -6,7 +6,7 @@ use crate::process::Critical;
 use crate::record::extents_in;
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 
@@ -131,6 +131,18 @@ impl Store {
             self.put_in_order()?;
         }
         result.map(|()| reaped)
+    }
+
+    /// Runs `f`; if it finds no room, once more after what dead processes held is released:
+    /// the keeper may not have come to it. The caller holds no lock.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn with_room_of_the_dead<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(Errno::NOSPC) if self.reap().is_ok_and(|r| r.processes > 0) => f(),
+            result => result,
+        }
     }
 
     /// Takes over the locks that dead processes had, puts in order what they protect, and
