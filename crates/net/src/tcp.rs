@@ -1,0 +1,260 @@
+//! The transport over TCP: two connections for each pair of nodes, one a lane.
+//!
+//! Threads: one accepts ([`accept`]), one serves all control lanes, a few serve the bulk lanes
+//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. Whoever sends
+//! writes to the socket at once if nobody else does ([`send`]), so that a request and its answer
+//! wake as few threads as possible; what other threads want to send meanwhile goes out with the
+//! next write, in one.
+//!
+//! - [`dial`], [`accept`], [`half_open`]: up to the end of the handshake;
+//! - [`session`]: a connection behind it; [`send`], [`receive`]: its two directions; [`calls`]:
+//!   what waits for an answer;
+//! - [`timers`]: deadlines.
+
+mod accept;
+mod calls;
+mod dial;
+mod engine;
+mod half_open;
+mod receive;
+mod send;
+mod session;
+mod timers;
+
+use crate::transport::{Connection, Handler, NodeId, Peer, PoolId, Transport};
+use crate::{Error, PoolKey, lock};
+use accept::Acceptor;
+use engine::IoThread;
+use session::Session;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use timers::Timers;
+
+/// Connections that one other node may have made to us; beyond, its oldest one goes.
+const SESSIONS_OF_A_NODE: usize = 4;
+
+/// How a node takes part.
+pub struct Options {
+    /// The pool.
+    pub pool: PoolId,
+    /// Our number in it.
+    pub node: NodeId,
+    /// Its key.
+    pub key: PoolKey,
+    /// Encrypt bodies, too. They are if either side of a connection wants it.
+    pub encrypt: bool,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Bounds of what a node keeps and waits for.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections that haven't proved the key yet. Beyond, the oldest one goes.
+    pub half_open: usize,
+    /// The same, from one address.
+    pub half_open_of_one: usize,
+    /// Connections to and from other nodes.
+    pub sessions: usize,
+    /// Time for a handshake.
+    pub handshake: Duration,
+    /// A peer that makes no progress for so long in the middle of a message has gone.
+    pub stall: Duration,
+    /// Threads for bulk lanes.
+    pub bulk_threads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            half_open: 256,
+            half_open_of_one: 128,
+            sessions: 20_000,
+            handshake: Duration::from_secs(3),
+            stall: Duration::from_secs(10),
+            bulk_threads: 2,
+        }
+    }
+}
+
+/// A node's end of the network.
+pub struct TcpTransport {
+    core: Arc<Core>,
+    acceptor: Arc<Acceptor>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the threads share.
+struct Core {
+    options: Options,
+    handler: Arc<dyn Handler>,
+    sessions: Mutex<Sessions>,
+    next: AtomicU64,
+    timers: Timers,
+    /// The first one has the control lanes.
+    io: Vec<IoThread>,
+    stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct Sessions {
+    all: HashMap<u64, Arc<Session>>,
+    /// Those that others have made, oldest first.
+    accepted: HashMap<NodeId, VecDeque<u64>>,
+}
+
+fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |e| Error::Local(format!("{what}: {e}"))
+}
+
+impl TcpTransport {
+    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`. Without
+    /// addresses the node only calls others.
+    pub fn start(
+        options: Options,
+        handler: Arc<dyn Handler>,
+        addresses: &[SocketAddr],
+    ) -> Result<TcpTransport, Error> {
+        let io = (0..=options.limits.bulk_threads.max(1))
+            .map(|_| IoThread::new())
+            .collect::<Result<Vec<_>, Error>>()?;
+        let core = Arc::new(Core {
+            options,
+            handler,
+            sessions: Mutex::default(),
+            next: AtomicU64::new(1),
+            timers: Timers::new()?,
+            io,
+            stopped: AtomicBool::new(false),
+        });
+        core.io[0].watch_timers(&core.timers)?;
+        let acceptor = Arc::new(Acceptor::new(core.clone(), addresses)?);
+        let transport = TcpTransport {
+            core: core.clone(),
+            acceptor: acceptor.clone(),
+            threads: Mutex::default(),
+        };
+        transport.spawn("fb-accept".into(), move || acceptor.run())?;
+        for index in 0..core.io.len() {
+            let core = core.clone();
+            transport.spawn(format!("fb-net-{index}"), move || engine::run(&core, index))?;
+        }
+        Ok(transport)
+    }
+
+    fn spawn(&self, name: String, f: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(f)
+            .map_err(|e| Error::Local(format!("a thread can't be started: {e}")))?;
+        lock(&self.threads).push(thread);
+        Ok(())
+    }
+
+    /// Ends all connections and threads. What is under way fails.
+    pub fn shutdown(&self) {
+        self.core.stopped.store(true, Ordering::SeqCst);
+        self.acceptor.wake();
+        for session in self.core.all() {
+            session.cut("this node leaves".into());
+        }
+        self.core.io.iter().for_each(IoThread::wake);
+        let me = std::thread::current().id();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // A handler may be what shuts us down.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+        // One that was just being made.
+        for session in self.core.all() {
+            session.cut("this node leaves".into());
+        }
+    }
+
+    /// Connections that haven't proved the key yet.
+    pub fn half_open(&self) -> usize {
+        self.acceptor.half_open()
+    }
+
+    /// Connections to and from other nodes.
+    pub fn connections(&self) -> usize {
+        lock(&self.core.sessions).all.len()
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Transport for TcpTransport {
+    fn connect(&self, peer: Peer, deadline: Instant) -> Result<Arc<dyn Connection>, Error> {
+        let session = dial::connect(&self.core, peer, deadline)?;
+        Ok(session)
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.acceptor.addresses()
+    }
+}
+
+impl Core {
+    fn session(&self, id: u64) -> Option<Arc<Session>> {
+        lock(&self.sessions).all.get(&id).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.sessions).all.values().cloned().collect()
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.sessions).all.len() >= self.options.limits.sessions
+    }
+
+    /// Takes a session into service: from here on it may receive.
+    fn adopt(&self, session: &Arc<Session>) -> Result<(), Error> {
+        let oldest = {
+            let mut sessions = lock(&self.sessions);
+            sessions.all.insert(session.id, session.clone());
+            if session.accepted {
+                let of_node = sessions.accepted.entry(session.peer.node).or_default();
+                of_node.push_back(session.id);
+                (of_node.len() > SESSIONS_OF_A_NODE).then(|| of_node[0])
+            } else {
+                None
+            }
+        };
+        if let Some(old) = oldest.and_then(|id| self.session(id)) {
+            old.cut("the node has connected anew".into());
+        }
+        if let Err(e) = session.register() {
+            session.cut(e.to_string());
+            return Err(e);
+        }
+        if self.stopped.load(Ordering::SeqCst) {
+            session.cut("this node leaves".into());
+        }
+        // It may have ended before it was noted.
+        if session.calls.ended().is_some() {
+            self.forget(session);
+        }
+        Ok(())
+    }
+
+    fn forget(&self, session: &Session) {
+        let mut sessions = lock(&self.sessions);
+        sessions.all.remove(&session.id);
+        if let Some(of_node) = sessions.accepted.get_mut(&session.peer.node) {
+            of_node.retain(|id| *id != session.id);
+            if of_node.is_empty() {
+                sessions.accepted.remove(&session.peer.node);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The thread that accepts connections and takes them through the handshake.
+//!
+//! It is alone with what strangers send: nothing that they do makes the I/O threads wait, and what they
+//! take of memory and descriptors is bounded ([`super::half_open`]). Whoever doesn't prove the key is
+//! answered by silence.
+
+use super::half_open::{Brought, Table};
+use super::session::{Proved, Session};
+use super::{Core, local};
+use crate::envelope::VERSION;
+use crate::handshake::{CONFIRM, Called, HELLO, Hello, Lane, Status, Unconfirmed, Welcome};
+use crate::key::random;
+use crate::transport::Peer;
+use crate::{Error, lock};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, acceptfrom_with, bind, listen, send,
+    socket_with, sockopt,
+};
+use rustix::time::Timespec;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 4096;
+/// Accepted in one go, before handshakes go on.
+const AT_ONCE: usize = 32;
+/// Events taken at once.
+const EVENTS: usize = 64;
+/// Without a free descriptor, wait so long.
+const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
+
+const WAKE: u64 = 0;
+
+pub(super) struct Acceptor {
+    core: Arc<Core>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    /// Their tokens are 1, 2, ...
+    listeners: Vec<(TcpListener, SocketAddr)>,
+    table: Mutex<Table>,
+}
+
+impl Acceptor {
+    pub fn new(core: Arc<Core>, addresses: &[SocketAddr]) -> Result<Acceptor, Error> {
+        let listeners = (addresses.iter().copied())
+            .map(listen_on)
+            .collect::<Result<Vec<_>, Error>>()?;
+        let table = Table::new(core.options.limits.clone(), listeners.len() as u64 + 1);
+        let acceptor = Acceptor {
+            core,
+            epoll: epoll::create(CreateFlags::CLOEXEC).map_err(local("epoll"))?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(local("eventfd"))?,
+            listeners,
+            table: Mutex::new(table),
+        };
+        let add = |fd: std::os::fd::BorrowedFd<'_>, token: u64| {
+            epoll::add(
+                &acceptor.epoll,
+                fd,
+                EventData::new_u64(token),
+                EventFlags::IN,
+            )
+            .map_err(local("epoll"))
+        };
+        use std::os::fd::AsFd;
+        add(acceptor.wake.as_fd(), WAKE)?;
+        for (index, (listener, _)) in acceptor.listeners.iter().enumerate() {
+            add(listener.as_fd(), 1 + index as u64)?;
+        }
+        Ok(acceptor)
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(_, address)| *address).collect()
+    }
+
+    pub fn half_open(&self) -> usize {
+        lock(&self.table).len()
+    }
+
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Accepts until the transport stops.
+    pub fn run(&self) {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
+        while !self.core.stopped.load(Ordering::SeqCst) {
+            let next = lock(&self.table).expire();
+            let timeout = next.and_then(|at| {
+                // A little later rather than a little too early.
+                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                Timespec::try_from(left).ok()
+            });
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            if epoll::wait(&self.epoll, room, timeout.as_ref()).is_err() {
+                continue;
+            }
+            // Handshakes first: what is new has to wait for what is nearly done.
+            for event in &events {
+                if event.data.u64() > self.listeners.len() as u64 {
+                    self.go_on(event.data.u64());
+                }
+            }
+            for event in &events {
+                let token = event.data.u64() as usize;
+                if (1..=self.listeners.len()).contains(&token) {
+                    self.accept(&self.listeners[token - 1].0);
+                }
+            }
+        }
+    }
+
+    fn accept(&self, listener: &TcpListener) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..AT_ONCE {
+            match acceptfrom_with(listener, flags) {
+                Ok((socket, from)) => {
+                    let Some(from) = from.and_then(|a| SocketAddr::try_from(a).ok()) else {
+                        continue;
+                    };
+                    let mut table = lock(&self.table);
+                    let number = table.add(TcpStream::from(socket), from);
+                    let data = EventData::new_u64(number);
+                    let added = table
+                        .get(number)
+                        .map(|half| epoll::add(&self.epoll, &half.socket, data, EventFlags::IN));
+                    if !matches!(added, Some(Ok(()))) {
+                        table.remove(number);
+                    }
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    if !lock(&self.table).drop_oldest() {
+                        std::thread::sleep(NO_DESCRIPTORS);
+                        return;
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Something has come on a half-open connection.
+    fn go_on(&self, number: u64) {
+        let mut table = lock(&self.table);
+        let Some(half) = table.get(number) else {
+            return;
+        };
+        let good = match half.read() {
+            Brought::Part => true,
+            Brought::End => false,
+            Brought::Hello(hello) => self.hello(&mut table, number, &hello).is_some(),
+            Brought::Confirm(confirm, sent) => {
+                let half = table.remove(number);
+                if let Some(half) = half {
+                    let _ = epoll::delete(&self.epoll, &half.socket);
+                    let joined = self.confirm(&mut table, half.socket, half.from, &confirm, *sent);
+                    drop(table);
+                    if let Some(session) = joined {
+                        self.established(session);
+                    }
+                }
+                return;
+            }
+        };
+        if !good {
+            table.remove(number);
+        }
+    }
+
+    /// Answers a hello. None: close.
+    fn hello(&self, table: &mut Table, number: u64, bytes: &[u8; HELLO]) -> Option<()> {
+        let options = &self.core.options;
+        let (called, hello) = Called::read(&options.key, &options.pool, bytes)?;
+        if !table.is_new(bytes) {
+            return None;
+        }
+        let status = match &hello {
+            None => Status::Version,
+            Some(hello) if hello.to != options.node => Status::OtherNode,
+            Some(hello) if hello.lane == Lane::Bulk && !table.is_waiting(hello) => {
+                Status::NoSession
+            }
+            Some(_) if self.core.is_full() => Status::Full,
+            Some(_) => Status::Welcome,
+        };
+        let mut secret = [0; 24];
+        random(&mut secret).ok()?;
+        let welcome = Welcome {
+            version: VERSION,
+            status,
+            encrypt: options.encrypt || hello.as_ref().is_some_and(|h| h.encrypt),
+            session: *secret.first_chunk()?,
+            seed: u64::from_le_bytes(*secret.last_chunk()?),
+        };
+        let (unconfirmed, bytes) = called.welcome(&welcome).ok()?;
+        let half = table.get(number)?;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // It fits: nothing was sent before.
+        let sent = send(&half.socket, &bytes, flags);
+        if sent != Ok(bytes.len()) || status != Status::Welcome {
+            return None;
+        }
+        half.expect_confirm((unconfirmed, hello?, welcome));
+        table.proved(number);
+        Some(())
+    }
+
+    /// The key is proved. A session, if this was its second lane.
+    fn confirm(
+        &self,
+        table: &mut Table,
+        socket: TcpStream,
+        from: SocketAddr,
+        bytes: &[u8; CONFIRM],
+        (unconfirmed, hello, welcome): (Unconfirmed, Hello, Welcome),
+    ) -> Option<Arc<Session>> {
+        let seal = unconfirmed.confirm(bytes)?;
+        let lane = Proved { socket, seal };
+        if hello.lane == Lane::Control {
+            let peer = Peer {
+                node: hello.from,
+                address: from,
+            };
+            table.wait(peer, lane, &welcome);
+            return None;
+        }
+        let control = table.join(&hello)?;
+        let terms = (control.encrypt, control.seed);
+        let lanes = [control.lane, lane];
+        Session::new(&self.core, control.peer, true, terms, lanes).ok()
+    }
+
+    fn established(&self, session: Arc<Session>) {
+        // Told first: requests may come from here on.
+        self.core.handler.connected(session.clone());
+        let _ = self.core.adopt(&session);
+    }
+}
+
+fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let bad = |why: String| Error::Listen { address, why };
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)
+        .and_then(|socket| {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            bind(&socket, &address)?;
+            listen(&socket, BACKLOG)?;
+            Ok(socket)
+        })
+        .map_err(|e| bad(e.to_string()))?;
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().map_err(|e| bad(e.to_string()))?;
+    Ok((listener, address))
+}

@@ -1,0 +1,242 @@
+//! Connections that haven't proved the key yet, or not on both lanes: few, small, not for long.
+//!
+//! When there are too many, the oldest goes that hasn't proved anything; so somebody who opens
+//! thousands of connections pushes out his own. What has proved the key on its control lane waits for
+//! its bulk lane in a table of its own, which he can't reach.
+
+use super::Limits;
+use super::session::Proved;
+use crate::handshake::{CONFIRM, HELLO, Hello, Unconfirmed, Welcome};
+use crate::transport::Peer;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Instant;
+
+/// Hellos remembered: one that comes again isn't answered.
+const REMEMBERED: usize = 4096;
+/// Control lanes that may wait for their bulk lanes.
+const WAITING: usize = 1024;
+
+/// A connection on its way.
+pub(super) struct HalfOpen {
+    pub socket: TcpStream,
+    pub from: SocketAddr,
+    until: Instant,
+    buffer: [u8; HELLO],
+    filled: usize,
+    stage: Stage,
+}
+
+enum Stage {
+    Hello,
+    Confirm(Box<(Unconfirmed, Hello, Welcome)>),
+}
+
+/// What a half-open connection has brought.
+pub(super) enum Brought {
+    /// Not all of it yet.
+    Part,
+    /// A hello.
+    Hello([u8; HELLO]),
+    /// The confirm to this.
+    Confirm([u8; CONFIRM], Box<(Unconfirmed, Hello, Welcome)>),
+    /// Nothing more will come.
+    End,
+}
+
+impl HalfOpen {
+    /// Reads what is missing, never more.
+    pub fn read(&mut self) -> Brought {
+        let need = match self.stage {
+            Stage::Hello => HELLO,
+            Stage::Confirm(_) => CONFIRM,
+        };
+        let room = &mut self.buffer[self.filled..need];
+        match recv(&self.socket, room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Brought::End,
+            Ok((n, _)) => self.filled += n,
+            Err(Errno::AGAIN | Errno::INTR) => return Brought::Part,
+            Err(_) => return Brought::End,
+        }
+        if self.filled < need {
+            return Brought::Part;
+        }
+        self.filled = 0;
+        match std::mem::replace(&mut self.stage, Stage::Hello) {
+            Stage::Hello => Brought::Hello(self.buffer),
+            Stage::Confirm(sent) => {
+                let mut confirm = [0; CONFIRM];
+                confirm.copy_from_slice(&self.buffer[..CONFIRM]);
+                Brought::Confirm(confirm, sent)
+            }
+        }
+    }
+
+    /// A welcome was sent: the confirm comes next.
+    pub fn expect_confirm(&mut self, sent: (Unconfirmed, Hello, Welcome)) {
+        self.stage = Stage::Confirm(Box::new(sent));
+    }
+}
+
+/// A control lane whose bulk lane hasn't come yet.
+pub(super) struct Waiting {
+    pub peer: Peer,
+    pub lane: Proved,
+    pub encrypt: bool,
+    pub seed: u64,
+    until: Instant,
+}
+
+/// All of them.
+pub(super) struct Table {
+    limits: Limits,
+    /// By number, that is by age.
+    open: BTreeMap<u64, HalfOpen>,
+    /// Those that haven't sent a hello.
+    unproved: BTreeSet<u64>,
+    of_one: HashMap<IpAddr, BTreeSet<u64>>,
+    next: u64,
+    waiting: HashMap<[u8; 16], Waiting>,
+    seen: HashSet<[u8; 32]>,
+    seen_order: VecDeque<[u8; 32]>,
+}
+
+impl Table {
+    /// Numbers below `first` are the caller's.
+    pub fn new(limits: Limits, first: u64) -> Table {
+        Table {
+            limits,
+            open: BTreeMap::new(),
+            unproved: BTreeSet::new(),
+            of_one: HashMap::new(),
+            next: first,
+            waiting: HashMap::new(),
+            seen: HashSet::new(),
+            seen_order: VecDeque::new(),
+        }
+    }
+
+    /// Takes a new connection; others may go for it.
+    pub fn add(&mut self, socket: TcpStream, from: SocketAddr) -> u64 {
+        let ip = from.ip();
+        if self.of_one.get(&ip).map_or(0, BTreeSet::len) >= self.limits.half_open_of_one.max(1) {
+            let of_one = &self.of_one[&ip];
+            let oldest = of_one.iter().find(|n| self.unproved.contains(n));
+            if let Some(&number) = oldest.or(of_one.first()) {
+                self.remove(number);
+            }
+        }
+        if self.open.len() >= self.limits.half_open.max(1) {
+            self.drop_oldest();
+        }
+        let number = self.next;
+        self.next += 1;
+        let half = HalfOpen {
+            socket,
+            from,
+            until: Instant::now() + self.limits.handshake,
+            buffer: [0; HELLO],
+            filled: 0,
+            stage: Stage::Hello,
+        };
+        self.open.insert(number, half);
+        self.unproved.insert(number);
+        self.of_one.entry(ip).or_default().insert(number);
+        number
+    }
+
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Closes one. False: there is none.
+    pub fn drop_oldest(&mut self) -> bool {
+        let oldest = self.unproved.first().or(self.open.keys().next());
+        let oldest = oldest.copied();
+        oldest.is_some_and(|number| self.remove(number).is_some())
+    }
+
+    pub fn get(&mut self, number: u64) -> Option<&mut HalfOpen> {
+        self.open.get_mut(&number)
+    }
+
+    pub fn proved(&mut self, number: u64) {
+        self.unproved.remove(&number);
+    }
+
+    pub fn remove(&mut self, number: u64) -> Option<HalfOpen> {
+        let half = self.open.remove(&number)?;
+        self.unproved.remove(&number);
+        let ip = half.from.ip();
+        if let Some(of_one) = self.of_one.get_mut(&ip) {
+            of_one.remove(&number);
+            if of_one.is_empty() {
+                self.of_one.remove(&ip);
+            }
+        }
+        Some(half)
+    }
+
+    /// Notes a hello that proved the key. False: it was here before.
+    pub fn is_new(&mut self, hello: &[u8; HELLO]) -> bool {
+        // It begins with a key made for it alone.
+        let Some(key) = hello.first_chunk::<32>() else {
+            return false;
+        };
+        if !self.seen.insert(*key) {
+            return false;
+        }
+        self.seen_order.push_back(*key);
+        if self.seen_order.len() > REMEMBERED
+            && let Some(old) = self.seen_order.pop_front()
+        {
+            self.seen.remove(&old);
+        }
+        true
+    }
+
+    /// Keeps a control lane until its bulk lane comes. None if there are too many.
+    pub fn wait(&mut self, peer: Peer, lane: Proved, welcome: &Welcome) -> Option<()> {
+        if self.waiting.len() >= WAITING {
+            return None;
+        }
+        let waiting = Waiting {
+            peer,
+            lane,
+            encrypt: welcome.encrypt,
+            seed: welcome.seed,
+            until: Instant::now() + self.limits.handshake,
+        };
+        self.waiting.insert(welcome.session, waiting);
+        Some(())
+    }
+
+    pub fn is_waiting(&self, hello: &Hello) -> bool {
+        (self.waiting.get(&hello.session)).is_some_and(|w| w.peer.node == hello.from)
+    }
+
+    pub fn join(&mut self, hello: &Hello) -> Option<Waiting> {
+        if !self.is_waiting(hello) {
+            return None;
+        }
+        self.waiting.remove(&hello.session)
+    }
+
+    /// Closes what is too old; when the next one will be.
+    pub fn expire(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        self.waiting.retain(|_, w| w.until > now);
+        // All have the same time, so the oldest are the first.
+        while let Some((&number, half)) = self.open.first_key_value() {
+            if half.until > now {
+                break;
+            }
+            self.remove(number);
+        }
+        let next = self.open.first_key_value().map(|(_, half)| half.until);
+        let waiting = self.waiting.values().map(|w| w.until).min();
+        next.into_iter().chain(waiting).min()
+    }
+}

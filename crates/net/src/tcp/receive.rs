@@ -1,0 +1,416 @@
+//! The receiving side of a lane: frames, and bodies straight into their places.
+
+use super::engine::Scratch;
+use super::session::{BULK, IN_STALLS, Session, WayBack, no_reply};
+use crate::envelope::{self, CHUNK, Header, TAG, Type};
+use crate::handshake::Seal;
+use crate::transport::{Body, Incoming, Landing, Peer, Reply, Responder, WINDOW};
+use crate::{Error, lock};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Read at once where a body may follow: what comes of it with the frame has to be copied.
+const FRAMES: usize = 4 << 10;
+/// Bytes of a body that are received and summed in one go: they stay in the cache.
+const STEP: usize = 256 << 10;
+/// Received of a body before other sockets have their turn.
+const BUDGET: usize = 2 << 20;
+
+pub(super) struct Input {
+    nonce: u64,
+    /// The beginning of what isn't whole yet.
+    rest: Vec<u8>,
+    stage: Stage,
+    /// All that was ever received.
+    total: u64,
+    /// A timer runs, started when so much had been received.
+    watched: Option<u64>,
+}
+
+/// What comes next.
+enum Stage {
+    Frames,
+    Body(Box<Arriving>),
+    Sum(Box<Arriving>),
+}
+
+/// A message whose body is coming.
+struct Arriving {
+    header: Header,
+    head: Vec<u8>,
+    /// None: it isn't wanted (any more).
+    landing: Option<Box<dyn Landing>>,
+    length: usize,
+    at: usize,
+    sum: Xxh3,
+}
+
+impl Input {
+    pub fn new(nonce: u64) -> Input {
+        Input {
+            nonce,
+            rest: Vec::new(),
+            stage: Stage::Frames,
+            total: 0,
+            watched: None,
+        }
+    }
+
+    fn is_partial(&self) -> bool {
+        !self.rest.is_empty() || !matches!(self.stage, Stage::Frames)
+    }
+
+    fn open(&mut self, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> Result<usize, String> {
+        let n = seal.open(self.nonce, sealed, plain)?;
+        self.nonce += 1;
+        Ok(n)
+    }
+}
+
+enum Got {
+    Bytes(usize),
+    Nothing,
+}
+
+fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
+    match recv(socket, room, RecvFlags::empty()) {
+        Ok((0, _)) => Err("the other side closed it".into()),
+        Ok((n, _)) => Ok(Got::Bytes(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Got::Nothing),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+impl Session {
+    /// Reads what there is, or some of it. An error ends the session.
+    pub fn receive(self: &Arc<Self>, index: usize, scratch: &mut Scratch) -> Result<(), String> {
+        let lane = &self.lanes[index];
+        let mut input = lock(&lane.input);
+        if let Stage::Body(arriving) = &mut input.stage
+            && !self.encrypt
+        {
+            let got = arriving.receive(&lane.socket, &mut scratch.raw)?;
+            input.total += got as u64;
+            if let Stage::Body(arriving) = &input.stage
+                && arriving.at == arriving.length
+                && let Stage::Body(arriving) = std::mem::replace(&mut input.stage, Stage::Frames)
+            {
+                input.stage = Stage::Sum(arriving);
+            }
+        } else {
+            let kept = input.rest.len();
+            let Scratch { raw, plain } = scratch;
+            raw[..kept].copy_from_slice(&input.rest);
+            let room = if index == BULK && !matches!(input.stage, Stage::Body(_)) {
+                kept + missing(&input.rest)
+            } else {
+                raw.len()
+            };
+            let Got::Bytes(n) = receive_into(&lane.socket, &mut raw[kept..room])? else {
+                return Ok(());
+            };
+            input.total += n as u64;
+            let left = self.parse(index, &mut input, &raw[..kept + n], plain)?;
+            if left.is_empty() {
+                input.rest = Vec::new();
+            } else {
+                input.rest.clear();
+                input.rest.extend_from_slice(left);
+            }
+        }
+        if input.is_partial() && input.watched.is_none() {
+            input.watched = Some(input.total);
+            self.watch(IN_STALLS[index]);
+        }
+        Ok(())
+    }
+
+    /// A timer of this lane is due: has nothing come since it was set, in the middle of a message?
+    pub fn receiving_stalled(&self, index: usize) -> bool {
+        let Ok(mut input) = self.lanes[index].input.try_lock() else {
+            // It is being read just now.
+            self.watch(IN_STALLS[index]);
+            return false;
+        };
+        let then = input.watched.take();
+        if !input.is_partial() {
+            return false;
+        }
+        input.watched = Some(input.total);
+        self.watch(IN_STALLS[index]);
+        then == Some(input.total)
+    }
+
+    /// Takes apart what has come: what isn't whole yet is returned.
+    fn parse<'a>(
+        self: &Arc<Self>,
+        index: usize,
+        input: &mut Input,
+        mut bytes: &'a [u8],
+        plain: &mut [u8],
+    ) -> Result<&'a [u8], String> {
+        let seal = &self.lanes[index].seal;
+        loop {
+            match std::mem::replace(&mut input.stage, Stage::Frames) {
+                Stage::Body(mut arriving) if self.encrypt => {
+                    let n = CHUNK.min(arriving.length - arriving.at) + TAG;
+                    let Some((sealed, rest)) = bytes.split_at_checked(n) else {
+                        input.stage = Stage::Body(arriving);
+                        return Ok(bytes);
+                    };
+                    bytes = rest;
+                    arriving.open_chunk(input, seal, sealed, plain)?;
+                    if arriving.at == arriving.length {
+                        self.arrived(*arriving, true);
+                    } else {
+                        input.stage = Stage::Body(arriving);
+                    }
+                }
+                Stage::Body(mut arriving) => {
+                    let n = bytes.len().min(arriving.length - arriving.at);
+                    arriving.take(&bytes[..n])?;
+                    bytes = &bytes[n..];
+                    if arriving.at < arriving.length {
+                        input.stage = Stage::Body(arriving);
+                        return Ok(bytes);
+                    }
+                    input.stage = Stage::Sum(arriving);
+                }
+                Stage::Sum(arriving) => {
+                    let Some((sealed, rest)) = envelope::frame(bytes)? else {
+                        input.stage = Stage::Sum(arriving);
+                        return Ok(bytes);
+                    };
+                    bytes = rest;
+                    let n = input.open(seal, sealed, plain)?;
+                    let Ok(sum) = <[u8; 8]>::try_from(&plain[..n]) else {
+                        return Err("a checksum of another length".into());
+                    };
+                    let sum = u64::from_le_bytes(sum);
+                    // What isn't wanted isn't summed.
+                    let right = arriving.landing.is_none() || sum == arriving.sum.digest();
+                    self.arrived(*arriving, right);
+                }
+                Stage::Frames => {
+                    let Some((sealed, rest)) = envelope::frame(bytes)? else {
+                        return Ok(bytes);
+                    };
+                    bytes = rest;
+                    let n = input.open(seal, sealed, plain)?;
+                    let Some((header, head)) = Header::decode(&plain[..n]) else {
+                        return Err("a message that makes no sense".into());
+                    };
+                    if (header.body > 0) != (index == BULK) {
+                        return Err("a message on the wrong lane".into());
+                    }
+                    if let Some(arriving) = self.begun(header, head)? {
+                        input.stage = Stage::Body(Box::new(arriving));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A frame has come: it is a message, or one begins whose body is still to come.
+    fn begun(self: &Arc<Self>, header: Header, head: &[u8]) -> Result<Option<Arriving>, String> {
+        if header.is == Type::Request && self.serving.fetch_add(1, Ordering::SeqCst) >= WINDOW {
+            return Err("more requests at once than there may be".into());
+        }
+        if header.body == 0 {
+            match header.is {
+                Type::Request => self.serve(header, head.to_vec(), None),
+                Type::Reply => self.answered(header, head.to_vec(), None)?,
+                Type::NoReply => self.finish(
+                    header.id,
+                    Err(Error::NotServed {
+                        peer: self.peer,
+                        why: no_reply::words(header.value),
+                    }),
+                )?,
+            }
+            return Ok(None);
+        }
+        let length = header.body as usize;
+        let landing = match header.is {
+            Type::Request => self
+                .core
+                .handler
+                .landing(self.peer, header.kind, head, length),
+            Type::Reply => (self.calls.landing(header.id)).ok_or("an answer to nothing")?,
+            Type::NoReply => return Err("a body without a message".into()),
+        };
+        Ok(Some(Arriving {
+            header,
+            head: head.to_vec(),
+            landing: landing.filter(|l| l.length() >= length),
+            length,
+            at: 0,
+            sum: Xxh3::with_seed(self.seed),
+        }))
+    }
+
+    /// A message with a body is whole.
+    fn arrived(self: &Arc<Self>, arriving: Arriving, right: bool) {
+        let Arriving {
+            header,
+            head,
+            landing,
+            length,
+            ..
+        } = arriving;
+        let body = landing.map(|landing| Body { landing, length });
+        let why = match (&body, right) {
+            (_, false) => no_reply::DAMAGED,
+            (None, true) => no_reply::NO_LANDING,
+            (Some(_), true) => 0,
+        };
+        if header.is == Type::Request {
+            match why {
+                0 => self.serve(header, head, body),
+                why => self.way_back(header).none(why),
+            }
+            return;
+        }
+        let result = match why {
+            0 => Ok(Reply {
+                status: header.value,
+                head,
+                body,
+            }),
+            no_reply::DAMAGED => Err(Error::Damaged { peer: self.peer }),
+            _ => Err(no_room(self.peer)),
+        };
+        // It was there when its body began; requests go with their answers only.
+        let _ = self.finish(header.id, result);
+    }
+
+    fn way_back(self: &Arc<Self>, header: Header) -> WayBack {
+        WayBack {
+            session: self.clone(),
+            id: header.id,
+            kind: header.kind,
+        }
+    }
+
+    fn serve(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) {
+        let reply = Responder::new(Box::new(self.way_back(header)));
+        let request = Incoming {
+            connection: self.clone(),
+            kind: header.kind,
+            head,
+            body,
+            deadline: Instant::now() + Duration::from_millis(u64::from(header.value)),
+        };
+        self.core.handler.serve(request, reply);
+    }
+
+    fn answered(&self, header: Header, head: Vec<u8>, body: Option<Body>) -> Result<(), String> {
+        let reply = Reply {
+            status: header.value,
+            head,
+            body,
+        };
+        self.finish(header.id, Ok(reply))
+    }
+
+    fn finish(&self, id: u64, result: Result<Reply, Error>) -> Result<(), String> {
+        if self.calls.finish(&self.core.timers, id, result) {
+            Ok(())
+        } else {
+            Err("an answer to nothing".into())
+        }
+    }
+}
+
+fn no_room(peer: Peer) -> Error {
+    Error::NotServed {
+        peer,
+        why: "the answer has a body for which there is no room",
+    }
+}
+
+/// How much to read so that a body behind the frame stays in the socket.
+fn missing(rest: &[u8]) -> usize {
+    match rest.split_first_chunk::<2>() {
+        None => FRAMES,
+        Some((length, rest)) => {
+            let length = usize::from(u16::from_le_bytes(*length));
+            (length.saturating_sub(rest.len())).max(1)
+        }
+    }
+}
+
+impl Arriving {
+    /// Receives into the landing, or into `scratch` if it isn't wanted: how much.
+    fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
+        let begin = self.at;
+        while self.at < self.length && self.at - begin < BUDGET {
+            let left = (self.length - self.at).min(STEP);
+            let (room, sum) = match &mut self.landing {
+                Some(landing) => (landing.piece(self.at), Some(&mut self.sum)),
+                None => (&mut *scratch, None),
+            };
+            let n = left.min(room.len());
+            if n == 0 {
+                return Err("a landing ended before its length".into());
+            }
+            let Got::Bytes(got) = receive_into(socket, &mut room[..n])? else {
+                break;
+            };
+            if let Some(sum) = sum {
+                sum.update(&room[..got]);
+            }
+            self.at += got;
+            // Less than there was room for: that was all.
+            if got < n {
+                break;
+            }
+        }
+        Ok(self.at - begin)
+    }
+
+    /// Takes bytes that came with a frame.
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        let Some(landing) = &mut self.landing else {
+            self.at += bytes.len();
+            return Ok(());
+        };
+        self.sum.update(bytes);
+        while !bytes.is_empty() {
+            let room = landing.piece(self.at);
+            let n = bytes.len().min(room.len());
+            if n == 0 {
+                return Err("a landing ended before its length".into());
+            }
+            room[..n].copy_from_slice(&bytes[..n]);
+            self.at += n;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Opens an encrypted piece into the landing.
+    fn open_chunk(
+        &mut self,
+        input: &mut Input,
+        seal: &Seal,
+        sealed: &[u8],
+        plain: &mut [u8],
+    ) -> Result<(), String> {
+        if let Some(landing) = &mut self.landing {
+            let room = landing.piece(self.at);
+            // The tag needs room, too; what is behind comes later.
+            if room.len() >= sealed.len() {
+                self.at += input.open(seal, sealed, room)?;
+                return Ok(());
+            }
+        }
+        let n = input.open(seal, sealed, plain)?;
+        self.take(&plain[..n])
+    }
+}

@@ -1,0 +1,366 @@
+//! The sending side of a lane.
+//!
+//! Messages wait in a queue. One thread at a time holds the lane's [`Writer`] and sends until the
+//! queue is empty: the thread that put a message there, if nobody else is at it. So what several
+//! threads have to send at once goes out in one write. When the socket is full, the writer is
+//! *parked*, and the I/O thread goes on when there is room. The queue is bounded by the number of
+//! requests that may be under way.
+
+use super::engine::on_io_thread;
+use super::session::{BULK, Lane, OUT_STALLS, Session};
+use crate::envelope::{CHUNK, Header};
+use crate::handshake::Seal;
+use crate::lock;
+use crate::transport::Source;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Instant;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Frames are gathered up to this size before they are written.
+const BATCH: usize = 64 << 10;
+/// Bytes of a body that are summed (or encrypted) and written in one go: they stay in the cache.
+const STEP: usize = 256 << 10;
+/// What a thread sends for others before it leaves the rest to the I/O thread.
+const BUDGET: usize = 8 << 20;
+/// A larger buffer isn't kept when nothing is to be sent.
+const KEPT: usize = 4 << 10;
+
+pub(super) struct Message {
+    pub header: Header,
+    pub head: Vec<u8>,
+    /// Of `header.body` bytes.
+    pub body: Option<Box<dyn Source>>,
+}
+
+pub(super) struct Outbox {
+    queue: VecDeque<Message>,
+    /// None: a thread has it.
+    writer: Option<Box<Writer>>,
+    /// The writer waits for the I/O thread.
+    parked: bool,
+    /// The I/O thread waits for room in the socket.
+    armed: bool,
+    closed: bool,
+    /// A timer runs, started when so much had been sent.
+    watched: Option<u64>,
+}
+
+impl Outbox {
+    pub fn new(nonce: u64, encrypt: bool, seed: u64) -> Outbox {
+        Outbox {
+            queue: VecDeque::new(),
+            writer: Some(Box::new(Writer {
+                nonce,
+                encrypt,
+                seed,
+                buffer: Vec::new(),
+                sent: 0,
+                plain: Vec::new(),
+                body: None,
+                total: 0,
+            })),
+            parked: false,
+            armed: false,
+            closed: false,
+            watched: None,
+        }
+    }
+
+    /// The I/O thread knows the socket from now on. Something may have been parked before.
+    pub fn register(&self, want_out: impl FnOnce()) {
+        if self.armed {
+            want_out();
+        }
+    }
+
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.queue.clear();
+        self.writer = None;
+        self.parked = false;
+    }
+}
+
+impl Session {
+    /// Sends a message, or leaves it to who is sending. Never waits.
+    pub fn send(&self, message: Message) {
+        let index = if message.body.is_some() { BULK } else { 0 };
+        let lane = &self.lanes[index];
+        let mut out = lock(&lane.out);
+        if out.closed {
+            return;
+        }
+        out.queue.push_back(message);
+        if out.parked {
+            return;
+        }
+        let Some(writer) = out.writer.take() else {
+            return;
+        };
+        if index == BULK && on_io_thread() {
+            // Others wait for this thread: a bulk thread does it.
+            self.park(lane, &mut out, writer, index);
+            return;
+        }
+        drop(out);
+        if let Err(why) = self.pump(index, writer) {
+            self.cut(why);
+        }
+    }
+
+    /// The socket has room again.
+    pub fn go_on_sending(&self, index: usize) -> Result<(), String> {
+        let lane = &self.lanes[index];
+        let writer = {
+            let mut out = lock(&lane.out);
+            if !out.parked {
+                return Ok(());
+            }
+            out.parked = false;
+            out.writer.take()
+        };
+        writer.map_or(Ok(()), |writer| self.pump(index, writer))
+    }
+
+    fn park(&self, lane: &Lane, out: &mut Outbox, writer: Box<Writer>, index: usize) {
+        if out.watched.is_none() {
+            out.watched = Some(writer.total);
+            self.watch(OUT_STALLS[index]);
+        }
+        out.writer = Some(writer);
+        out.parked = true;
+        if !out.armed {
+            out.armed = true;
+            self.want_out(lane, true);
+        }
+    }
+
+    /// Looks again after the time in which there has to be progress.
+    pub fn watch(&self, what: u64) {
+        let at = Instant::now() + self.core.options.limits.stall;
+        self.core.timers.add(at, (self.id, what));
+    }
+
+    /// Sends until there is nothing left or no room.
+    fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), String> {
+        let lane = &self.lanes[index];
+        let mut budget = BUDGET;
+        loop {
+            while writer.wants_more() {
+                let mut out = lock(&lane.out);
+                if out.closed {
+                    return Ok(());
+                }
+                let Some(message) = out.queue.pop_front() else {
+                    if !writer.is_idle() {
+                        break;
+                    }
+                    writer.tidy();
+                    out.writer = Some(writer);
+                    if out.armed {
+                        out.armed = false;
+                        self.want_out(lane, false);
+                    }
+                    return Ok(());
+                };
+                drop(out);
+                writer.add(&lane.seal, message)?;
+            }
+            let blocked = match writer.write(lane)? {
+                Some(n) => {
+                    budget = budget.saturating_sub(n);
+                    budget == 0
+                }
+                None => true,
+            };
+            if blocked {
+                let mut out = lock(&lane.out);
+                if !out.closed {
+                    self.park(lane, &mut out, writer, index);
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// A timer of this lane is due: has nothing been sent since it was set?
+    pub fn sending_stalled(&self, index: usize) -> bool {
+        let mut out = lock(&self.lanes[index].out);
+        let then = out.watched.take();
+        // Nobody's writer is at rest; a thread's is at work.
+        let Some(total) = out.writer.as_ref().map(|w| w.total) else {
+            return false;
+        };
+        if !out.parked {
+            return false;
+        }
+        out.watched = Some(total);
+        self.watch(OUT_STALLS[index]);
+        then == Some(total)
+    }
+}
+
+/// What is being sent.
+struct Writer {
+    nonce: u64,
+    encrypt: bool,
+    seed: u64,
+    /// Sealed frames, `sent` bytes of which are out.
+    buffer: Vec<u8>,
+    sent: usize,
+    /// A frame before it is sealed; kept for its memory.
+    plain: Vec<u8>,
+    /// Follows what is in the buffer.
+    body: Option<Sending>,
+    /// All that was ever sent.
+    total: u64,
+}
+
+struct Sending {
+    source: Box<dyn Source>,
+    length: usize,
+    /// Sent, or encrypted into the buffer.
+    at: usize,
+    /// Summed: at least what was sent.
+    summed: usize,
+    sum: Box<Xxh3>,
+}
+
+impl Writer {
+    fn is_idle(&self) -> bool {
+        self.sent == self.buffer.len() && self.body.is_none()
+    }
+
+    fn wants_more(&self) -> bool {
+        self.body.is_none() && self.buffer.len() < BATCH
+    }
+
+    fn tidy(&mut self) {
+        self.buffer.clear();
+        self.sent = 0;
+        if self.buffer.capacity() > KEPT {
+            self.buffer = Vec::new();
+        }
+        if self.plain.capacity() > KEPT {
+            self.plain = Vec::new();
+        }
+    }
+
+    fn seal_frame(&mut self, seal: &Seal, plain: &[u8]) -> Result<(), &'static str> {
+        let length = (plain.len() + crate::envelope::TAG) as u16;
+        self.buffer.extend_from_slice(&length.to_le_bytes());
+        seal.seal(self.nonce, plain, &mut self.buffer)?;
+        self.nonce += 1;
+        Ok(())
+    }
+
+    fn add(&mut self, seal: &Seal, message: Message) -> Result<(), &'static str> {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        plain.extend_from_slice(&message.header.encode());
+        plain.extend_from_slice(&message.head);
+        let sealed = self.seal_frame(seal, &plain);
+        self.plain = plain;
+        self.body = message.body.map(|source| Sending {
+            source,
+            length: message.header.body as usize,
+            at: 0,
+            summed: 0,
+            sum: Box::new(Xxh3::with_seed(self.seed)),
+        });
+        sealed
+    }
+
+    /// Writes once: how much, or None if there is no room.
+    fn write(&mut self, lane: &Lane) -> Result<Option<usize>, String> {
+        if self.encrypt {
+            self.encrypt_body(&lane.seal)?;
+        }
+        let frames = &self.buffer[self.sent..];
+        let piece = match &mut self.body {
+            Some(body) if !self.encrypt => body.next_piece(),
+            _ => &[],
+        };
+        // A short write's iovec costs more than a plain one's.
+        let wrote = if piece.is_empty() {
+            rustix::net::send(&lane.socket, frames, SendFlags::NOSIGNAL)
+        } else {
+            let both = [IoSlice::new(frames), IoSlice::new(piece)];
+            let mut no_ancillary = SendAncillaryBuffer::default();
+            sendmsg(&lane.socket, &both, &mut no_ancillary, SendFlags::NOSIGNAL)
+        };
+        let wrote = match wrote {
+            Ok(n) => n,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => 0,
+            Err(e) => return Err(format!("{e}")),
+        };
+        self.total += wrote as u64;
+        let of_frames = wrote.min(frames.len());
+        self.sent += of_frames;
+        if self.sent == self.buffer.len() {
+            self.buffer.clear();
+            self.sent = 0;
+        }
+        if let Some(body) = &mut self.body {
+            if !self.encrypt {
+                body.at += wrote - of_frames;
+            }
+            if body.at == body.length {
+                let sum = body.sum.digest();
+                self.body = None;
+                if !self.encrypt {
+                    self.seal_frame(&lane.seal, &sum.to_le_bytes())?;
+                }
+            }
+        }
+        Ok(Some(wrote))
+    }
+
+    /// Fills the buffer with encrypted pieces of the body.
+    fn encrypt_body(&mut self, seal: &Seal) -> Result<(), String> {
+        let Some(mut body) = self.body.take() else {
+            return Ok(());
+        };
+        while body.at < body.length && self.buffer.len() < STEP {
+            let n = CHUNK.min(body.length - body.at);
+            let piece = body.source.piece(body.at);
+            if piece.len() >= n {
+                seal.seal(self.nonce, &piece[..n], &mut self.buffer)?;
+            } else {
+                // The source's pieces end where they like; ours have their sizes.
+                self.plain.clear();
+                while self.plain.len() < n {
+                    let piece = body.source.piece(body.at + self.plain.len());
+                    let take = piece.len().min(n - self.plain.len());
+                    if take == 0 {
+                        return Err("a source ended before its length".into());
+                    }
+                    self.plain.extend_from_slice(&piece[..take]);
+                }
+                seal.seal(self.nonce, &self.plain, &mut self.buffer)?;
+            }
+            self.nonce += 1;
+            body.at += n;
+        }
+        self.body = Some(body);
+        Ok(())
+    }
+}
+
+impl Sending {
+    /// What to send next, summed.
+    fn next_piece(&mut self) -> &[u8] {
+        let piece = self.source.piece(self.at);
+        let n = piece.len().min(self.length - self.at).min(STEP);
+        let piece = &piece[..n];
+        if self.at + n > self.summed {
+            self.sum.update(&piece[self.summed - self.at..]);
+            self.summed = self.at + n;
+        }
+        piece
+    }
+}

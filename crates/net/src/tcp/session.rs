@@ -1,0 +1,300 @@
+//! A connection behind the handshake: two lanes, and what is under way on them.
+
+use super::calls::Calls;
+use super::engine::{IoThread, Scratch};
+use super::receive::Input;
+use super::send::{Message, Outbox};
+use super::{Core, local};
+use crate::envelope::{Header, MAX_BODY, MAX_HEAD, Type};
+use crate::handshake::Seal;
+use crate::transport::{Answer, Connection, Done, Peer, ReplyTo, Request};
+use crate::{Error, lock};
+use rustix::event::epoll::EventFlags;
+use rustix::net::sockopt;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Index of the control lane.
+pub(super) const CONTROL: usize = 0;
+/// Index of the bulk lane.
+pub(super) const BULK: usize = 1;
+
+/// Timers of a session beside those of its requests, whose ids are small: is the lane stuck?
+pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
+pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
+
+/// The kernel asks a silent peer whether it still lives after so long.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+pub(super) struct Session {
+    pub id: u64,
+    pub peer: Peer,
+    /// Made by the peer.
+    pub accepted: bool,
+    pub core: Arc<Core>,
+    pub calls: Calls,
+    /// Requests of the peer that haven't been answered.
+    pub serving: AtomicUsize,
+    pub encrypt: bool,
+    pub seed: u64,
+    pub lanes: [Lane; 2],
+}
+
+/// What a handshake leaves: a socket and its keys.
+pub(super) struct Proved {
+    pub socket: TcpStream,
+    pub seal: Seal,
+}
+
+pub(super) struct Lane {
+    pub socket: TcpStream,
+    pub seal: Seal,
+    pub out: Mutex<Outbox>,
+    pub input: Mutex<Input>,
+    /// Of the core's threads, the one that has this lane.
+    thread: usize,
+    token: u64,
+}
+
+impl Session {
+    /// Of a finished handshake on both lanes.
+    pub fn new(
+        core: &Arc<Core>,
+        peer: Peer,
+        accepted: bool,
+        (encrypt, seed): (bool, u64),
+        lanes: [Proved; 2],
+    ) -> Result<Arc<Session>, Error> {
+        let id = core.next.fetch_add(1, Ordering::Relaxed);
+        // The confirm was the caller's message number 0.
+        let (first_out, first_in) = if accepted { (0, 1) } else { (1, 0) };
+        let bulk_thread = 1 + id as usize % (core.io.len() - 1);
+        let mut index = 0;
+        let lanes = lanes.map(|proved| {
+            let lane = Lane {
+                socket: proved.socket,
+                seal: proved.seal,
+                out: Mutex::new(Outbox::new(first_out, encrypt, seed)),
+                input: Mutex::new(Input::new(first_in)),
+                thread: if index == CONTROL { 0 } else { bulk_thread },
+                token: id << 1 | index as u64,
+            };
+            index += 1;
+            lane
+        });
+        for lane in &lanes {
+            lane.socket
+                .set_nonblocking(true)
+                .and_then(|()| lane.socket.set_nodelay(true))
+                .map_err(|e| Error::Local(format!("socket: {e}")))?;
+            sockopt::set_socket_keepalive(&lane.socket, true)
+                .and_then(|()| sockopt::set_tcp_keepidle(&lane.socket, KEEP_ALIVE))
+                .map_err(local("socket"))?;
+        }
+        Ok(Arc::new(Session {
+            id,
+            peer,
+            accepted,
+            core: core.clone(),
+            calls: Calls::new(id, peer),
+            serving: AtomicUsize::new(0),
+            encrypt,
+            seed,
+            lanes,
+        }))
+    }
+
+    /// Lets the I/O threads look after both lanes.
+    pub fn register(&self) -> Result<(), Error> {
+        for lane in &self.lanes {
+            let out = lock(&lane.out);
+            self.io(lane).add(&lane.socket, lane.token)?;
+            out.register(|| self.want_out(lane, true));
+        }
+        Ok(())
+    }
+
+    fn io(&self, lane: &Lane) -> &IoThread {
+        &self.core.io[lane.thread]
+    }
+
+    /// Asks to be called when the lane can be written again, or no longer.
+    pub fn want_out(&self, lane: &Lane, out: bool) {
+        self.io(lane).want_out(&lane.socket, lane.token, out);
+    }
+
+    pub fn on_event(self: &Arc<Self>, lane: usize, flags: EventFlags, scratch: &mut Scratch) {
+        let mut result = Ok(());
+        if flags.contains(EventFlags::OUT) {
+            result = self.go_on_sending(lane);
+        }
+        if result.is_ok() && flags.intersects(!EventFlags::OUT) {
+            result = self.receive(lane, scratch);
+        }
+        if let Err(why) = result {
+            self.cut(why);
+        }
+    }
+
+    /// A timer of this session is due.
+    pub fn expire(&self, what: u64) {
+        let is = |timers: [u64; 2]| timers.iter().position(|t| *t == what);
+        let stalled = match (is(OUT_STALLS), is(IN_STALLS)) {
+            (Some(lane), _) => self.sending_stalled(lane),
+            (_, Some(lane)) => self.receiving_stalled(lane),
+            _ => return self.calls.expire(what),
+        };
+        if stalled {
+            let stall = self.core.options.limits.stall.as_millis();
+            self.cut(format!(
+                "no progress for {stall} ms in the middle of a message"
+            ));
+        }
+    }
+
+    /// Ends the session: all that is under way fails.
+    pub fn cut(&self, why: String) {
+        let error = Error::Cut {
+            peer: self.peer,
+            why,
+        };
+        if !self.calls.end(&self.core.timers, &error) {
+            return;
+        }
+        for lane in &self.lanes {
+            self.io(lane).remove(&lane.socket);
+            let _ = lane.socket.shutdown(Shutdown::Both);
+            lock(&lane.out).close();
+        }
+        self.core.forget(self);
+        self.core.handler.ended(self.peer, &error);
+    }
+}
+
+impl Connection for Session {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error> {
+        let body = request.body.filter(|b| b.length() > 0);
+        let size = body.as_ref().map_or(0, |b| b.length());
+        check_sizes(self.peer, request.head.len(), size)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Deadline { peer: self.peer });
+        }
+        let id = self.calls.begin(request.landing, deadline, done)?;
+        self.core.timers.add(deadline, (self.id, id));
+        self.send(Message {
+            header: Header {
+                is: Type::Request,
+                kind: request.kind,
+                value: left.as_millis().clamp(1, u128::from(u32::MAX)) as u32,
+                id,
+                body: size as u32,
+            },
+            head: request.head,
+            body,
+        });
+        Ok(())
+    }
+
+    fn wait_for_room(&self, deadline: Instant) -> Result<(), Error> {
+        self.calls.wait_for_room(deadline)
+    }
+
+    fn ended(&self) -> Option<Error> {
+        self.calls.ended()
+    }
+
+    fn close(&self) {
+        self.cut("closed by this node".into());
+    }
+}
+
+fn check_sizes(peer: Peer, head: usize, body: usize) -> Result<(), Error> {
+    let too_large = |what, size, limit| Error::TooLarge {
+        peer,
+        what,
+        size,
+        limit,
+    };
+    if head > MAX_HEAD {
+        return Err(too_large("a head", head, MAX_HEAD));
+    }
+    if body > MAX_BODY {
+        return Err(too_large("a body", body, MAX_BODY));
+    }
+    Ok(())
+}
+
+/// Why there is no answer, as sent in [`Type::NoReply`].
+pub(super) mod no_reply {
+    pub const NOBODY: u32 = 1;
+    pub const NO_LANDING: u32 = 2;
+    pub const DAMAGED: u32 = 3;
+    pub const TOO_LARGE: u32 = 4;
+
+    pub fn words(value: u32) -> &'static str {
+        match value {
+            NOBODY => "there was no answer",
+            NO_LANDING => "it didn't take the body",
+            DAMAGED => "the body arrived damaged",
+            TOO_LARGE => "the answer is larger than messages may be",
+            _ => "unknown reason",
+        }
+    }
+}
+
+/// The way back for one answer.
+pub(super) struct WayBack {
+    pub session: Arc<Session>,
+    pub id: u64,
+    pub kind: u16,
+}
+
+impl WayBack {
+    pub fn none(&self, why: u32) {
+        self.session.serving.fetch_sub(1, Ordering::SeqCst);
+        self.session.send(Message {
+            header: Header {
+                is: Type::NoReply,
+                kind: self.kind,
+                value: why,
+                id: self.id,
+                body: 0,
+            },
+            head: Vec::new(),
+            body: None,
+        });
+    }
+}
+
+impl ReplyTo for WayBack {
+    fn reply(self: Box<Self>, answer: Option<Answer>) {
+        let Some(answer) = answer else {
+            return self.none(no_reply::NOBODY);
+        };
+        let body = answer.body.filter(|b| b.length() > 0);
+        let size = body.as_ref().map_or(0, |b| b.length());
+        if check_sizes(self.session.peer, answer.head.len(), size).is_err() {
+            return self.none(no_reply::TOO_LARGE);
+        }
+        // Before the answer goes: who has it may ask again at once.
+        self.session.serving.fetch_sub(1, Ordering::SeqCst);
+        self.session.send(Message {
+            header: Header {
+                is: Type::Reply,
+                kind: self.kind,
+                value: answer.status,
+                id: self.id,
+                body: size as u32,
+            },
+            head: answer.head,
+            body,
+        });
+    }
+}

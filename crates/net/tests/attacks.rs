@@ -1,0 +1,439 @@
+//! What somebody without the key can do: nothing.
+
+mod support;
+
+use forebay_net::envelope::{MAX_HEAD, VERSION};
+use forebay_net::faults::Relay;
+use forebay_net::handshake::{CONFIRM, Caller, HELLO, Hello, Lane, Seal};
+use forebay_net::{Connection, Error, NodeId, Peer, PoolId, PoolKey, Request};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use support::*;
+
+/// What the node says to these bytes until it closes; None if it doesn't within `wait`.
+fn says(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
+    let mut socket = TcpStream::connect(to).unwrap();
+    let _ = socket.write_all(bytes);
+    socket.set_read_timeout(Some(wait)).unwrap();
+    let mut answer = Vec::new();
+    match socket.read_to_end(&mut answer) {
+        Ok(_) => Some(answer),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => Some(answer),
+        Err(_) => None,
+    }
+}
+
+fn echo(c: &Arc<dyn Connection>) -> Result<(), Error> {
+    let request = Request {
+        kind: ECHO,
+        head: b"hello".to_vec(),
+        ..Request::default()
+    };
+    c.call(request, soon(5000))
+        .map(|r| assert_eq!(r.head, b"hello"))
+}
+
+fn hello_of(key: &PoolKey, change: impl FnOnce(&mut Hello)) -> (Caller, [u8; HELLO]) {
+    let mut hello = Hello {
+        version: VERSION,
+        lane: Lane::Control,
+        encrypt: false,
+        from: NodeId(1),
+        to: NodeId(2),
+        session: [0; 16],
+    };
+    change(&mut hello);
+    Caller::start(key, &POOL, &hello).unwrap()
+}
+
+#[test]
+fn another_key_or_pool_is_met_with_silence() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let b = node(2, &key);
+        let other = node(1, &PoolKey::generate().unwrap());
+        let error = other.connect(b.peer()).err().unwrap();
+        assert_eq!(error, Error::Silent { peer: b.peer() });
+        let mut options = options(1, key.clone());
+        options.pool = PoolId([8; 16]);
+        let error = node_with(options).connect(b.peer()).err().unwrap();
+        assert_eq!(error, Error::Silent { peer: b.peer() });
+        assert_eq!(b.transport.connections(), 0);
+        assert!(echo(&node(1, &key).connect(b.peer()).unwrap()).is_ok());
+    });
+}
+
+#[test]
+fn whatever_strangers_send_nothing_is_answered() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let b = node(2, &key);
+        let to = b.peer().address;
+        let second = Duration::from_secs(2);
+        for bytes in [
+            vec![0; HELLO],
+            vec![0xff; HELLO],
+            pattern(HELLO),
+            pattern(1 << 20),
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(10),
+        ] {
+            assert_eq!(says(to, &bytes, second), Some(Vec::new()));
+        }
+        // One bit of a good hello changed.
+        for at in 0..HELLO {
+            let (_, mut hello) = hello_of(&key, |_| ());
+            hello[at] ^= 1 << (at % 8);
+            assert_eq!(says(to, &hello, second), Some(Vec::new()), "{at}");
+        }
+    });
+}
+
+#[test]
+fn a_node_of_another_version_is_told_so() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let b = node(2, &key);
+        let to = b.peer().address;
+        let (caller, hello) = hello_of(&key, |h| h.version = VERSION + 1);
+        let answer = says(to, &hello, Duration::from_secs(2)).unwrap();
+        let (welcome, ..) = caller.finish(answer[..].try_into().unwrap()).unwrap();
+        assert_eq!(
+            (welcome.version, welcome.status.words()),
+            (VERSION, "it speaks another version of the protocol")
+        );
+        // The words for people, and other refusals.
+        let error = Error::Version {
+            peer: b.peer(),
+            theirs: 2,
+            ours: 1,
+        }
+        .to_string();
+        assert!(
+            error.contains("node 2") && error.contains("version 2"),
+            "{error}"
+        );
+        let wrong = Peer {
+            node: NodeId(9),
+            ..b.peer()
+        };
+        let error = node(1, &key).connect(wrong).err().unwrap();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("another node"), "{error}");
+    });
+}
+
+#[test]
+fn a_recorded_handshake_is_worth_nothing() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let (a, b) = (node(1, &key), node(2, &key));
+        let relay = Relay::start(b.peer().address).unwrap();
+        let c = a
+            .connect(Peer {
+                address: relay.address(),
+                ..b.peer()
+            })
+            .unwrap();
+        echo(&c).unwrap();
+        let recorded = relay.recorded();
+        assert_eq!(recorded.len(), 2);
+        assert!(recorded.iter().all(|lane| lane.len() >= HELLO + CONFIRM));
+        for lane in &recorded {
+            let answer = relay.replay(lane, Duration::from_secs(2)).unwrap();
+            assert!(answer.is_empty(), "a hello is answered once");
+        }
+        // A node that was started again remembers no hellos. It answers, but not to who can go on.
+        let again = node(2, &key);
+        let relay = Relay::start(again.peer().address).unwrap();
+        for lane in &recorded {
+            let answer = relay.replay(lane, Duration::from_secs(2)).unwrap();
+            assert!(
+                answer.is_empty() || answer.len() == HELLO,
+                "{}",
+                answer.len()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(again.transport.connections(), 0);
+        assert!(again.served.connected.lock().unwrap().is_empty());
+        assert_eq!(b.transport.connections(), 1);
+        echo(&c).unwrap();
+    });
+}
+
+#[test]
+fn handshakes_that_end_at_any_byte_leave_nothing() {
+    within(120, || {
+        let key = PoolKey::generate().unwrap();
+        let mut options = options(2, key.clone());
+        options.limits.handshake = Duration::from_millis(800);
+        let b = node_with(options);
+        let to = b.peer().address;
+        for length in 0..HELLO {
+            let (_, hello) = hello_of(&key, |_| ());
+            let mut socket = TcpStream::connect(to).unwrap();
+            socket.write_all(&hello[..length]).unwrap();
+            drop(socket);
+        }
+        for length in 0..=CONFIRM {
+            let (caller, hello) = hello_of(&key, |_| ());
+            let mut socket = TcpStream::connect(to).unwrap();
+            socket.write_all(&hello).unwrap();
+            let mut answer = [0; HELLO];
+            socket.read_exact(&mut answer).unwrap();
+            let (_, _, confirm) = caller.finish(&answer).unwrap();
+            socket.write_all(&confirm[..length]).unwrap();
+        }
+        // Those that don't end but stop.
+        let (_, hello) = hello_of(&key, |_| ());
+        let mut stopped: Vec<_> = (0..100)
+            .map(|length| {
+                let mut socket = TcpStream::connect(to).unwrap();
+                socket.write_all(&hello[..length]).unwrap();
+                socket
+            })
+            .collect();
+        let begin = Instant::now();
+        for socket in &mut stopped {
+            socket
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
+            assert!(matches!(socket.read(&mut [0; 10]), Ok(0) | Err(_)));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(3));
+        assert_eq!(b.transport.connections(), 0);
+        echo(&node(1, &key).connect(b.peer()).unwrap()).unwrap();
+    });
+}
+
+#[test]
+fn who_sends_a_byte_a_second_is_dropped() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let mut options = options(2, key.clone());
+        options.limits.handshake = Duration::from_secs(2);
+        let b = node_with(options);
+        let (_, hello) = hello_of(&key, |_| ());
+        let mut socket = TcpStream::connect(b.peer().address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(1000)))
+            .unwrap();
+        let begin = Instant::now();
+        for byte in hello {
+            if socket.write_all(&[byte]).is_err() || matches!(socket.read(&mut [0; 1]), Ok(0)) {
+                break;
+            }
+        }
+        assert!(
+            (1900..4000).contains(&begin.elapsed().as_millis()),
+            "{:?}",
+            begin.elapsed()
+        );
+    });
+}
+
+/// Both lanes of a connection that was made by hand.
+struct ByHand {
+    lanes: [(TcpStream, Seal); 2],
+}
+
+fn by_hand(key: &PoolKey, to: SocketAddr) -> ByHand {
+    let mut session = [0; 16];
+    let lanes = [Lane::Control, Lane::Bulk].map(|lane| {
+        let (caller, hello) = hello_of(key, |h| {
+            h.lane = lane;
+            h.session = session;
+        });
+        let mut socket = TcpStream::connect(to).unwrap();
+        socket.write_all(&hello).unwrap();
+        let mut answer = [0; HELLO];
+        socket.read_exact(&mut answer).unwrap();
+        let (welcome, seal, confirm) = caller.finish(&answer).unwrap();
+        socket.write_all(&confirm).unwrap();
+        session = welcome.session;
+        (socket, seal)
+    });
+    ByHand { lanes }
+}
+
+#[test]
+fn impossible_lengths_and_frames_end_the_connection() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let b = node(2, &key);
+        let cut = |what: &str, lane: usize, frame: &dyn Fn(&Seal) -> Vec<u8>| {
+            let mut hand = by_hand(&key, b.peer().address);
+            until("it is there", || b.transport.connections() == 1);
+            let (socket, seal) = &mut hand.lanes[lane];
+            let bytes = frame(seal);
+            let _ = socket.write_all(&bytes);
+            until(what, || b.transport.connections() == 0);
+        };
+        let sealed = |seal: &Seal, plain: &[u8]| {
+            let mut frame = Vec::new();
+            seal.seal(1, plain, &mut frame).unwrap();
+            [&(frame.len() as u16).to_le_bytes()[..], &frame].concat()
+        };
+        let header = |is: u8, body: u32| {
+            let mut h = [0; 20];
+            h[0] = is;
+            h[16..].copy_from_slice(&body.to_le_bytes());
+            h
+        };
+        for length in [0u16, 1, 16, 23, (MAX_HEAD + 37) as u16, u16::MAX] {
+            cut("the length", 0, &|_| length.to_le_bytes().to_vec());
+            cut("the length", 1, &|_| length.to_le_bytes().to_vec());
+        }
+        cut("no seal", 0, &|_| [&[100, 0][..], &[1; 100]].concat());
+        cut("type", 0, &|s| sealed(s, &header(0, 0)));
+        cut("type", 0, &|s| sealed(s, &header(9, 0)));
+        cut("short", 0, &|s| sealed(s, &[1; 12]));
+        cut("body on the control lane", 0, &|s| sealed(s, &header(1, 5)));
+        cut("none on the bulk lane", 1, &|s| sealed(s, &header(1, 0)));
+        cut("body too large", 1, &|s| {
+            sealed(s, &header(1, (64 << 20) + 1))
+        });
+        cut("huge body", 1, &|s| sealed(s, &header(1, u32::MAX)));
+        cut("an answer to nothing", 0, &|s| sealed(s, &header(2, 0)));
+        cut("a body for nothing", 1, &|s| sealed(s, &header(2, 10)));
+        cut("no reason with a body", 1, &|s| sealed(s, &header(3, 10)));
+        cut("again number 0", 0, &|s| {
+            let mut frame = Vec::new();
+            s.seal(0, &header(1, 0), &mut frame).unwrap();
+            [&(frame.len() as u16).to_le_bytes()[..], &frame].concat()
+        });
+    });
+}
+
+#[test]
+fn more_requests_than_there_may_be_end_the_connection() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let b = node(2, &key);
+        let mut hand = by_hand(&key, b.peer().address);
+        let (socket, seal) = &mut hand.lanes[0];
+        for nonce in 1..=forebay_net::WINDOW as u64 + 1 {
+            let mut plain = [0; 20];
+            plain[0] = 1;
+            plain[2] = HOLD as u8;
+            plain[8..16].copy_from_slice(&nonce.to_le_bytes());
+            let mut frame = vec![36, 0];
+            seal.seal(nonce, &plain, &mut frame).unwrap();
+            let _ = socket.write_all(&frame);
+        }
+        until("cut", || !b.served.ended.lock().unwrap().is_empty());
+        assert!(b.served.held.lock().unwrap().len() <= forebay_net::WINDOW);
+    });
+}
+
+#[test]
+fn a_node_keeps_few_connections_of_the_same_other_node() {
+    within(60, || {
+        let key = PoolKey::generate().unwrap();
+        let (a, b) = (node(1, &key), node(2, &key));
+        let all: Vec<_> = (0..10).map(|_| a.connect(b.peer()).unwrap()).collect();
+        until("old ones go", || b.transport.connections() == 4);
+        for c in &all[6..] {
+            echo(c).unwrap();
+        }
+        assert!(echo(&all[0]).is_err());
+    });
+}
+
+/// Calls one after the other until told to stop: how many.
+fn rate(c: &Arc<dyn Connection>, time: Duration) -> f64 {
+    let (begin, mut calls) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        echo(c).unwrap();
+        calls += 1;
+    }
+    f64::from(calls) / begin.elapsed().as_secs_f64()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn ten_thousand_connections_of_a_stranger() {
+    within(120, || {
+        let key = PoolKey::generate().unwrap();
+        let (a, b) = (node(1, &key), node(2, &key));
+        let to = b.peer().address;
+        let c = a.connect(b.peer()).unwrap();
+        rate(&c, Duration::from_millis(200));
+        let before = rate(&c, Duration::from_millis(700));
+        let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
+        let joining = node(3, &key);
+        let mut most = 0;
+        std::thread::scope(|s| {
+            let attacker = s.spawn(|| {
+                // On a machine of its own it would take no time of ours.
+                let _ = rustix::process::nice(10);
+                let mut open = Vec::new();
+                let garbage = pattern(HELLO);
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+                let room = limit
+                    .current
+                    .map_or(10_000, |l| (l as usize / 2).min(10_000));
+                for i in 0..10_000 {
+                    let Ok(mut socket) = TcpStream::connect(to) else {
+                        continue;
+                    };
+                    // Silent ones, garbage, beginnings.
+                    let _ = socket.write_all(&garbage[..[0, HELLO, i % HELLO][i % 3]]);
+                    open.push(socket);
+                    made.fetch_add(1, Ordering::SeqCst);
+                    if open.len() > room {
+                        open.drain(..room / 2);
+                    }
+                }
+                stop.store(true, Ordering::SeqCst);
+                open.len()
+            });
+            let (begin, mut calls) = (Instant::now(), 0u32);
+            let (mut connected, mut failed) = (0u32, 0u32);
+            let mut connecting = Duration::ZERO;
+            let mut next = Duration::from_millis(20);
+            while !stop.load(Ordering::SeqCst) {
+                echo(&c).unwrap();
+                calls += 1;
+                // A node that joins meanwhile.
+                let spent = begin.elapsed();
+                if spent > next {
+                    most = most.max(b.transport.half_open());
+                    match joining.connect(b.peer()) {
+                        Ok(c) => {
+                            c.close();
+                            connected += 1;
+                        }
+                        Err(_) => failed += 1,
+                    }
+                    connecting += begin.elapsed() - spent;
+                    next = begin.elapsed() + Duration::from_millis(50);
+                }
+            }
+            let calling = begin.elapsed() - connecting;
+            let during = f64::from(calls) / calling.as_secs_f64();
+            println!(
+                "{before:.0} calls/s before, {during:.0} during {} connections in {:?}; {connected} nodes joined, {failed} failed, {:?} each",
+                made.load(Ordering::SeqCst),
+                begin.elapsed(),
+                connecting / (connected + failed).max(1)
+            );
+            assert!(made.load(Ordering::SeqCst) >= 9_900);
+            assert!(
+                during >= before / 2.0,
+                "{during} calls a second instead of {before}"
+            );
+            assert!((2..=256).contains(&most), "{most} half open");
+            assert!(connected > 0 && connected >= 9 * failed);
+            attacker.join().unwrap();
+        });
+        echo(&c).unwrap();
+        until("they have gone", || descriptors() < 200);
+    });
+}

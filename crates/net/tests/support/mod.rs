@@ -1,0 +1,188 @@
+//! What the tests of the network share: nodes on loopback, a handler, a limit of time.
+
+#![allow(dead_code)]
+
+use forebay_net::transport::Answer;
+use forebay_net::{
+    Connection, Error, Handler, Incoming, Landing, Limits, NodeId, Options, Peer, PoolId, PoolKey,
+    Responder, TcpTransport, Transport,
+};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub const POOL: PoolId = PoolId([7; 16]);
+
+/// Answers with the same head.
+pub const ECHO: u16 = 1;
+/// Answers after as many milliseconds as the head says.
+pub const LATER: u16 = 2;
+/// Takes a body; answers with its length.
+pub const TAKE: u16 = 3;
+/// Gives a body of the length in the head.
+pub const GIVE: u16 = 4;
+/// Doesn't answer.
+pub const DROP: u16 = 5;
+/// Answers when told to.
+pub const HOLD: u16 = 6;
+/// Takes a body and gives it back.
+pub const BOTH: u16 = 7;
+/// Gives a head that is too large.
+pub const HUGE: u16 = 8;
+/// Has a body that nobody takes.
+pub const UNWANTED: u16 = 9;
+
+/// Serves the kinds above.
+#[derive(Default)]
+pub struct Served {
+    pub held: Mutex<Vec<Responder>>,
+    pub held_most: AtomicUsize,
+    pub connected: Mutex<Vec<Arc<dyn Connection>>>,
+    pub ended: Mutex<Vec<Error>>,
+}
+
+pub fn number(bytes: &[u8]) -> usize {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize
+}
+
+/// Bytes that are different at each place.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let mut x = length as u64 | 1;
+    let mut bytes = vec![0; length];
+    for piece in bytes.chunks_mut(8) {
+        x = x
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        piece.copy_from_slice(&(x ^ (x >> 29)).to_le_bytes()[..piece.len()]);
+    }
+    bytes
+}
+
+impl Handler for Served {
+    fn serve(&self, request: Incoming, reply: Responder) {
+        match request.kind {
+            ECHO => reply.reply(17, request.head),
+            LATER => {
+                let wait = Duration::from_millis(number(&request.head) as u64);
+                std::thread::spawn(move || {
+                    std::thread::sleep(wait);
+                    reply.reply(0, request.head);
+                });
+            }
+            TAKE => {
+                let body = request.body.unwrap();
+                let length = body.length;
+                let bytes = body.into_landing::<Vec<u8>>().unwrap();
+                let good = bytes[..length] == pattern(length);
+                reply.reply(u32::from(!good), (length as u64).to_le_bytes().to_vec());
+            }
+            GIVE => reply.answer(Answer {
+                status: 3,
+                head: b"here".to_vec(),
+                body: Some(Box::new(pattern(number(&request.head)))),
+            }),
+            BOTH => {
+                let bytes = request.body.unwrap().into_landing::<Vec<u8>>().unwrap();
+                reply.answer(Answer {
+                    status: 0,
+                    head: request.head,
+                    body: Some(bytes),
+                });
+            }
+            HUGE => reply.reply(0, vec![0; 100_000]),
+            HOLD => {
+                let mut held = self.held.lock().unwrap();
+                held.push(reply);
+                self.held_most.fetch_max(held.len(), Ordering::SeqCst);
+            }
+            _ => drop(reply),
+        }
+    }
+
+    fn landing(&self, _: Peer, kind: u16, _: &[u8], length: usize) -> Option<Box<dyn Landing>> {
+        (kind != UNWANTED).then(|| Box::new(vec![0u8; length]) as Box<dyn Landing>)
+    }
+
+    fn connected(&self, connection: Arc<dyn Connection>) {
+        self.connected.lock().unwrap().push(connection);
+    }
+
+    fn ended(&self, _: Peer, why: &Error) {
+        self.ended.lock().unwrap().push(why.clone());
+    }
+}
+
+pub struct Node {
+    pub served: Arc<Served>,
+    pub transport: TcpTransport,
+    pub id: NodeId,
+}
+
+pub fn options(node: u32, key: PoolKey) -> Options {
+    Options {
+        pool: POOL,
+        node: NodeId(node),
+        key,
+        encrypt: false,
+        limits: Limits::default(),
+    }
+}
+
+pub fn node_with(options: Options) -> Node {
+    let served = Arc::new(Served::default());
+    let id = options.node;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let transport = TcpTransport::start(options, served.clone(), &[address]).unwrap();
+    Node {
+        served,
+        transport,
+        id,
+    }
+}
+
+pub fn node(number: u32, key: &PoolKey) -> Node {
+    node_with(options(number, key.clone()))
+}
+
+pub fn soon(ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(ms)
+}
+
+impl Node {
+    pub fn peer(&self) -> Peer {
+        Peer {
+            node: self.id,
+            address: self.transport.addresses()[0],
+        }
+    }
+
+    pub fn connect(&self, to: Peer) -> Result<Arc<dyn Connection>, Error> {
+        self.transport.connect(to, soon(5000))
+    }
+}
+
+/// Waits until `f` holds.
+pub fn until(what: &str, f: impl Fn() -> bool) {
+    let end = soon(10_000);
+    while !f() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs `f`, and ends the process if it takes longer.
+pub fn within(seconds: u64, f: impl FnOnce()) {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let name = std::thread::current().name().unwrap_or("?").to_string();
+    let watch = std::thread::spawn(move || {
+        let limit = Duration::from_secs(seconds);
+        if wait.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name}: still running after {seconds} s");
+            std::process::exit(101);
+        }
+    });
+    f();
+    drop(done);
+    let _ = watch.join();
+}
