@@ -78,9 +78,11 @@ impl Header {
     }
 }
 
-/// The first frame in `bytes`: its Noise message and what follows. None: not whole yet.
-/// An error: no frame can begin like this.
-pub fn frame(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, &'static str> {
+/// A Noise message and what follows its frame. None: it isn't whole yet.
+pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
+
+/// The first frame in `bytes`. An error: no frame can begin like this.
+pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);
     };

@@ -6,10 +6,10 @@
 //! wake as few threads as possible; what other threads want to send meanwhile goes out with the
 //! next write, in one.
 //!
-//! - [`dial`], [`accept`], [`half_open`]: up to the end of the handshake;
-//! - [`session`]: a connection behind it; [`send`], [`receive`]: its two directions; [`calls`]:
+//! - [`dial`], [`accept`] and [`half_open`] lead up to the end of the handshake;
+//! - [`session`] is a connection behind it, [`send`] and [`receive`] its two directions, [`calls`]
 //!   what waits for an answer;
-//! - [`timers`]: deadlines.
+//! - [`timers`] keeps deadlines.
 
 mod accept;
 mod calls;

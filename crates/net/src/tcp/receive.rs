@@ -17,9 +17,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// Read at once where a body may follow: what comes of it with the frame has to be copied.
 const FRAMES: usize = 4 << 10;
 /// Bytes of a body that are received and summed in one go: they stay in the cache.
-const STEP: usize = 256 << 10;
+const STEP: usize = 128 << 10;
 /// Received of a body before other sockets have their turn.
-const BUDGET: usize = 2 << 20;
+const BUDGET: u64 = 2 << 20;
 
 pub(super) struct Input {
     nonce: u64,
@@ -89,38 +89,17 @@ fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
 impl Session {
     /// Reads what there is, or some of it. An error ends the session.
     pub fn receive(self: &Arc<Self>, index: usize, scratch: &mut Scratch) -> Result<(), String> {
-        let lane = &self.lanes[index];
-        let mut input = lock(&lane.input);
-        if let Stage::Body(arriving) = &mut input.stage
-            && !self.encrypt
-        {
-            let got = arriving.receive(&lane.socket, &mut scratch.raw)?;
+        let mut input = lock(&self.lanes[index].input);
+        let begin = input.total;
+        loop {
+            let got = match &mut input.stage {
+                Stage::Body(_) if !self.encrypt => self.receive_body(index, &mut input, scratch)?,
+                _ => self.receive_frames(index, &mut input, scratch)?,
+            };
             input.total += got as u64;
-            if let Stage::Body(arriving) = &input.stage
-                && arriving.at == arriving.length
-                && let Stage::Body(arriving) = std::mem::replace(&mut input.stage, Stage::Frames)
-            {
-                input.stage = Stage::Sum(arriving);
-            }
-        } else {
-            let kept = input.rest.len();
-            let Scratch { raw, plain } = scratch;
-            raw[..kept].copy_from_slice(&input.rest);
-            let room = if index == BULK && !matches!(input.stage, Stage::Body(_)) {
-                kept + missing(&input.rest)
-            } else {
-                raw.len()
-            };
-            let Got::Bytes(n) = receive_into(&lane.socket, &mut raw[kept..room])? else {
-                return Ok(());
-            };
-            input.total += n as u64;
-            let left = self.parse(index, &mut input, &raw[..kept + n], plain)?;
-            if left.is_empty() {
-                input.rest = Vec::new();
-            } else {
-                input.rest.clear();
-                input.rest.extend_from_slice(left);
+            // Of a body there is likely more. Other sockets have their turn, too.
+            if got == 0 || index != BULK || input.total - begin >= BUDGET {
+                break;
             }
         }
         if input.is_partial() && input.watched.is_none() {
@@ -128,6 +107,52 @@ impl Session {
             self.watch(IN_STALLS[index]);
         }
         Ok(())
+    }
+
+    /// Receives a plain body straight into its place: how much.
+    fn receive_body(
+        &self,
+        index: usize,
+        input: &mut Input,
+        scratch: &mut Scratch,
+    ) -> Result<usize, String> {
+        let Stage::Body(mut arriving) = std::mem::replace(&mut input.stage, Stage::Frames) else {
+            return Ok(0);
+        };
+        let got = arriving.receive(&self.lanes[index].socket, &mut scratch.raw)?;
+        input.stage = match arriving.at == arriving.length {
+            true => Stage::Sum(arriving),
+            false => Stage::Body(arriving),
+        };
+        Ok(got)
+    }
+
+    /// Receives anything else: how much.
+    fn receive_frames(
+        self: &Arc<Self>,
+        index: usize,
+        input: &mut Input,
+        scratch: &mut Scratch,
+    ) -> Result<usize, String> {
+        let kept = input.rest.len();
+        let Scratch { raw, plain } = scratch;
+        raw[..kept].copy_from_slice(&input.rest);
+        let room = if index == BULK && !matches!(input.stage, Stage::Body(_)) {
+            kept + missing(&input.rest)
+        } else {
+            raw.len()
+        };
+        let Got::Bytes(got) = receive_into(&self.lanes[index].socket, &mut raw[kept..room])? else {
+            return Ok(0);
+        };
+        let left = self.parse(index, input, &raw[..kept + got], plain)?;
+        if left.is_empty() {
+            input.rest = Vec::new();
+        } else {
+            input.rest.clear();
+            input.rest.extend_from_slice(left);
+        }
+        Ok(got)
     }
 
     /// A timer of this lane is due: has nothing come since it was set, in the middle of a message?
@@ -348,30 +373,23 @@ fn missing(rest: &[u8]) -> usize {
 impl Arriving {
     /// Receives into the landing, or into `scratch` if it isn't wanted: how much.
     fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
-        let begin = self.at;
-        while self.at < self.length && self.at - begin < BUDGET {
-            let left = (self.length - self.at).min(STEP);
-            let (room, sum) = match &mut self.landing {
-                Some(landing) => (landing.piece(self.at), Some(&mut self.sum)),
-                None => (&mut *scratch, None),
-            };
-            let n = left.min(room.len());
-            if n == 0 {
-                return Err("a landing ended before its length".into());
-            }
-            let Got::Bytes(got) = receive_into(socket, &mut room[..n])? else {
-                break;
-            };
-            if let Some(sum) = sum {
-                sum.update(&room[..got]);
-            }
-            self.at += got;
-            // Less than there was room for: that was all.
-            if got < n {
-                break;
-            }
+        let left = (self.length - self.at).min(STEP);
+        let (room, sum) = match &mut self.landing {
+            Some(landing) => (landing.piece(self.at), Some(&mut self.sum)),
+            None => (&mut *scratch, None),
+        };
+        let n = left.min(room.len());
+        if n == 0 {
+            return Err("a landing ended before its length".into());
         }
-        Ok(self.at - begin)
+        let Got::Bytes(got) = receive_into(socket, &mut room[..n])? else {
+            return Ok(0);
+        };
+        if let Some(sum) = sum {
+            sum.update(&room[..got]);
+        }
+        self.at += got;
+        Ok(got)
     }
 
     /// Takes bytes that came with a frame.

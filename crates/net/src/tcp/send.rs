@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// Frames are gathered up to this size before they are written.
 const BATCH: usize = 64 << 10;
 /// Bytes of a body that are summed (or encrypted) and written in one go: they stay in the cache.
-const STEP: usize = 256 << 10;
+const STEP: usize = 128 << 10;
 /// What a thread sends for others before it leaves the rest to the I/O thread.
 const BUDGET: usize = 8 << 20;
 /// A larger buffer isn't kept when nothing is to be sent.
@@ -227,6 +227,8 @@ struct Sending {
     /// Summed: at least what was sent.
     summed: usize,
     sum: Box<Xxh3>,
+    /// The frame of the sum, once the whole body is summed.
+    end: Option<Vec<u8>>,
 }
 
 impl Writer {
@@ -249,12 +251,9 @@ impl Writer {
         }
     }
 
+    /// Appends a sealed frame to the buffer.
     fn seal_frame(&mut self, seal: &Seal, plain: &[u8]) -> Result<(), &'static str> {
-        let length = (plain.len() + crate::envelope::TAG) as u16;
-        self.buffer.extend_from_slice(&length.to_le_bytes());
-        seal.seal(self.nonce, plain, &mut self.buffer)?;
-        self.nonce += 1;
-        Ok(())
+        seal_frame(seal, &mut self.nonce, plain, &mut self.buffer)
     }
 
     fn add(&mut self, seal: &Seal, message: Message) -> Result<(), &'static str> {
@@ -270,6 +269,7 @@ impl Writer {
             at: 0,
             summed: 0,
             sum: Box::new(Xxh3::with_seed(self.seed)),
+            end: None,
         });
         sealed
     }
@@ -280,41 +280,39 @@ impl Writer {
             self.encrypt_body(&lane.seal)?;
         }
         let frames = &self.buffer[self.sent..];
-        let piece = match &mut self.body {
-            Some(body) if !self.encrypt => body.next_piece(),
-            _ => &[],
+        let (piece, end): (&[u8], &[u8]) = match &mut self.body {
+            Some(body) if !self.encrypt => body.next_piece(&lane.seal, &mut self.nonce)?,
+            _ => (&[], &[]),
         };
-        // A short write's iovec costs more than a plain one's.
         let wrote = if piece.is_empty() {
             rustix::net::send(&lane.socket, frames, SendFlags::NOSIGNAL)
         } else {
-            let both = [IoSlice::new(frames), IoSlice::new(piece)];
+            let all = [frames, piece, end].map(IoSlice::new);
             let mut no_ancillary = SendAncillaryBuffer::default();
-            sendmsg(&lane.socket, &both, &mut no_ancillary, SendFlags::NOSIGNAL)
+            sendmsg(&lane.socket, &all, &mut no_ancillary, SendFlags::NOSIGNAL)
         };
         let wrote = match wrote {
             Ok(n) => n,
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR) => 0,
-            Err(e) => return Err(format!("{e}")),
+            Err(e) => return Err(e.to_string()),
         };
         self.total += wrote as u64;
         let of_frames = wrote.min(frames.len());
+        let of_body = (wrote - of_frames).min(piece.len());
         self.sent += of_frames;
         if self.sent == self.buffer.len() {
             self.buffer.clear();
             self.sent = 0;
         }
         if let Some(body) = &mut self.body {
-            if !self.encrypt {
-                body.at += wrote - of_frames;
-            }
+            body.at += of_body;
             if body.at == body.length {
-                let sum = body.sum.digest();
+                // What is left of its end goes as a frame does.
+                let end = body.end.take().unwrap_or_default();
+                self.buffer
+                    .extend_from_slice(&end[wrote - of_frames - of_body..]);
                 self.body = None;
-                if !self.encrypt {
-                    self.seal_frame(&lane.seal, &sum.to_le_bytes())?;
-                }
             }
         }
         Ok(Some(wrote))
@@ -351,16 +349,43 @@ impl Writer {
     }
 }
 
+fn seal_frame(
+    seal: &Seal,
+    nonce: &mut u64,
+    plain: &[u8],
+    to: &mut Vec<u8>,
+) -> Result<(), &'static str> {
+    let length = (plain.len() + crate::envelope::TAG) as u16;
+    to.extend_from_slice(&length.to_le_bytes());
+    seal.seal(*nonce, plain, to)?;
+    *nonce += 1;
+    Ok(())
+}
+
 impl Sending {
-    /// What to send next, summed.
-    fn next_piece(&mut self) -> &[u8] {
+    /// What to send next, summed; with the last piece the frame of the sum.
+    fn next_piece(&mut self, seal: &Seal, nonce: &mut u64) -> Result<(&[u8], &[u8]), &'static str> {
         let piece = self.source.piece(self.at);
         let n = piece.len().min(self.length - self.at).min(STEP);
+        if n == 0 {
+            return Err("a source ended before its length");
+        }
         let piece = &piece[..n];
         if self.at + n > self.summed {
             self.sum.update(&piece[self.summed - self.at..]);
             self.summed = self.at + n;
         }
-        piece
+        if self.summed == self.length && self.end.is_none() {
+            let mut end = Vec::new();
+            let sum = self.sum.digest().to_le_bytes();
+            seal_frame(seal, nonce, &sum, &mut end)?;
+            self.end = Some(end);
+        }
+        // Summed to the end doesn't mean that this piece is the last one: it may be sent in parts.
+        let end = match &self.end {
+            Some(end) if self.at + n == self.length => &end[..],
+            _ => &[],
+        };
+        Ok((piece, end))
     }
 }
