@@ -1,6 +1,6 @@
 //! What the network costs: round trips and transfers on loopback, beside bare TCP in the same run.
 //!
-//! `cargo run --release -p forebay-net --example lanes [REPETITIONS]`. Each row alternates between bare
+//! `cargo run --release -p forebay-net --example lanes [REPETITIONS [ROW]]`. Each row alternates between bare
 //! TCP (two threads, blocking sockets, an answer to each message or transfer) and two nodes of ours;
 //! the ratio is the median of the repetitions' ratios.
 
@@ -211,6 +211,10 @@ fn row(
     mut bare: impl FnMut() -> std::io::Result<f64>,
     mut ours: impl FnMut() -> Result<f64, Error>,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    let only = std::env::args().nth(2).unwrap_or_default();
+    if !only.is_empty() && name != only {
+        return Ok(());
+    }
     let (mut theirs, mut own, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..reps {
         let (a, b) = (bare()?, ours()?);

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// Frames are gathered up to this size before they are written.
 const BATCH: usize = 64 << 10;
 /// Bytes of a body that are summed (or encrypted) and written in one go: they stay in the cache.
-const STEP: usize = 128 << 10;
+const STEP: usize = 256 << 10;
 /// What a thread sends for others before it leaves the rest to the I/O thread.
 const BUDGET: usize = 8 << 20;
 /// A larger buffer isn't kept when nothing is to be sent.

@@ -5,7 +5,7 @@
 use forebay_net::transport::Answer;
 use forebay_net::{
     Connection, Error, Handler, Incoming, Landing, Limits, NodeId, Options, Peer, PoolId, PoolKey,
-    Responder, TcpTransport, Transport,
+    Responder, TcpTransport, Transport, envelope,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,14 @@ pub fn pattern(length: usize) -> Vec<u8> {
 
 impl Handler for Served {
     fn serve(&self, request: Incoming, reply: Responder) {
+        let sound = match request.kind {
+            TAKE | BOTH => request.body.is_some(),
+            LATER => request.head.len() >= 8 && number(&request.head) < 10_000,
+            GIVE => request.head.len() >= 8 && number(&request.head) <= envelope::MAX_BODY,
+            _ => true,
+        };
         match request.kind {
+            _ if !sound => drop(reply),
             ECHO => reply.reply(17, request.head),
             LATER => {
                 let wait = Duration::from_millis(number(&request.head) as u64);
