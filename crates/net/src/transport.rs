@@ -4,6 +4,7 @@
 //! a [`Source`] may be memory registered with a card, a [`Landing`] the target of its writes.
 
 use crate::{Error, lock};
+pub use forebay_placement::NodeId;
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,10 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Most requests that each side of a connection may have under way.
 pub const WINDOW: usize = 256;
-
-/// Number of a node in its pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
 
 /// Identity of a pool: random, no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +116,8 @@ pub struct Reply {
     pub body: Option<Body>,
 }
 
-/// Called once with what became of a request, on a thread of the transport: it must be quick and
-/// never wait.
+/// Called once with what became of a request: on a thread of the transport, or, if the connection ends just
+/// then, on the one that sends. It must be quick, never wait, and take no lock that is held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
 /// A link to one other node. It works in both directions, whoever made it.

@@ -5,7 +5,7 @@
 use forebay_net::transport::Answer;
 use forebay_net::{
     Connection, Error, Handler, Incoming, Landing, Limits, NodeId, Options, Peer, PoolId, PoolKey,
-    Responder, TcpTransport, Transport, envelope,
+    Reply, Request, Responder, TcpTransport, Transport, envelope,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -192,4 +192,32 @@ pub fn within(seconds: u64, f: impl FnOnce()) {
     f();
     drop(done);
     let _ = watch.join();
+}
+
+/// Asks and waits for the answer.
+pub fn ask(c: &Arc<dyn Connection>, kind: u16, head: Vec<u8>, ms: u64) -> Result<Reply, Error> {
+    let request = Request {
+        kind,
+        head,
+        ..Request::default()
+    };
+    c.call(request, soon(ms))
+}
+
+pub fn le(n: usize) -> Vec<u8> {
+    (n as u64).to_le_bytes().to_vec()
+}
+
+pub fn pair() -> (Node, Node, Arc<dyn Connection>) {
+    pair_that(false)
+}
+
+pub fn pair_that(encrypts: bool) -> (Node, Node, Arc<dyn Connection>) {
+    let key = PoolKey::generate().unwrap();
+    let mut options = options(1, key.clone());
+    options.encrypt = encrypts;
+    let a = node_with(options);
+    let b = node(2, &key);
+    let c = a.connect(b.peer()).unwrap();
+    (a, b, c)
 }
