@@ -224,11 +224,8 @@ struct Sending {
     length: usize,
     /// Sent, or encrypted into the buffer.
     at: usize,
-    /// Summed: at least what was sent.
-    summed: usize,
+    /// Of what was sent.
     sum: Box<Xxh3>,
-    /// The frame of the sum, once the whole body is summed.
-    end: Option<Vec<u8>>,
 }
 
 impl Writer {
@@ -253,7 +250,11 @@ impl Writer {
 
     /// Appends a sealed frame to the buffer.
     fn seal_frame(&mut self, seal: &Seal, plain: &[u8]) -> Result<(), &'static str> {
-        seal_frame(seal, &mut self.nonce, plain, &mut self.buffer)
+        let length = (plain.len() + crate::envelope::TAG) as u16;
+        self.buffer.extend_from_slice(&length.to_le_bytes());
+        seal.seal(self.nonce, plain, &mut self.buffer)?;
+        self.nonce += 1;
+        Ok(())
     }
 
     fn add(&mut self, seal: &Seal, message: Message) -> Result<(), &'static str> {
@@ -267,9 +268,7 @@ impl Writer {
             source,
             length: message.header.body as usize,
             at: 0,
-            summed: 0,
             sum: Box::new(Xxh3::with_seed(self.seed)),
-            end: None,
         });
         sealed
     }
@@ -280,14 +279,14 @@ impl Writer {
             self.encrypt_body(&lane.seal)?;
         }
         let frames = &self.buffer[self.sent..];
-        let (piece, end): (&[u8], &[u8]) = match &mut self.body {
-            Some(body) if !self.encrypt => body.next_piece(&lane.seal, &mut self.nonce)?,
-            _ => (&[], &[]),
+        let piece = match &self.body {
+            Some(body) if !self.encrypt => body.next_piece()?,
+            _ => &[],
         };
         let wrote = if piece.is_empty() {
             rustix::net::send(&lane.socket, frames, SendFlags::NOSIGNAL)
         } else {
-            let all = [frames, piece, end].map(IoSlice::new);
+            let all = [frames, piece].map(IoSlice::new);
             let mut no_ancillary = SendAncillaryBuffer::default();
             sendmsg(&lane.socket, &all, &mut no_ancillary, SendFlags::NOSIGNAL)
         };
@@ -306,13 +305,17 @@ impl Writer {
             self.sent = 0;
         }
         if let Some(body) = &mut self.body {
+            // Summed while the other side is busy with it.
+            if of_body > 0 {
+                body.sum.update(&body.source.piece(body.at)[..of_body]);
+            }
             body.at += of_body;
             if body.at == body.length {
-                // What is left of its end goes as a frame does.
-                let end = body.end.take().unwrap_or_default();
-                self.buffer
-                    .extend_from_slice(&end[wrote - of_frames - of_body..]);
+                let sum = body.sum.digest();
                 self.body = None;
+                if !self.encrypt {
+                    self.seal_frame(&lane.seal, &sum.to_le_bytes())?;
+                }
             }
         }
         Ok(Some(wrote))
@@ -349,43 +352,13 @@ impl Writer {
     }
 }
 
-fn seal_frame(
-    seal: &Seal,
-    nonce: &mut u64,
-    plain: &[u8],
-    to: &mut Vec<u8>,
-) -> Result<(), &'static str> {
-    let length = (plain.len() + crate::envelope::TAG) as u16;
-    to.extend_from_slice(&length.to_le_bytes());
-    seal.seal(*nonce, plain, to)?;
-    *nonce += 1;
-    Ok(())
-}
-
 impl Sending {
-    /// What to send next, summed; with the last piece the frame of the sum.
-    fn next_piece(&mut self, seal: &Seal, nonce: &mut u64) -> Result<(&[u8], &[u8]), &'static str> {
+    /// What to send next.
+    fn next_piece(&self) -> Result<&[u8], &'static str> {
         let piece = self.source.piece(self.at);
-        let n = piece.len().min(self.length - self.at).min(STEP);
-        if n == 0 {
-            return Err("a source ended before its length");
+        match piece.len().min(self.length - self.at).min(STEP) {
+            0 => Err("a source ended before its length"),
+            n => Ok(&piece[..n]),
         }
-        let piece = &piece[..n];
-        if self.at + n > self.summed {
-            self.sum.update(&piece[self.summed - self.at..]);
-            self.summed = self.at + n;
-        }
-        if self.summed == self.length && self.end.is_none() {
-            let mut end = Vec::new();
-            let sum = self.sum.digest().to_le_bytes();
-            seal_frame(seal, nonce, &sum, &mut end)?;
-            self.end = Some(end);
-        }
-        // Summed to the end doesn't mean that this piece is the last one: it may be sent in parts.
-        let end = match &self.end {
-            Some(end) if self.at + n == self.length => &end[..],
-            _ => &[],
-        };
-        Ok((piece, end))
     }
 }
