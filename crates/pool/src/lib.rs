@@ -1,0 +1,16 @@
+//! The daemons of a pool of several nodes.
+//!
+//! There is one daemon per node. It is never on the path of an operation whose home is its own
+//! node; it serves the node's store to the others, and joins and leaves the pool.
+//!
+//! What is here so far: how the daemons of a pool start each other ([`start`]), as a protocol
+//! without input and output, so that it can be tried with ten thousand nodes ([`sim`]).
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod sim;
+pub mod start;
+mod tree;
+
+pub use tree::Tree;

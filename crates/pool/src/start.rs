@@ -1,0 +1,308 @@
+//! How the daemons of a pool start each other.
+//!
+//! Each daemon launches those below it in the [`Tree`], prepares its own node at the same time, and
+//! reports what it and those below are, once it knows. Node 0 makes the pool map of it and sends it
+//! down; each takes it, passes it on, and says it is ready when all below are. Then node 0 tells the user, and
+//! the others that they don't depend on those above them any more. So every node has a handful of
+//! messages, and the time is that of a few launches, one for each level.
+//!
+//! A pool has all its nodes or isn't started. Who can't be launched, can't make its store or doesn't
+//! answer in its time ([`patience`]) is named to the user; all others are told to stop. A daemon
+//! that loses the one above it stops, and so do those below: nothing is left behind.
+//!
+//! This is the protocol alone. Who drives a [`Start`] carries its [`Act`]s out and tells it what
+//! happens; nothing here waits, or knows what a launch is.
+
+use crate::Tree;
+use forebay_placement::{MapError, Node, PoolMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A node without which the pool can't start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Missing {
+    /// Its place in the list of hosts.
+    pub node: u32,
+    /// How many nodes below it nothing is known of, therefore.
+    pub below: u32,
+    /// What is wrong, for people.
+    pub why: String,
+}
+
+/// What a daemon says to the one above it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Up {
+    /// These nodes, the sender and all below it, can serve.
+    Report(Vec<Node>),
+    /// These can't. The sender has ended.
+    Failed(Vec<Missing>),
+    /// The sender and all below it have the map.
+    Ready,
+}
+
+/// What a daemon says to one below it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Down {
+    /// The pool is this.
+    Map(Arc<PoolMap>),
+    /// All are ready: the pool runs.
+    Go,
+    /// There will be no pool.
+    Stop,
+}
+
+/// What has happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// The node's own store is made and it listens; or not.
+    Own(Result<Node, String>),
+    /// One below has said something.
+    Child(u32, Up),
+    /// One below couldn't be launched, or has gone.
+    Lost(u32, String),
+    /// The one above has said something.
+    Parent(Down),
+    /// The one above has gone.
+    Orphaned,
+    /// The [`patience`] of this node is at its end.
+    Late,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Act {
+    /// Launch the daemon of a node below.
+    Launch(u32),
+    /// Make this node's store and listen; then tell [`Event::Own`].
+    Prepare,
+    /// Say this to the one above; node 0 says it to the user.
+    Up(Up),
+    /// Say this to one below.
+    Down(u32, Down),
+    /// Serve as a node of this pool.
+    Serve(Arc<PoolMap>),
+    /// Remove what was made, and end.
+    End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Gathering,
+    /// Has reported, has no map yet.
+    Reported,
+    /// Has the map; some below don't.
+    Spreading,
+    /// All below have it as well.
+    Ready,
+    Running,
+    Ended,
+}
+
+/// The start of one node.
+#[derive(Debug)]
+pub struct Start {
+    pool: [u8; 16],
+    tree: Tree,
+    me: u32,
+    phase: Phase,
+    /// Of those below, whether they have answered in this phase.
+    children: BTreeMap<u32, bool>,
+    /// Whether this node's own part is known.
+    own: bool,
+    nodes: Vec<Node>,
+    missing: Vec<Missing>,
+}
+
+/// How long node `n` waits, from its own beginning, for those below it to report and to be
+/// ready, if the user waits for `total`. Each level has its part, so that who gives up first is the one
+/// who knows what is missing.
+pub fn patience(tree: &Tree, n: u32, total: Duration) -> Duration {
+    let levels = tree.depth() + 1;
+    total * (levels - tree.level(n).min(tree.depth())) / levels
+}
+
+impl Start {
+    /// The start of node `me` of the pool with this identity, and what it has to do first.
+    pub fn new(pool: [u8; 16], tree: Tree, me: u32) -> (Start, Vec<Act>) {
+        let children: BTreeMap<u32, bool> = tree.children(me).map(|c| (c, false)).collect();
+        // Those below first: they take longest.
+        let mut acts: Vec<Act> = children.keys().map(|&c| Act::Launch(c)).collect();
+        acts.push(Act::Prepare);
+        let start = Start {
+            pool,
+            tree,
+            me,
+            phase: Phase::Gathering,
+            children,
+            own: false,
+            nodes: Vec::new(),
+            missing: Vec::new(),
+        };
+        (start, acts)
+    }
+
+    /// Whether the pool runs.
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Whether the start has failed.
+    pub fn has_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    /// Takes in what has happened; what is to be done about it. What comes when all is over, or
+    /// from a node that isn't below, is passed over.
+    pub fn on(&mut self, event: Event) -> Vec<Act> {
+        if matches!(self.phase, Phase::Running | Phase::Ended) {
+            return Vec::new();
+        }
+        match event {
+            Event::Own(Ok(node)) => {
+                if !self.own {
+                    self.nodes.push(node);
+                }
+                self.own = true;
+            }
+            Event::Own(Err(why)) => {
+                self.own = true;
+                self.missing.push(Missing {
+                    node: self.me,
+                    below: 0,
+                    why,
+                });
+            }
+            Event::Child(child, up) => self.heard(child, up),
+            Event::Lost(child, why) => self.lost(child, why),
+            Event::Parent(Down::Map(map)) if self.phase == Phase::Reported => {
+                return self.serve(map);
+            }
+            Event::Parent(Down::Go) if self.phase == Phase::Ready => return self.run(),
+            Event::Parent(_) | Event::Orphaned => return self.end(Vec::new()),
+            Event::Late => {
+                let silent = self.children.iter().filter(|c| !c.1).map(|c| *c.0);
+                for child in silent.collect::<Vec<_>>() {
+                    self.lost(child, "doesn't answer in time".into());
+                }
+                if !self.own {
+                    self.own = true;
+                    self.missing.push(Missing {
+                        node: self.me,
+                        below: 0,
+                        why: "its store isn't made in time".into(),
+                    });
+                }
+                let waits = matches!(self.phase, Phase::Reported | Phase::Ready);
+                if waits && self.missing.is_empty() {
+                    // The one above, which waits longer, knows more.
+                    return Vec::new();
+                }
+            }
+        }
+        self.go_on()
+    }
+
+    fn heard(&mut self, child: u32, up: Up) {
+        let Some(answered) = self.children.get_mut(&child) else {
+            return;
+        };
+        match up {
+            Up::Report(nodes) if self.phase == Phase::Gathering && !*answered => {
+                *answered = true;
+                self.nodes.extend(nodes);
+            }
+            Up::Ready if self.phase == Phase::Spreading => *answered = true,
+            Up::Failed(missing) => {
+                *answered = true;
+                // It has ended: there is nobody to be told anything.
+                self.children.remove(&child);
+                self.missing.extend(missing);
+            }
+            _ => {}
+        }
+    }
+
+    fn lost(&mut self, child: u32, why: String) {
+        if self.children.remove(&child).is_some() {
+            self.missing.push(Missing {
+                node: child,
+                below: self.tree.below(child) - 1,
+                why,
+            });
+        }
+    }
+
+    fn go_on(&mut self) -> Vec<Act> {
+        // In the first phase everything that is missing is to be named; later there is no use in
+        // waiting.
+        let gathered = self.own && self.children.values().all(|&answered| answered);
+        match self.phase {
+            Phase::Gathering if !gathered => Vec::new(),
+            _ if !self.missing.is_empty() => {
+                let mut missing = std::mem::take(&mut self.missing);
+                missing.sort_by_key(|m| m.node);
+                self.end(vec![Act::Up(Up::Failed(missing))])
+            }
+            Phase::Gathering if self.me == 0 => {
+                match PoolMap::first(self.pool, std::mem::take(&mut self.nodes)) {
+                    Ok(map) => self.serve(Arc::new(map)),
+                    Err(e) => {
+                        let missing = vec![no_map(e)];
+                        self.end(vec![Act::Up(Up::Failed(missing))])
+                    }
+                }
+            }
+            Phase::Gathering => {
+                self.phase = Phase::Reported;
+                vec![Act::Up(Up::Report(std::mem::take(&mut self.nodes)))]
+            }
+            Phase::Spreading if gathered => {
+                self.phase = Phase::Ready;
+                let mut acts = vec![Act::Up(Up::Ready)];
+                if self.me == 0 {
+                    acts.extend(self.run());
+                }
+                acts
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn serve(&mut self, map: Arc<PoolMap>) -> Vec<Act> {
+        self.phase = Phase::Spreading;
+        let mut acts: Vec<Act> = Vec::with_capacity(self.children.len() + 2);
+        for (child, answered) in &mut self.children {
+            *answered = false;
+            acts.push(Act::Down(*child, Down::Map(map.clone())));
+        }
+        acts.push(Act::Serve(map));
+        acts.extend(self.go_on());
+        acts
+    }
+
+    fn run(&mut self) -> Vec<Act> {
+        self.phase = Phase::Running;
+        let go = |&c: &u32| Act::Down(c, Down::Go);
+        self.children.keys().map(go).collect()
+    }
+
+    fn end(&mut self, mut acts: Vec<Act>) -> Vec<Act> {
+        self.phase = Phase::Ended;
+        acts.extend(self.children.keys().map(|&c| Act::Down(c, Down::Stop)));
+        acts.push(Act::End);
+        acts
+    }
+}
+
+fn no_map(e: MapError) -> Missing {
+    let node = match e {
+        MapError::Node(n) | MapError::Unknown(n) | MapError::Keeps(n) => n.0,
+        _ => 0,
+    };
+    Missing {
+        node,
+        below: 0,
+        why: format!("no map can be made: {e}"),
+    }
+}
