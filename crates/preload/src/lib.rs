@@ -38,6 +38,7 @@ mod mask;
 mod names;
 mod nodes;
 mod openat2;
+mod own_stack;
 mod passing;
 mod paths;
 mod poll;

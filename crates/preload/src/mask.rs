@@ -46,6 +46,11 @@ pub fn set(mask: u64) {
     let _ = kernel(libc::SIG_SETMASK, Some(mask));
 }
 
+/// Blocks all signals; this thread's mask before.
+pub fn block_all() -> u64 {
+    kernel(libc::SIG_SETMASK, Some(u64::MAX)).unwrap_or(0)
+}
+
 /// The program before may have blocked them.
 pub fn start() {
     if let Ok(old) = kernel(libc::SIG_BLOCK, None)

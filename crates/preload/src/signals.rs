@@ -16,7 +16,7 @@
 
 use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
-use crate::{map, mask};
+use crate::{map, mask, own_stack};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_store::process as sections;
@@ -280,7 +280,8 @@ unsafe extern "C" fn decide(
             return 0;
         }
         // SAFETY: a fault has an address.
-        if signal == libc::SIGBUS && map::on_fault(unsafe { info.si_addr() } as u64) {
+        let address = unsafe { info.si_addr() } as u64;
+        if signal == libc::SIGBUS && own_stack::run(|| map::on_fault(address)) {
             return 0;
         }
         if mask::is_blocked(signal) {
@@ -295,7 +296,7 @@ unsafe extern "C" fn decide(
         // SAFETY: as above.
         unsafe { hold_back(signal, info, context) };
         return 0;
-    } else if signal == map::NOTICE && map::on_notice(info) {
+    } else if signal == map::NOTICE && own_stack::run(|| map::on_notice(info)) {
         return 0;
     }
     let entry = &WANTED[signal as usize];
