@@ -15,6 +15,7 @@ fsx and pjdfstest are installed from crates.io into target/conformance, once; fi
 Debian's.
 """
 import argparse
+import fcntl
 import fnmatch
 import os
 import re
@@ -70,19 +71,23 @@ def say(text):
 def install(name, prefix):
     """The path of the program, built if it isn't there."""
     program = os.path.join(prefix, "bin", name)
-    try:
-        with open(os.path.join(prefix, ".crates.toml")) as f:
-            there = '"%s %s ' % (name, SUITES[name]) in f.read()
-    except OSError:
-        there = False
-    if not (there and os.access(program, os.X_OK)):
-        say("installing %s %s" % (name, SUITES[name]))
-        env = {k: v for k, v in os.environ.items() if not k.startswith("CARGO_PROFILE_")}
-        env["CARGO_TARGET_DIR"] = os.path.join(prefix, "build")
-        subprocess.run(
-            ["cargo", "install", "--locked", "--quiet", "--root", prefix, "--version", SUITES[name],
-             name], env=env, check=True, timeout=900)
-        shutil.rmtree(env["CARGO_TARGET_DIR"], ignore_errors=True)
+    os.makedirs(prefix, exist_ok=True)
+    with open(os.path.join(prefix, ".lock"), "w") as lock:
+        # One at a time: another run may be building the same. cargo's time limit bounds the wait.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with open(os.path.join(prefix, ".crates.toml")) as f:
+                there = '"%s %s ' % (name, SUITES[name]) in f.read()
+        except OSError:
+            there = False
+        if not (there and os.access(program, os.X_OK)):
+            say("installing %s %s" % (name, SUITES[name]))
+            env = {k: v for k, v in os.environ.items() if not k.startswith("CARGO_PROFILE_")}
+            env["CARGO_TARGET_DIR"] = os.path.join(prefix, "build")
+            subprocess.run(
+                ["cargo", "install", "--locked", "--quiet", "--root", prefix, "--version",
+                 SUITES[name], name], env=env, check=True, timeout=900)
+            shutil.rmtree(env["CARGO_TARGET_DIR"], ignore_errors=True)
     return program
 
 
