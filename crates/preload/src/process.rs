@@ -338,8 +338,14 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
 /// Before the process ends: writes open files back at once instead of leaving it to the
 /// keeper.
 pub fn before_exit() {
+    if let Some(fs) = runtime::open_fs() {
+        // A handler on a small signal stack may be what ends it.
+        crate::own_stack::run(|| leave(fs));
+    }
+}
+
+fn leave(fs: &forebay_posix::Fs) {
     let _critical = slots::Critical::enter();
-    let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if in_vfork_child() {
         if let Some(slot) = store.lent() {
