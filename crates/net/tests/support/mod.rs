@@ -1,5 +1,5 @@
 //! What the tests of the network share: nodes on loopback, a handler, a limit of time.
-
+// Each test that includes this file uses a part of it.
 #![allow(dead_code)]
 
 use forebay_net::transport::Answer;
