@@ -17,6 +17,7 @@ pub mod control;
 mod data;
 mod dirs;
 mod durable;
+pub mod elsewhere;
 mod extent_cache;
 mod flock;
 mod fsck;
@@ -44,7 +45,7 @@ pub use data::{CHUNK, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
-pub use forebay_placement::{ObjectId, Slot};
+pub use forebay_placement::{NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
 pub use journal::Journal;
 pub use live::Held;
@@ -91,6 +92,8 @@ pub struct Store {
     mending: AtomicBool,
     cache: ExtentCache,
     journal: Option<Journal>,
+    /// The other nodes of the pool, if it has any.
+    elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
 }
 
 impl Store {
@@ -184,7 +187,14 @@ impl Store {
             mending: AtomicBool::new(false),
             cache: ExtentCache::new(),
             journal,
+            elsewhere: None,
         })
+    }
+
+    /// Makes this the store of one node among several.
+    pub fn among(mut self, others: std::sync::Arc<dyn elsewhere::Elsewhere>) -> Store {
+        self.elsewhere = Some(others);
+        self
     }
 
     /// The media, fastest first.

@@ -1,0 +1,92 @@
+//! The other nodes of the pool, as the store sees them: what has its home elsewhere is asked of them.
+//!
+//! A store keeps the entries and objects of its node's slots. An operation on others is sent to their
+//! home, which carries it out on its own store as any process there does: so there is one
+//! implementation of every rule. How messages get there is the business of the floors above
+//! ([`Elsewhere`]); what they say is [`messages`], who answers them is [`serve`].
+//! See docs/decisions/0020-operations-across-nodes.md.
+
+pub mod messages;
+pub mod serve;
+
+use crate::{Result, Store};
+use forebay_placement::{NodeId, ObjectId, Slot};
+
+/// Bytes that travel with a message, where the caller has them. They may be the program's own, so
+/// that touching them may fault: copy them with `forebay_media::guard`.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes {
+    /// None.
+    None,
+    /// These go with the question.
+    Send(*const u8, usize),
+    /// As many as fit here come with the answer.
+    Receive(*mut u8, usize),
+}
+
+/// Most bytes that travel with one message.
+pub const MAX_BODY: usize = 1 << 20;
+/// Most bytes of a question or an answer without those.
+pub const MAX_HEAD: usize = 48 << 10;
+
+/// What another node has answered.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// The answer, encoded.
+    pub head: Vec<u8>,
+    /// How many bytes came with it.
+    pub received: usize,
+}
+
+/// A way to the other nodes of the pool.
+pub trait Elsewhere: Send + Sync {
+    /// This node's number.
+    fn me(&self) -> NodeId;
+
+    /// The node that keeps `slot`.
+    fn node_of(&self, slot: Slot) -> NodeId;
+
+    /// One of this node's own slots, chosen by `hash`; None if it has none.
+    fn slot_here(&self, hash: u64) -> Option<Slot>;
+
+    /// The numbers of all nodes, ascending.
+    fn nodes(&self) -> &[NodeId];
+
+    /// Asks `node` and waits for the answer, for as long as the pool's patience.
+    ///
+    /// # Errors
+    /// What the node answered; EHOSTDOWN if it can't be reached or doesn't answer in time; EFAULT
+    /// if `bytes` can't be touched.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read, or to write.
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told>;
+
+    /// Asks several nodes the same at once; their answers, in the same order.
+    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>>;
+
+    /// In a forked child, before anything else.
+    fn after_fork_in_child(&self);
+}
+
+#[allow(dead_code)]
+impl Store {
+    /// The node that keeps `slot`, if it isn't this one.
+    pub(crate) fn away(&self, slot: Slot) -> Option<NodeId> {
+        let elsewhere = self.elsewhere.as_deref()?;
+        let node = elsewhere.node_of(slot);
+        (node != elsewhere.me()).then_some(node)
+    }
+
+    /// The home of the entry `name` of `parent`, if it isn't this node.
+    pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
+        // Without other nodes, no hash.
+        self.elsewhere.as_ref()?;
+        self.away(Slot::of_entry(parent, name))
+    }
+
+    /// The home of the object `id`, if it isn't this node.
+    pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
+        self.away(id.slot())
+    }
+}
