@@ -53,6 +53,18 @@ pub struct PoolConfig {
     pub reserve: u64,
     #[serde(default)]
     pub controls: Controls,
+    /// Which of a pool's nodes this is; None if it has only one.
+    #[serde(default)]
+    pub member: Option<Member>,
+}
+
+/// One node among several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number.
+    pub node: u32,
+    /// How many there were when the pool was made.
+    pub nodes: u32,
 }
 
 impl PoolConfig {
@@ -87,6 +99,7 @@ impl PoolConfig {
             created: forebay_store::now() / 1_000_000_000,
             reserve: o.reserve.unwrap_or(DEFAULT_RESERVE),
             controls,
+            member: None,
         })
     }
 
@@ -102,8 +115,12 @@ impl PoolConfig {
             MediumKind::Memory => dir.join(format!("medium-{i}")),
             MediumKind::Files(base) => {
                 let uid = rustix::process::geteuid().as_raw();
+                // Several nodes of one host may have the same directory for their media.
+                let node = self
+                    .member
+                    .map_or(String::new(), |m| format!("n{}-", m.node));
                 base.join(format!(
-                    "forebay-{uid}-{}-{}-{i}",
+                    "forebay-{uid}-{}-{}-{node}{i}",
                     self.name,
                     &self.uuid[..8]
                 ))
@@ -184,7 +201,8 @@ impl PoolConfig {
             && config.uuid.bytes().all(|b| b.is_ascii_hexdigit())
             && config.record_bytes >= 1 << 20
             && check_name(&config.name).is_ok()
-            && check_mount(&config.mount).is_ok();
+            && check_mount(&config.mount).is_ok()
+            && config.member.is_none_or(|m| m.node < m.nodes);
         if !sane {
             return Err(damaged("pool.json has impossible values".into()));
         }
@@ -235,6 +253,36 @@ fn errno(e: &std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_of_one_host_have_media_of_their_own() {
+        let media = vec![MediumSpec {
+            kind: MediumKind::Files("/ssd".into()),
+            capacity: 1 << 30,
+        }];
+        let mut config = PoolConfig::new(&CreateOptions {
+            name: "p".into(),
+            mount: "/fb".into(),
+            media,
+            reserve: None,
+        })
+        .unwrap();
+        let places = [None, Some(0), Some(1), Some(10)].map(|node| {
+            config.member = node.map(|node| Member { node, nodes: 11 });
+            let text = serde_json::to_string(&config).unwrap();
+            let read: PoolConfig = serde_json::from_str(&text).unwrap();
+            assert_eq!(read.member, config.member);
+            read.medium_dir(Path::new("/x"), 0)
+        });
+        for (i, place) in places.iter().enumerate() {
+            assert!(!places[..i].contains(place), "{places:?}");
+        }
+        // A pool that was made before there were several nodes.
+        let mut text = serde_json::to_value(&config).unwrap();
+        text.as_object_mut().unwrap().remove("member");
+        let read: PoolConfig = serde_json::from_value(text).unwrap();
+        assert_eq!(read.member, None);
+    }
 
     #[test]
     fn names_and_mounts_are_checked() {

@@ -22,7 +22,7 @@ mod error;
 mod files;
 mod keeper;
 
-pub use config::{CreateOptions, DEFAULT_RESERVE, PoolConfig};
+pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
 use keeper::keeper_pid;
