@@ -15,12 +15,14 @@
 //! ```
 //! A process uses a pool by opening these files; there is no server. The keeper
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
-//! On one node this crate routes every operation to the local store.
+//! A node of several has a directory of its own, with more in it: `map` (the pool's map), `key`, and
+//! `requests`, by which its processes reach other nodes ([`requests`]).
 
 mod config;
 mod error;
 mod files;
 mod keeper;
+pub mod requests;
 
 pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig};
 pub use error::PoolError;
@@ -29,12 +31,16 @@ use keeper::keeper_pid;
 pub use keeper::{end_keeper, run_keeper};
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
+use forebay_placement::NodeId;
+use forebay_store::elsewhere::Elsewhere;
 use forebay_store::{Journal, Loaded, Store};
+use requests::Channel;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The directory that holds this user's pools: `$FOREBAY_HOME`, or `/dev/shm/forebay-UID`.
 pub fn home() -> PathBuf {
@@ -171,11 +177,23 @@ impl Pool {
         Pool::open_dir(&dir)
     }
 
-    /// Opens the pool in `dir`.
+    /// Opens the pool in `dir`: if it is one node of several, with a way to the others.
     ///
     /// # Errors
     /// As for [`Pool::open`].
     pub fn open_dir(dir: &Path) -> Result<Pool, PoolError> {
+        Pool::open_with(dir, None)
+    }
+
+    /// Opens the node in `dir`, for who reaches other nodes by a way of its own: its daemon.
+    ///
+    /// # Errors
+    /// As for [`Pool::open`].
+    pub fn open_dir_among(dir: &Path, others: Arc<dyn Elsewhere>) -> Result<Pool, PoolError> {
+        Pool::open_with(dir, Some(others))
+    }
+
+    fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
         if !dir.exists() {
             let name = dir.file_name().unwrap_or(dir.as_os_str());
             return Err(PoolError::Absent(name.to_string_lossy().into_owned()));
@@ -209,6 +227,18 @@ impl Pool {
         let store = Store::open(&control, &records, config.record_bytes, media, journal)
             .map_err(|e| damaged("the control region", e))?;
         store.set_journal_bound(config.journal_bound());
+        let others = match (others, config.member) {
+            (None, Some(member)) => {
+                let channel = Channel::open(dir, NodeId(member.node), member.nodes)
+                    .map_err(|e| damaged("the way to other nodes", e))?;
+                Some(Arc::new(channel) as Arc<dyn Elsewhere>)
+            }
+            (others, _) => others,
+        };
+        let store = match others {
+            Some(others) => store.among(others),
+            None => store,
+        };
         Ok(Pool {
             config,
             dir: dir.to_owned(),

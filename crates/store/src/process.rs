@@ -105,6 +105,11 @@ fn word(state: u32, pid: u32) -> u64 {
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started
 }
 
+/// What tells this process from all others of the node, also from later ones with its id.
+pub fn own_word() -> u64 {
+    word(state::USED, pid())
+}
+
 /// The owner word of another process, for tests.
 #[cfg(test)]
 pub(crate) fn word_of(pid: u32) -> u64 {
@@ -122,7 +127,7 @@ pub fn pid_of(word: u64) -> u32 {
 }
 
 /// Whether the process in an owner word still runs.
-pub(crate) fn runs(word: u64) -> bool {
+pub fn runs(word: u64) -> bool {
     let time = (1 << TIME_BITS) - 1;
     start_time(pid_of(word)).is_some_and(|t| t & time == word & time)
 }

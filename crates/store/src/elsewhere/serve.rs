@@ -36,6 +36,13 @@ impl Server {
         None
     }
 
+    /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
+    /// was before its home's daemon was started anew.
+    pub fn repeatable(kind: u16) -> bool {
+        let _ = kind;
+        false
+    }
+
     /// Carries out what `from` asks. May take as long as locks are held; may ask other nodes.
     ///
     /// # Errors

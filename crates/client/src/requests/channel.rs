@@ -1,0 +1,386 @@
+//! The asker's end: how the store of a process asks other nodes.
+//!
+//! Runs inside any program: on any thread, in forked children and in vfork children (which use their parent's
+//! memory, but have cells of their own: an owner is a process id, asked of the kernel each time).
+//! Nothing here is locked while waiting.
+
+use super::cell::{CLAIMED, DONE, HELD, POSTED};
+use super::clock;
+use super::region::{Shared, random};
+use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
+use forebay_media::guard;
+use forebay_placement::{NodeId, PoolMap, Slot};
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use forebay_store::process::{self, ProcessLock};
+use rustix::io::{Errno, Result};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicPtr;
+use std::time::Duration;
+
+/// What the daemon needs to say that the patience is over, beyond it.
+const SLACK: u64 = 1_000_000_000;
+/// Longest sleep between looks at the clock.
+const TURN: Duration = Duration::from_secs(1);
+/// Looks before sleeping.
+const SPINS: u32 = 100;
+/// Questions of one caller under way at the same time.
+const AT_ONCE: usize = 64;
+
+/// Tells this program from the one before exec; 0: not made yet.
+static IMAGE: AtomicU64 = AtomicU64::new(0);
+
+/// The way to the other nodes, for a process of the node.
+pub struct Channel {
+    shared: Shared,
+    me: NodeId,
+    nodes: Vec<NodeId>,
+    map_path: PathBuf,
+    map: AtomicPtr<PoolMap>,
+    /// The version of the map that was looked at last.
+    version: AtomicU32,
+    loading: ProcessLock,
+    /// The process that asked last, as an owner of cells.
+    owner: AtomicU64,
+}
+
+impl Channel {
+    /// Opens it for a process of node `me`, one of `nodes`, whose directory is `dir`.
+    ///
+    /// # Errors
+    /// What open and mmap say; EINVAL if the file isn't of this version.
+    pub fn open(dir: &Path, me: NodeId, nodes: u32) -> Result<Channel> {
+        let shared = Shared::open(dir)?;
+        if IMAGE.load(Relaxed) == 0 {
+            let _ = IMAGE.compare_exchange(0, random()?, Relaxed, Relaxed);
+        }
+        let mut channel = Channel {
+            shared,
+            me,
+            nodes: (0..nodes).map(NodeId).collect(),
+            map_path: dir.join("map"),
+            map: AtomicPtr::new(std::ptr::null_mut()),
+            version: AtomicU32::new(0),
+            loading: ProcessLock::new(),
+            owner: AtomicU64::new(0),
+        };
+        channel
+            .shared
+            .reclaim_own(channel.owner(), IMAGE.load(Relaxed));
+        if let Some(map) = channel.map() {
+            channel.nodes = map.nodes().iter().map(|n| n.number).collect();
+        }
+        Ok(channel)
+    }
+
+    /// Who this process is.
+    fn owner(&self) -> u64 {
+        let known = self.owner.load(Relaxed);
+        if known != 0 && process::pid_of(known) == process::pid() {
+            return known;
+        }
+        let own = process::own_word();
+        self.owner.store(own, Relaxed);
+        own
+    }
+
+    /// The pool's map; None as long as there is none.
+    fn map(&self) -> Option<&PoolMap> {
+        if self.shared.header().map.load(Acquire) != self.version.load(Acquire) {
+            self.load_map();
+        }
+        // SAFETY: made from a box, and never dropped: others may be using it.
+        unsafe { self.map.load(Acquire).as_ref() }
+    }
+
+    #[cold]
+    fn load_map(&self) {
+        let _one = self.loading.hold();
+        let version = self.shared.header().map.load(Acquire);
+        if version == self.version.load(Acquire) {
+            return;
+        }
+        let read = std::fs::read(&self.map_path).ok();
+        let Some(new) = read.and_then(|bytes| PoolMap::decode(&bytes).ok()) else {
+            // There is one, so it can't be read just now (no descriptors?): the next try may.
+            return;
+        };
+        // SAFETY: as in `map`.
+        let old = unsafe { self.map.load(Acquire).as_ref() };
+        // Addresses are the daemon's business. The old map stays in memory.
+        if old.is_none_or(|old| old.slices() != new.slices()) {
+            self.map.store(Box::into_raw(Box::new(new)), Release);
+        }
+        self.version.store(version, Release);
+    }
+
+    fn until(&self) -> u64 {
+        clock() + u64::from(self.shared.header().patience.load(Relaxed)) * 1_000_000
+    }
+
+    /// Copies a question into a cell. The cell is this thread's until it is posted.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read.
+    unsafe fn fill(&self, index: usize, question: &Question<'_>) -> Result<()> {
+        let (way, len) = match question.bytes {
+            Bytes::None => (0, 0),
+            Bytes::Send(_, len) => (1, len),
+            Bytes::Receive(_, len) => (2, len),
+        };
+        self.shared.reserve(index, len)?;
+        let cell = self.shared.cell(index);
+        let head = question.head;
+        // SAFETY: the area has room for it (checked by `ask`), and is this thread's.
+        unsafe {
+            std::ptr::copy_nonoverlapping(head.as_ptr(), self.shared.head_at(index), head.len())
+        };
+        if let Bytes::Send(from, len) = question.bytes {
+            let to = self.shared.body_at(index, len).ok_or(Errno::INVAL)?;
+            // SAFETY: as above; where the program's bytes aren't there, it says so.
+            if !unsafe { guard::copy(from, to, len) } {
+                return Err(Errno::FAULT);
+            }
+        }
+        cell.node.store(question.node.0, Relaxed);
+        cell.kind.store(question.kind.into(), Relaxed);
+        cell.way.store(way, Relaxed);
+        cell.head.store(head.len() as u32, Relaxed);
+        cell.body.store(len as u32, Relaxed);
+        cell.deadline.store(question.until, Relaxed);
+        cell.number.store(0, Relaxed);
+        cell.sent_to.store(0, Relaxed);
+        cell.sleeps.store(0, Relaxed);
+        Ok(())
+    }
+
+    /// Posts what was filled in. The bell is to be rung.
+    fn post(&self, index: usize) {
+        self.shared.cell(index).pass(CLAIMED, POSTED);
+        let word = &self.shared.header().posted[index / 64];
+        word.fetch_or(1 << (index % 64), SeqCst);
+    }
+
+    /// Waits for the answer; false if it hasn't come `until` then.
+    fn wait(&self, index: usize, until: u64) -> bool {
+        let cell = self.shared.cell(index);
+        let is_done = || cell.state.load(Acquire) & !HELD == DONE;
+        for _ in 0..SPINS {
+            if is_done() {
+                return true;
+            }
+            spin_loop();
+        }
+        loop {
+            cell.sleeps.store(1, SeqCst);
+            let state = cell.state.load(SeqCst);
+            if state & !HELD == DONE {
+                return true;
+            }
+            let left = until.saturating_sub(clock());
+            if left == 0 {
+                return false;
+            }
+            let _ = futex::wait(&cell.state, state, TURN.min(Duration::from_nanos(left)));
+        }
+    }
+
+    /// Nobody has answered in time. If there is no daemon, others needn't wait as long.
+    #[cold]
+    fn gave_up(&self) {
+        let header = self.shared.header();
+        if !process::runs(header.daemon.load(Acquire)) {
+            header.missing.store(1, Release);
+        }
+    }
+
+    /// Takes the answer out of a cell.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to write.
+    unsafe fn collect(&self, index: usize, bytes: Bytes) -> Result<Told> {
+        let cell = self.shared.cell(index);
+        match cell.status.load(Relaxed) {
+            0 => {}
+            status @ 1..4096 => return Err(Errno::from_raw_os_error(status as i32)),
+            _ => return Err(Errno::PROTO),
+        }
+        let len = cell.answer.load(Relaxed) as usize;
+        let received = cell.received.load(Relaxed) as usize;
+        let room = match bytes {
+            Bytes::Receive(_, room) => room,
+            _ => 0,
+        };
+        if len > MAX_HEAD || received > room {
+            return Err(Errno::PROTO);
+        }
+        // SAFETY: the area has so many bytes, and is this thread's.
+        let head = unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }.to_vec();
+        if let Bytes::Receive(to, room) = bytes
+            && received > 0
+        {
+            let from = self.shared.body_at(index, room).ok_or(Errno::PROTO)?;
+            // SAFETY: as above; where the program's place isn't there, it says so.
+            if !unsafe { guard::copy(from, to, received) } {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(Told { head, received })
+    }
+
+    fn check(&self, head: &[u8], bytes: Bytes) -> Result<()> {
+        let len = length(bytes);
+        if head.len() > MAX_HEAD || len > MAX_BODY {
+            return Err(Errno::MSGSIZE);
+        }
+        match self.shared.header().missing.load(Acquire) {
+            0 => Ok(()),
+            _ => Err(Errno::HOSTDOWN),
+        }
+    }
+}
+
+fn length(bytes: Bytes) -> usize {
+    match bytes {
+        Bytes::None => 0,
+        Bytes::Send(_, len) | Bytes::Receive(_, len) => len,
+    }
+}
+
+struct Question<'a> {
+    node: NodeId,
+    kind: u16,
+    head: &'a [u8],
+    bytes: Bytes,
+    until: u64,
+}
+
+/// A cell that this thread has; it is left when dropped, whatever has happened.
+struct Mine<'a> {
+    shared: &'a Shared,
+    index: usize,
+}
+
+impl Drop for Mine<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(self.index);
+    }
+}
+
+impl Elsewhere for Channel {
+    fn me(&self) -> NodeId {
+        self.me
+    }
+
+    fn node_of(&self, slot: Slot) -> NodeId {
+        // Without a map nothing is here: nothing is done on the wrong node.
+        self.map()
+            .map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))
+    }
+
+    fn slot_here(&self, hash: u64) -> Option<Slot> {
+        self.map()?.slices().slot_on(self.me, hash)
+    }
+
+    fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told> {
+        self.check(head, bytes)?;
+        let question = Question {
+            node,
+            kind,
+            head,
+            bytes,
+            until: self.until(),
+        };
+        let image = IMAGE.load(Relaxed);
+        let until = question.until + SLACK;
+        let index = self
+            .shared
+            .claim_waiting(self.owner(), image, length(bytes), until)?;
+        let mine = Mine {
+            shared: &self.shared,
+            index,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.fill(mine.index, &question)? };
+        self.post(mine.index);
+        self.shared.ring();
+        if !self.wait(mine.index, until) {
+            self.gave_up();
+            return Err(Errno::HOSTDOWN);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.collect(mine.index, bytes) }
+    }
+
+    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>> {
+        if let Err(e) = self.check(head, Bytes::None) {
+            return nodes.iter().map(|_| Err(e)).collect();
+        }
+        let (owner, image) = (self.owner(), IMAGE.load(Relaxed));
+        let mut answers = Vec::with_capacity(nodes.len());
+        let mut open = std::collections::VecDeque::with_capacity(AT_ONCE.min(nodes.len()));
+        let mut next = nodes.iter();
+        loop {
+            while next.len() > 0 && open.len() < AT_ONCE {
+                let until = self.until();
+                // Who has cells already doesn't wait for more: others may do the same.
+                let claimed = match open.is_empty() {
+                    true => self.shared.claim_waiting(owner, image, 0, until + SLACK),
+                    false => match self.shared.claim(owner, image, 0) {
+                        Some(index) => Ok(index),
+                        None => break,
+                    },
+                };
+                let Some(&node) = next.next() else { break };
+                let question = Question {
+                    node,
+                    kind,
+                    head,
+                    bytes: Bytes::None,
+                    until,
+                };
+                let asked = claimed.and_then(|index| {
+                    let mine = Mine {
+                        shared: &self.shared,
+                        index,
+                    };
+                    // SAFETY: there are no bytes.
+                    unsafe { self.fill(index, &question)? };
+                    self.post(index);
+                    Ok(mine)
+                });
+                open.push_back((asked, until + SLACK));
+            }
+            let Some((asked, until)) = open.pop_front() else {
+                return answers;
+            };
+            self.shared.ring();
+            let answer = asked.and_then(|mine| {
+                if !self.wait(mine.index, until) {
+                    self.gave_up();
+                    return Err(Errno::HOSTDOWN);
+                }
+                // SAFETY: there are no bytes.
+                unsafe { self.collect(mine.index, Bytes::None) }
+            });
+            answers.push(answer);
+        }
+    }
+
+    fn after_fork_in_child(&self) {
+        self.loading.reset();
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let map = self.map.load(Acquire);
+        if !map.is_null() {
+            // SAFETY: made from a box; nobody uses the channel any more.
+            drop(unsafe { Box::from_raw(map) });
+        }
+    }
+}

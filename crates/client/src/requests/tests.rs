@@ -1,0 +1,348 @@
+//! Cells between askers and a daemon, within one process.
+
+use super::*;
+use forebay_placement::NodeId;
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD};
+use region::{CELLS, LARGE, Shared};
+use rustix::io::Errno;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Relaxed);
+        let dir = std::env::temp_dir().join(format!("fb-requests-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+
+    fn channel(&self) -> Channel {
+        Channel::open(&self.0, NodeId(0), 3).unwrap()
+    }
+
+    /// A daemon that answers with the head turned around, and bytes turned around.
+    fn daemon(&self, patience: u64) -> Daemon {
+        let desk = Arc::new(Desk::open(&self.0).unwrap());
+        let left = desk.begin(Duration::from_millis(patience));
+        let there = desk.clone();
+        let thread = std::thread::spawn(move || {
+            left.into_iter().for_each(answer);
+            loop {
+                let all = there.wait();
+                if all.is_empty() {
+                    return;
+                }
+                all.into_iter().for_each(answer);
+            }
+        });
+        Daemon(desk, Some(thread))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Daemon(Arc<Desk>, Option<std::thread::JoinHandle<()>>);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.stop();
+        self.1.take().unwrap().join().unwrap();
+    }
+}
+
+fn answer(taken: Arc<Taken>) {
+    let mut head = taken.head().to_vec();
+    head.reverse();
+    if taken.kind() == 99 {
+        return taken.answer(Errno::NOENT.raw_os_error() as u32, &[], 0);
+    }
+    let received = match taken.asked() {
+        Asked::Nothing => 0,
+        Asked::Send(_) => {
+            let sum = taken.body().map_or(0, |b| sum(b.bytes()));
+            head = sum.to_le_bytes().to_vec();
+            0
+        }
+        Asked::Receive(_) => taken.room().map_or(0, |mut room| {
+            let bytes = room.bytes();
+            pattern(bytes);
+            bytes.len()
+        }),
+    };
+    taken.answer(0, &head, received);
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(7, |s: u64, b| s.wrapping_mul(31).wrapping_add((*b).into()))
+}
+
+fn pattern(bytes: &mut [u8]) {
+    for (i, b) in bytes.iter_mut().enumerate() {
+        *b = (i * 7 + i / 251) as u8;
+    }
+}
+
+fn ask(c: &Channel, kind: u16, head: &[u8], bytes: Bytes) -> Result<(Vec<u8>, usize), Errno> {
+    // SAFETY: the tests' own bytes.
+    unsafe { c.ask(NodeId(1), kind, head, bytes) }.map(|t| (t.head, t.received))
+}
+
+#[test]
+fn questions_of_all_sizes_are_answered() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let _daemon = dir.daemon(5000);
+    for len in [0, 1, 100, SMALL_BODY, SMALL_BODY + 1, 300_000, MAX_BODY] {
+        let mut bytes = vec![0; len];
+        pattern(&mut bytes);
+        let sent = ask(&channel, 1, b"abc", Bytes::Send(bytes.as_ptr(), len));
+        let expected = if len == 0 { 0 } else { sum(&bytes) };
+        assert_eq!(sent, Ok((expected.to_le_bytes().to_vec(), 0)), "{len}");
+        let mut room = vec![0; len];
+        let got = ask(&channel, 1, b"abc", Bytes::Receive(room.as_mut_ptr(), len));
+        assert_eq!(got, Ok((b"cba".to_vec(), len)));
+        assert!(room == bytes, "{len}");
+    }
+    for len in [0, 1, MAX_HEAD] {
+        let head: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let back: Vec<u8> = head.iter().rev().copied().collect();
+        assert_eq!(ask(&channel, 1, &head, Bytes::None), Ok((back, 0)));
+    }
+    let long = vec![0; MAX_HEAD + 1];
+    assert_eq!(ask(&channel, 1, &long, Bytes::None), Err(Errno::MSGSIZE));
+    let much = Bytes::Receive(std::ptr::null_mut(), MAX_BODY + 1);
+    assert_eq!(ask(&channel, 1, b"", much), Err(Errno::MSGSIZE));
+    assert_eq!(ask(&channel, 99, b"x", Bytes::None), Err(Errno::NOENT));
+}
+
+#[test]
+fn many_ask_at_once_with_fewer_cells() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let _daemon = dir.daemon(20_000);
+    let nodes: Vec<NodeId> = (0..600).map(NodeId).collect();
+    std::thread::scope(|s| {
+        for t in 0..6u8 {
+            let (channel, nodes) = (&channel, &nodes);
+            s.spawn(move || {
+                for i in 0..20u8 {
+                    let all = channel.ask_all(nodes, 1, &[t, i]);
+                    assert_eq!(all.len(), 600);
+                    for told in all {
+                        assert_eq!(told.unwrap().head, [i, t]);
+                    }
+                }
+            });
+        }
+        for t in 0..LARGE + 10 {
+            let channel = &channel;
+            s.spawn(move || {
+                let mut bytes = vec![0; 100_000 + t];
+                pattern(&mut bytes);
+                for _ in 0..5 {
+                    let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
+                    assert!(ask(channel, 1, b"", bytes).is_ok());
+                }
+            });
+        }
+    });
+    let shared = Shared::open(&dir.0).unwrap();
+    let taken = (0..CELLS).filter(|&i| shared.cell(i).owner.load(SeqCst) != 0);
+    assert_eq!(taken.count(), 0, "all cells are free again");
+}
+
+#[test]
+fn without_a_daemon_waiting_is_bounded() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    drop(dir.daemon(300));
+    let start = Instant::now();
+    assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert!(start.elapsed() < Duration::from_secs(4));
+    // Known by now.
+    let start = Instant::now();
+    assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
+    assert!(start.elapsed() < Duration::from_millis(100));
+    let _daemon = dir.daemon(300);
+    assert!(ask(&channel, 1, b"x", Bytes::None).is_ok());
+}
+
+#[test]
+fn the_next_daemon_goes_on_with_what_is_there() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let desk = Desk::open(&dir.0).unwrap();
+    assert!(desk.begin(Duration::from_secs(20)).is_empty());
+    assert_eq!(Desk::open(&dir.0).err(), Some(Errno::BUSY));
+    std::thread::scope(|s| {
+        let asked: Vec<_> = (0..5u8)
+            .map(|i| {
+                let channel = &channel;
+                s.spawn(move || ask(channel, 1, &[1, i], Bytes::None))
+            })
+            .collect();
+        let mut taken = Vec::new();
+        while taken.len() < 5 {
+            taken.extend(desk.wait());
+        }
+        for t in &taken {
+            t.set_number(desk.next_number());
+            t.set_sent_to(17);
+        }
+        // As if it were killed: nothing is given back.
+        std::mem::forget(taken);
+        drop(desk);
+        let desk = Desk::open(&dir.0).unwrap();
+        let left = desk.begin(Duration::from_secs(20));
+        let mut numbers: Vec<u64> = left.iter().map(|t| t.number()).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        assert!(left.iter().all(|t| t.sent_to() == 17));
+        assert_eq!(desk.next_number(), 6);
+        left.into_iter().for_each(answer);
+        for (i, asked) in asked.into_iter().enumerate() {
+            assert_eq!(asked.join().unwrap(), Ok((vec![i as u8, 1], 0)));
+        }
+    });
+}
+
+#[test]
+fn a_cell_isnt_used_again_while_the_network_has_it() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let desk = Desk::open(&dir.0).unwrap();
+    desk.begin(Duration::from_millis(200));
+    let shared = Shared::open(&dir.0).unwrap();
+    let used = || {
+        (0..CELLS)
+            .filter(|&i| shared.cell(i).owner.load(SeqCst) != 0)
+            .count()
+    };
+    let mut bytes = vec![0; 100_000];
+    let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
+    std::thread::scope(|s| {
+        let at = bytes.as_mut_ptr() as usize;
+        let channel = &channel;
+        let ask = move || ask(channel, 1, b"", Bytes::Receive(at as *mut u8, 100_000));
+        // The asker gives up.
+        let asked = s.spawn(ask);
+        let taken = desk.wait().pop().unwrap();
+        let mut landing = taken.room().unwrap();
+        assert!(taken.room().is_none(), "one at a time");
+        assert_eq!(asked.join().unwrap(), Err(Errno::HOSTDOWN));
+        assert_eq!(used(), 1);
+        landing.bytes()[0] = 1;
+        taken.answer(0, b"late", 0);
+        assert_eq!(used(), 1);
+        drop(landing);
+        assert_eq!(used(), 0);
+        // The answer comes while the landing is still out.
+        let asked = s.spawn(ask);
+        let taken = desk.wait().pop().unwrap();
+        let landing = taken.room().unwrap();
+        taken.answer(5, b"", 0);
+        assert_eq!(asked.join().unwrap(), Err(Errno::IO));
+        assert_eq!(used(), 1);
+        drop(landing);
+        assert_eq!(used(), 0);
+    });
+    let _ = room;
+}
+
+/// Words of cells and header with anything in them: lengths are checked, nothing is touched
+/// outside of the areas, and good questions are answered afterwards.
+#[test]
+fn garbage_in_cells_harms_nobody() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let shared = Shared::open(&dir.0).unwrap();
+    forebay_fuzz::run("cells", |random| {
+        let desk = Desk::open(&dir.0).unwrap();
+        desk.begin(Duration::from_millis(100));
+        for _ in 0..20 {
+            let cell = shared.cell(random.below(CELLS));
+            let words = [
+                &cell.node,
+                &cell.kind,
+                &cell.way,
+                &cell.head,
+                &cell.body,
+                &cell.status,
+                &cell.answer,
+                &cell.received,
+                &cell.sleeps,
+            ];
+            for word in words {
+                let value = match random.below(3) {
+                    0 => random.below(4) as u32,
+                    1 => random.below(MAX_BODY) as u32,
+                    _ => random.edge() as u32,
+                };
+                word.store(value, SeqCst);
+            }
+            cell.owner.store(random.edge(), SeqCst);
+            cell.state.store(random.below(24) as u32, SeqCst);
+        }
+        for word in &shared.header().posted {
+            word.store(random.number(), SeqCst);
+        }
+        shared.header().bell.store(random.number() as u32, SeqCst);
+        for taken in desk.take() {
+            if let Asked::Send(len) = taken.asked() {
+                assert!(len <= MAX_BODY);
+            }
+            answer(taken);
+        }
+        drop(desk);
+        // What was left is put right by the daemon, and by who is short of cells.
+        let desk = Desk::open(&dir.0).unwrap();
+        desk.begin(Duration::from_millis(500))
+            .into_iter()
+            .for_each(answer);
+        drop(desk);
+        shared.reclaim_dead(forebay_store::process::own_word());
+    });
+    let _daemon = dir.daemon(2000);
+    assert!(ask(&channel, 1, b"x", Bytes::None).is_ok());
+}
+
+#[test]
+fn cells_of_the_dead_come_back() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let shared = Shared::open(&dir.0).unwrap();
+    // A process that has ended.
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
+    child.wait().unwrap();
+    for i in 0..CELLS {
+        assert!(shared.claim(dead, 1, 0).is_some(), "{i}");
+    }
+    for i in 0..CELLS {
+        let state = [cell::CLAIMED, cell::POSTED, cell::DONE, cell::FREE][i % 4];
+        shared.cell(i).state.store(state, SeqCst);
+    }
+    let _daemon = dir.daemon(3000);
+    let start = Instant::now();
+    assert!(ask(&channel, 1, b"x", Bytes::None).is_ok());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(_daemon);
+    let used = (0..CELLS).filter(|&i| shared.cell(i).owner.load(SeqCst) != 0);
+    assert_eq!(used.count(), 0);
+}
