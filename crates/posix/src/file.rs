@@ -136,7 +136,7 @@ impl Fs {
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(len),
-            limit => self.below(limit, at.unwrap_or_else(|| store.size(live)), len),
+            limit => self.below(limit, at.map_or_else(|| store.size(live), Ok)?, len),
         };
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
@@ -173,7 +173,7 @@ impl Fs {
     /// # Errors
     /// EFBIG.
     pub fn check_growth(&self, live: u32, size: u64) -> Result<()> {
-        if size > size_limit() && size > self.store().size(live) {
+        if size > size_limit() && size > self.store().size(live)? {
             return Err(Errno::FBIG);
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Fs {
         let to = match whence {
             Whence::Start => at(0)?,
             Whence::Current => at(o.offset.load(Relaxed))?,
-            Whence::End => at(store.size(live))?,
+            Whence::End => at(store.size(live)?)?,
             Whence::Data => store.seek_data(live, start()?, false)?,
             Whence::Hole => store.seek_data(live, start()?, true)?,
         };
@@ -427,7 +427,8 @@ impl<'a> File<'a> {
     pub fn size(&self) -> u64 {
         self.fs
             .live_of(self.open())
-            .map_or(0, |l| self.fs.store().size(l))
+            .and_then(|l| self.fs.store().size(l))
+            .unwrap_or(0)
     }
 
     pub fn set_len(&self, size: u64) -> Result<()> {

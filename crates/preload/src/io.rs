@@ -371,7 +371,10 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         libc::FIONREAD => match fs.live_of(open) {
             Ok(live) => {
                 let at = fs.store().open_file(open).offset.load(Relaxed);
-                let left = fs.store().size(live).saturating_sub(at);
+                let left = match fs.store().size(live) {
+                    Ok(size) => size.saturating_sub(at),
+                    Err(e) => return errno(e),
+                };
                 // SAFETY: the program's own int.
                 value(unsafe { paths::give(left.min(i32::MAX as u64) as i32, a[2]) })
             }

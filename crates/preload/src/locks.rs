@@ -186,8 +186,8 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     let base = match i32::from(asked.l_whence) {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => o.offset.load(Relaxed) as i64,
-        libc::SEEK_END => match fs.live_of(open) {
-            Ok(live) => fs.store().size(live) as i64,
+        libc::SEEK_END => match fs.live_of(open).and_then(|live| fs.store().size(live)) {
+            Ok(size) => size as i64,
             Err(e) => return errno(e),
         },
         _ => return errno(Errno::INVAL),

@@ -1,9 +1,14 @@
 //! Extended attributes: a record each, beside the record of their object.
 
+use crate::elsewhere::messages::{List, kind};
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
+use crate::elsewhere::Bytes;
 use crate::{ObjectId, Store, now};
 use rustix::io::{Errno, Result};
+
+/// Longest value.
+const MAX_VALUE: usize = 64 << 10;
 
 impl Store {
     /// The extended attribute `name`.
@@ -11,6 +16,14 @@ impl Store {
     /// # Errors
     /// ENODATA if there is none; ENOENT.
     pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(home) = self.object_away(id) {
+            let mut value = vec![0; MAX_VALUE];
+            let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
+            // SAFETY: they are the vector's.
+            let told = unsafe { self.ask_with::<()>(home, kind::ATTRIBUTE, &(id, name), bytes)? };
+            value.truncate(told.1);
+            return Ok(value);
+        }
         let snapshot = self.snapshot(self.shard_of(id))?;
         let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
         if !Inode::decode(record).ok_or(Errno::IO)?.0.has_attributes {
@@ -27,6 +40,10 @@ impl Store {
     /// # Errors
     /// ENOENT.
     pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        if let Some(home) = self.object_away(id) {
+            let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
+            return Ok(names.0);
+        }
         let snapshot = self.snapshot(self.shard_of(id))?;
         let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
         let mut names = Vec::new();
@@ -54,6 +71,13 @@ impl Store {
         value: &[u8],
         create: Option<bool>,
     ) -> Result<()> {
+        if let Some(home) = self.object_away(id) {
+            let bytes = Bytes::Send(value.as_ptr(), value.len());
+            let question = (id, name, create);
+            // SAFETY: they are the slice's.
+            let told = unsafe { self.ask_with(home, kind::SET_ATTRIBUTE, &question, bytes) };
+            return told.map(|((), _)| ());
+        }
         let t = now();
         let shard = self.shard_of(id);
         let key = Key::attribute(id, name);
@@ -77,6 +101,9 @@ impl Store {
     /// # Errors
     /// ENODATA if there is none; ENOENT.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name));
+        }
         let t = now();
         let shard = self.shard_of(id);
         self.write(self.set(&[shard]), Need::Removal, |w| {

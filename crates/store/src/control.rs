@@ -31,7 +31,7 @@ pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-const MAGIC: u64 = 0x3430_4c54_4359_4246; // "FBYCTL04"
+const MAGIC: u64 = 0x3530_4c54_4359_4246; // "FBYCTL05"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 
@@ -44,7 +44,11 @@ pub struct Header {
     pub recover: AtomicU32,
     /// Changes whenever a resolved directory path may have become wrong: a directory or
     /// symbolic link was moved, replaced or removed, or a directory's mode changed.
+    /// Its high half is the same on all nodes of a pool, but while it changes.
     pub names_epoch: AtomicU64,
+    /// The directory in which nothing may be made at the moment, since it is about to be
+    /// removed; 0: none.
+    pub frozen: AtomicU64,
     /// Counts attachments: the keeper sleeps on it while nobody is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
@@ -218,6 +222,8 @@ pub mod live_flag {
     pub const TAIL: u32 = 128;
     /// Truncation has left pages behind the end, because somebody has them mapped.
     pub const CUT: u32 = 256;
+    /// It stands for an object of another node: there is nothing but this in the entry.
+    pub const AWAY: u32 = 512;
 }
 
 /// Flags of a mapping.

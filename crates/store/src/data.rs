@@ -10,6 +10,7 @@
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
+use crate::elsewhere::messages::kind;
 use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
@@ -32,8 +33,14 @@ pub(crate) fn pages(bytes: u64) -> usize {
 
 impl Store {
     /// Size of an open file in bytes, as of the last finished write.
-    pub fn size(&self, index: u32) -> u64 {
-        self.live(index).size.load(Acquire)
+    ///
+    /// # Errors
+    /// EHOSTDOWN if its home can't be asked.
+    pub fn size(&self, index: u32) -> Result<u64> {
+        match self.live_away(index) {
+            Some((home, id)) => self.stat_away(home, id).map(|record| record.0.size),
+            None => Ok(self.live(index).size.load(Acquire)),
+        }
     }
 
     /// Id of an open file's object.
@@ -193,6 +200,10 @@ impl Store {
     /// # Safety
     /// `to` must be writable for `len` bytes.
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        if let Some(away) = self.live_away(index) {
+            // SAFETY: passed on.
+            return unsafe { self.read_away(away, offset, to, len) };
+        }
         let live = self.live(index);
         loop {
             let moved = live.moved.load(Acquire);
@@ -283,6 +294,10 @@ impl Store {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
+        if let Some(away) = self.live_away(index) {
+            // SAFETY: passed on.
+            return unsafe { self.write_away(away, offset, from, len) };
+        }
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -341,6 +356,9 @@ impl Store {
     /// # Errors
     /// ETIMEDOUT.
     pub fn touch_open(&self, index: u32) -> Result<()> {
+        if self.live_away(index).is_some() {
+            return Ok(());
+        }
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         self.touch(lock.0);
@@ -439,6 +457,9 @@ impl Store {
     pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
+        }
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::TRUNCATE, &(id, size));
         }
         let critical = Critical::enter();
         let lock = self.lock_live(index)?;
@@ -590,6 +611,9 @@ impl Store {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::RESERVE, &(id, offset, len, grow));
+        }
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -616,6 +640,9 @@ impl Store {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::PUNCH, &(id, offset, len, grow));
+        }
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -642,8 +669,11 @@ impl Store {
     /// # Errors
     /// ENXIO if there is none before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::SEEK, &(id, offset, hole));
+        }
         let live = self.live(index);
-        let size = self.size(index);
+        let size = live.size.load(Acquire);
         if offset >= size {
             return Err(Errno::NXIO);
         }
@@ -684,6 +714,9 @@ impl Store {
     /// # Errors
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
+        if self.live_away(index).is_some() {
+            return Ok(());
+        }
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;

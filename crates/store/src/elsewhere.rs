@@ -6,11 +6,16 @@
 //! ([`Elsewhere`]); what they say is [`messages`], who answers them is [`serve`].
 //! See docs/decisions/0020-operations-across-nodes.md.
 
+mod data;
 pub mod messages;
+mod names;
 pub mod serve;
 
-use crate::{Result, Store};
+use crate::across::Nap;
+use crate::{Errno, Result, Store};
 use forebay_placement::{NodeId, ObjectId, Slot};
+use messages::{Part, kind};
+use std::sync::atomic::Ordering::*;
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
 /// that touching them may fault: copy them with `forebay_media::guard`.
@@ -69,7 +74,6 @@ pub trait Elsewhere: Send + Sync {
     fn after_fork_in_child(&self);
 }
 
-#[allow(dead_code)]
 impl Store {
     /// The node that keeps `slot`, if it isn't this one.
     pub(crate) fn away(&self, slot: Slot) -> Option<NodeId> {
@@ -88,5 +92,75 @@ impl Store {
     /// The home of the object `id`, if it isn't this node.
     pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
         self.away(id.slot())
+    }
+
+    /// The other nodes. To be called where something is away.
+    pub(crate) fn other_nodes(&self) -> Result<&dyn Elsewhere> {
+        self.elsewhere.as_deref().ok_or(Errno::NODEV)
+    }
+
+    /// Asks `node` for what needs no bytes besides.
+    pub(crate) fn ask<T: Part>(&self, node: NodeId, kind: u16, question: &impl Part) -> Result<T> {
+        // SAFETY: there are no bytes.
+        unsafe { self.ask_with(node, kind, question, Bytes::None) }.map(|(answer, _)| answer)
+    }
+
+    /// Asks `node`; the answer, and how many bytes came with it.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read, or to write.
+    pub(crate) unsafe fn ask_with<T: Part>(
+        &self,
+        node: NodeId,
+        kind: u16,
+        question: &impl Part,
+        bytes: Bytes,
+    ) -> Result<(T, usize)> {
+        let head = messages::encode(question);
+        let mut nap = None;
+        let told = loop {
+            // SAFETY: passed on.
+            match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
+                // Others are at it, and it doesn't wait for them: we do.
+                Err(Errno::AGAIN) => nap.get_or_insert_with(Nap::new).wait()?,
+                told => break told,
+            }
+        };
+        let told = match told {
+            Err(Errno::STALE) if kind != kind::EPOCH => {
+                // It may know of a change of names that we don't.
+                let theirs: u64 = self.ask(node, kind::EPOCH, &())?;
+                self.raise_epoch(theirs);
+                return Err(Errno::STALE);
+            }
+            other => other?,
+        };
+        let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
+        Ok((answer, told.received))
+    }
+
+    /// Takes over the pool's part of an epoch of names that another node has, if it is later.
+    pub(crate) fn raise_epoch(&self, theirs: u64) {
+        let pools = theirs >> 32 << 32;
+        self.control.header().names_epoch.fetch_max(pools, AcqRel);
+    }
+
+    /// This node's epoch of names for a question that was asked under `theirs`.
+    ///
+    /// # Errors
+    /// ESTALE if one of the two doesn't know of a change.
+    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
+        self.raise_epoch(theirs);
+        let here = self.names_epoch();
+        if here >> 32 == theirs >> 32 {
+            Ok(here)
+        } else {
+            Err(Errno::STALE)
+        }
+    }
+
+    /// The node on which directories change, one at a time.
+    pub(crate) fn names_node(&self) -> Option<NodeId> {
+        self.elsewhere.as_ref()?.nodes().first().copied()
     }
 }

@@ -11,6 +11,7 @@
 //! others go on with consistent data and get back what it held. Locks are taken in the
 //! order: live object, shards (ascending), bucket of the live table; never backwards.
 
+mod across;
 mod attributes;
 mod checkpoint;
 pub mod control;

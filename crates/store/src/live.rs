@@ -6,10 +6,11 @@
 //! if the object has lost its last name, removes the object.
 
 use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
+use crate::elsewhere::messages::kind;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
-use crate::{ObjectId, Section, Store};
+use crate::{NodeId, ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
 
@@ -275,6 +276,9 @@ impl Store {
     /// Reads the record into the entry, unless somebody has.
     fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
         let live = self.live(index);
+        if let Some(home) = self.object_away(id) {
+            return self.live_load_away(index, id, home);
+        }
         let shard = self.shard_of(id);
         fence(SeqCst);
         self.wait_even(shard, |s| s.removing.load(SeqCst))?;
@@ -301,6 +305,30 @@ impl Store {
         self.set_extents(live, &extents);
         set_loaded(live, &inode, flags);
         Ok(())
+    }
+
+    /// Tells the home that this node has the object open, unless somebody has.
+    fn live_load_away(&self, index: u32, id: ObjectId, home: NodeId) -> Result<()> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        let _lock = self.lock_live(index)?;
+        if live.flags.load(Acquire) & flag::LOADED == 0 {
+            self.ask::<()>(home, kind::OPEN, &id)?;
+            live.flags.fetch_or(flag::LOADED | flag::AWAY, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The home of what the entry stands for, if it is another node.
+    pub(crate) fn live_away(&self, index: u32) -> Option<(NodeId, ObjectId)> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::AWAY == 0 {
+            return None;
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        self.object_away(id).map(|home| (home, id))
     }
 
     /// Stores the extents of chunk 0.
@@ -338,6 +366,13 @@ impl Store {
             let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN | flag::MAPPED;
             let flags = live.flags.load(Acquire);
             // A lock held now is that of a dead user, who may have left it half changed.
+            if flags & flag::AWAY != 0 {
+                self.live_end(chain, index);
+                // Should it not get there: the home asks now and then what is open here.
+                let home = self.object_away(ObjectId(id)).ok_or(Errno::NODEV)?;
+                let _: Result<()> = self.ask(home, kind::CLOSE, &ObjectId(id));
+                return Ok(());
+            }
             if flags & unfinished == 0 && live.lock.holder().is_none() {
                 self.live_end(chain, index);
                 return Ok(());
@@ -460,7 +495,7 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
 }
 
 fn view(live: &Live) -> Option<LiveView> {
-    (live.flags.load(Acquire) & flag::LOADED != 0).then(|| LiveView {
+    (live.flags.load(Acquire) & (flag::LOADED | flag::AWAY) == flag::LOADED).then(|| LiveView {
         size: live.size.load(Acquire),
         pages: live.pages.load(Relaxed),
         mtime: live.mtime.load(Relaxed),

@@ -128,8 +128,11 @@ impl Store {
     /// The caller holds a place from [`Store::map_claim`].
     ///
     /// # Errors
-    /// ENOSPC, EIO.
+    /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
     pub fn map(&self, index: u32, offset: u64, len: usize, budget: usize) -> Result<Vec<MapPiece>> {
+        if self.is_away(index) {
+            return Err(Errno::NODEV);
+        }
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;

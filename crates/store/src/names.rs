@@ -5,7 +5,9 @@
 //! which it was resolved and fail with ESTALE if names have changed since in a way that
 //! could matter: the caller then resolves anew.
 
+use crate::across::{Nap, entry_in};
 use crate::control::live_flag;
+use crate::elsewhere::messages::kind;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::{NAME_MAX, ObjectId, Store, now};
@@ -46,7 +48,7 @@ pub struct SetAttr {
 
 /// What became of an object that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Dropped {
+pub(crate) enum Dropped {
     /// It is removed.
     Gone,
     /// It has other names, or is open.
@@ -84,7 +86,7 @@ impl Store {
         self.control.header().names_epoch.fetch_add(1, AcqRel);
     }
 
-    fn check_epoch(&self, epoch: u64) -> Result<()> {
+    pub(crate) fn check_epoch(&self, epoch: u64) -> Result<()> {
         if self.names_epoch() == epoch {
             Ok(())
         } else {
@@ -128,10 +130,22 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
-        match snapshot.get(&Key::entry(parent, name))? {
-            Some(bytes) => Entry::decode(bytes).map(Some).ok_or(Errno::IO),
-            None => Ok(None),
+        if let Some(home) = self.entry_away(parent, name) {
+            return self.ask(home, kind::LOOKUP, &(parent, name));
+        }
+        let mut nap = None;
+        loop {
+            let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
+            let Some(bytes) = snapshot.get(&Key::entry(parent, name))? else {
+                return Ok(None);
+            };
+            match entry_in(bytes).ok_or(Errno::IO)? {
+                (entry, false) => return Ok(Some(entry)),
+                (_, true) => {
+                    drop(snapshot);
+                    self.wait_for_move((parent, name), nap.get_or_insert_with(Nap::new))?;
+                }
+            }
         }
     }
 
@@ -140,6 +154,9 @@ impl Store {
     /// # Errors
     /// ENOENT if there is no such object.
     pub fn stat(&self, id: ObjectId) -> Result<Inode> {
+        if let Some(home) = self.object_away(id) {
+            return self.stat_away(home, id).map(|record| record.0);
+        }
         self.with_inode(id, |inode, _| inode)
     }
 
@@ -174,6 +191,9 @@ impl Store {
     /// # Errors
     /// ENOENT if there is no such object.
     pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        if let Some(home) = self.object_away(id) {
+            return self.stat_away(home, id).map(|record| (record.0, record.1));
+        }
         self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
 
@@ -192,21 +212,47 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        let kind = new.mode & crate::S_IFMT;
+        if let Some(home) = self.entry_away(parent, name) {
+            if kind == libc::S_IFREG
+                && let Some(made) = self.create_here(home, (parent, name), new, epoch)?
+            {
+                return Ok(made);
+            }
+            let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
+            return self.ask(home, kind::CREATE, &(parent, name, what, epoch));
+        }
+        self.retry_noted((parent, name), || {
+            self.create_beside(parent, name, new, epoch)
+        })
+    }
+
+    /// Makes an object and its entry, both here.
+    fn create_beside(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let kind = new.mode & crate::S_IFMT;
         let slot = crate::Slot::of_entry(parent, name);
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
-        let kind = new.mode & crate::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
+        let counts = is_dir && self.object_away(parent).is_none();
         let mut set = self.set(&[shard]);
-        if is_dir {
+        if counts {
             set = set.with(self.shard_of(parent));
         }
         let t = now();
         let made = self.write(set, Need::Bytes(new.target.len()), |w| {
             self.check_epoch(epoch)?;
+            self.check_frozen(parent)?;
+            self.check_note(w, (parent, name))?;
             let id = ObjectId::new(self.next_seq(shard)?, slot);
             if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
-                return Ok(Err(Entry::decode(bytes).ok_or(Errno::IO)?));
+                return Ok(Err(entry_in(bytes).ok_or(Errno::IO)?.0));
             }
             let mut inode = Inode {
                 mode: new.mode,
@@ -234,13 +280,16 @@ impl Store {
                 _ => &[],
             };
             w.put(shard, &Key::inode(id), &inode.encode(tail_bytes))?;
-            if is_dir {
+            if counts {
                 self.change_inode(w, parent, |p| p.nlink += 1)?;
             }
             Ok(Ok(id))
         })?;
         if made.is_ok() {
             self.touch_dir(parent, t)?;
+            if is_dir && !counts {
+                self.add_dir_links(parent, 1)?;
+            }
         }
         Ok(made)
     }
@@ -253,6 +302,10 @@ impl Store {
     pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
         let name = format!("\0{}.{}", crate::process::pid(), now());
         let slot = crate::Slot::of_entry(parent, name.as_bytes());
+        let slot = match self.elsewhere.as_deref() {
+            Some(others) => others.slot_here(u64::from(slot.0)).ok_or(Errno::NOSPC)?,
+            None => slot,
+        };
         let shard = slot.shard(self.envs.len());
         let t = now();
         self.write(self.set(&[shard]), Need::Bytes(0), |w| {
@@ -274,7 +327,7 @@ impl Store {
     }
 
     /// The next sequence number of `shard`, whose lock is held.
-    fn next_seq(&self, shard: usize) -> Result<u64> {
+    pub(crate) fn next_seq(&self, shard: usize) -> Result<u64> {
         let last = &self.control.shard(shard).last_seq;
         if last.load(Relaxed) == 0 {
             last.store(self.highest_seq(shard)?.max(1), Relaxed);
@@ -317,7 +370,7 @@ impl Store {
     /// Takes one name from the object `id` inside a transaction. With the last name gone,
     /// the object goes too (its extents are added to `freed`), or becomes an orphan while
     /// it is open.
-    fn drop_link(
+    pub(crate) fn drop_link(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -430,34 +483,50 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::LINK, &(id, parent, name, epoch));
+        }
+        if let Some(home) = self.entry_away(parent, name) {
+            return self.link_across(home, id, (parent, name), epoch);
+        }
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
         let t = now();
-        self.write(self.set(&[shard, self.shard_of(id)]), Need::Bytes(0), |w| {
-            self.check_epoch(epoch)?;
-            if w.get(shard, &key)?.is_some() {
-                return Err(Errno::EXIST);
-            }
-            let orphan = w.get(self.shard_of(id), &Key::orphan(id))?.is_some();
-            let (kind, nlink) = self.change_inode(w, id, |i| {
-                i.nlink += 1;
-                i.ctime = t;
-                (i.kind(), i.nlink)
-            })?;
-            if nlink > LINK_MAX {
-                return Err(Errno::MLINK);
-            }
-            if nlink == 1 && !orphan {
-                return Err(Errno::NOENT);
-            }
-            if orphan {
-                w.del(self.shard_of(id), &Key::orphan(id))?;
-                self.live_mark_unlinked(id, true)?;
-            }
-            w.put(shard, &key, &Entry { id, kind }.encode())
+        self.retry_noted((parent, name), || {
+            self.write(self.set(&[shard, self.shard_of(id)]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_frozen(parent)?;
+                self.check_note(w, (parent, name))?;
+                if w.get(shard, &key)?.is_some() {
+                    return Err(Errno::EXIST);
+                }
+                let kind = self.count_link(w, id, t)?;
+                w.put(shard, &key, &Entry { id, kind }.encode())
+            })
         })?;
         self.set_live_ctime(id, t)?;
         self.touch_dir(parent, t)
+    }
+
+    /// One name more for an object, in a transaction. Its kind.
+    pub(crate) fn count_link(&self, w: &mut Write<'_>, id: ObjectId, t: i64) -> Result<u32> {
+        let orphan = w.get(self.shard_of(id), &Key::orphan(id))?.is_some();
+        let (kind, nlink) = self.change_inode(w, id, |i| {
+            i.nlink += 1;
+            i.ctime = t;
+            (i.kind(), i.nlink)
+        })?;
+        if nlink > LINK_MAX {
+            return Err(Errno::MLINK);
+        }
+        if nlink == 1 && !orphan {
+            return Err(Errno::NOENT);
+        }
+        if orphan {
+            w.del(self.shard_of(id), &Key::orphan(id))?;
+            self.live_mark_unlinked(id, true)?;
+        }
+        Ok(kind)
     }
 
     /// Removes the entry `name` of `parent`, which must not be a directory.
@@ -470,8 +539,38 @@ impl Store {
         &self,
         parent: ObjectId,
         name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.entry_away(parent, name)
+            && known.is_none_or(|e| e.kind != libc::S_IFLNK)
+        {
+            match self.ask(home, kind::UNLINK, &(parent, name, epoch, false)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        } else {
+            match self.unlink_here(parent, name, known, epoch, false) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        let node = self.names_node().ok_or(Errno::NODEV)?;
+        self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
+    }
+
+    /// As [`Store::unlink`], where the entry lies here. A symbolic link's only while `names` of
+    /// directories and links may change.
+    ///
+    /// # Errors
+    /// Those of unlink; EREMOTE if they mayn't.
+    pub(crate) fn unlink_here(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
         mut known: Option<Entry>,
         epoch: u64,
+        names: bool,
     ) -> Result<()> {
         loop {
             let entry = match known.take() {
@@ -480,6 +579,15 @@ impl Store {
             };
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
+            }
+            if entry.kind == libc::S_IFLNK && self.elsewhere.is_some() && !names {
+                return Err(Errno::REMOTE);
+            }
+            if self.object_away(entry.id).is_some() {
+                if self.unlink_away((parent, name), entry, epoch)? {
+                    return Ok(());
+                }
+                continue;
             }
             let shard = self.shard_of_entry(parent, name);
             let key = Key::entry(parent, name);
@@ -491,6 +599,7 @@ impl Store {
                 Need::Removal,
                 |w| {
                     self.check_epoch(epoch)?;
+                    self.check_note(w, (parent, name))?;
                     if w.get(shard, &key)? != Some(&entry.encode()) {
                         return Ok(None);
                     }
@@ -498,10 +607,18 @@ impl Store {
                     if entry.kind == libc::S_IFLNK {
                         w.names_change();
                     }
+                    if self.end_link(w, entry.id, (parent, name))? {
+                        return Ok(Some(Dropped::Stays));
+                    }
                     self.drop_link(w, entry.id, t, &mut freed).map(Some)
                 },
             );
-            match self.undo_mark(done, entry.id)? {
+            let done = self.undo_mark(done, entry.id);
+            if done == Err(Errno::AGAIN) {
+                self.retry_noted((parent, name), || self.note_gone((parent, name)))?;
+                continue;
+            }
+            match done? {
                 None => continue,
                 Some(dropped) => {
                     self.free_extents(freed);
@@ -515,7 +632,7 @@ impl Store {
     }
 
     /// If a removal failed after its object was marked as unlinked, takes the mark away.
-    fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
+    pub(crate) fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
         if result.is_err()
             && let Ok(inode) = self.stat(id)
             && inode.nlink > 0
@@ -532,6 +649,9 @@ impl Store {
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
     pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        if let Some(node) = self.names_node() {
+            return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
+        }
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
         let t = now();
@@ -585,6 +705,20 @@ impl Store {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
+        if self.elsewhere.is_some() {
+            return self.rename_among(from, to, mode, epoch);
+        }
+        self.rename_here(from, to, mode, epoch)
+    }
+
+    /// As [`Store::rename`], where all that takes part lies here.
+    pub(crate) fn rename_here(
+        &self,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
         loop {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
@@ -625,6 +759,7 @@ impl Store {
             let t = now();
             let done = self.write(set, Need::Bytes(0), |w| {
                 self.check_epoch(epoch)?;
+                self.check_alone(w, (from, source), (to, target))?;
                 self.rename_locked(w, (from, source), (to, target), mode, t, &mut freed)
             });
             let done = match target {
@@ -783,6 +918,20 @@ impl Store {
     /// # Errors
     /// ENOENT; ENOSPC.
     pub fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if let Some(node) = self.names_node()
+            && rights
+            && self.stat(id)?.is_dir()
+        {
+            return self.ask(node, kind::NAMES_SET_ATTR, &(id, *set));
+        }
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::SET_ATTR, &(id, *set));
+        }
+        self.set_attr_here(id, set)
+    }
+
+    pub(crate) fn set_attr_here(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
         let t = now();
         let shard = self.shard_of(id);
         let in_record = || {

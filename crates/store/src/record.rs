@@ -9,6 +9,9 @@
 //! 'A' id:8 name          -> value                   an extended attribute
 //! 'O' id:8               -> ()                      an object without a name, still open
 //! 'J'                    -> changes                 rest of a commit over several shards
+//! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
+//! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
+//!                                                   nodes (`across.rs`)
 //! ```
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
@@ -28,13 +31,13 @@ const VERSION: u8 = 2;
 
 /// A key, built on the stack.
 pub struct Key {
-    bytes: [u8; 9 + NAME_MAX],
+    bytes: [u8; 17 + NAME_MAX],
     len: usize,
 }
 
 impl Key {
     fn new(tag: u8, id: ObjectId, rest: &[u8]) -> Key {
-        let mut bytes = [0; 9 + NAME_MAX];
+        let mut bytes = [0; 17 + NAME_MAX];
         bytes[0] = tag;
         bytes[1..9].copy_from_slice(&id.0.to_be_bytes());
         bytes[9..9 + rest.len()].copy_from_slice(rest);
@@ -62,6 +65,19 @@ impl Key {
     /// The extended attribute `name` of `id`.
     pub fn attribute(id: ObjectId, name: &[u8]) -> Key {
         Key::new(b'A', id, name)
+    }
+
+    /// The name `name` in `parent` of `id`, whose entry lies elsewhere.
+    pub fn link(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
+        let mut key = Key::new(b'L', id, &parent.0.to_be_bytes());
+        key.bytes[key.len..key.len + name.len()].copy_from_slice(name);
+        key.len += name.len();
+        key
+    }
+
+    /// The note on the entry `name` of `parent`.
+    pub fn note(parent: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'N', parent, name)
     }
 
     /// The mark of an object without a name.

@@ -230,7 +230,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn read(s: &Store, index: u32) -> Vec<u8> {
-        let mut bytes = vec![0xee; s.size(index) as usize];
+        let mut bytes = vec![0xee; s.size(index).unwrap() as usize];
         // SAFETY: the vector is writable.
         let n = unsafe { s.read(index, 0, bytes.as_mut_ptr(), bytes.len()) };
         assert_eq!(n, Ok(bytes.len()));

@@ -1,1 +1,320 @@
 //! What nodes say to each other about their stores, as bytes.
+//!
+//! A question is a [`kind`] and its arguments, an answer the results: both the parts of a tuple, one
+//! after the other, numbers little-endian, texts behind their length (4 bytes), what may be absent
+//! behind a byte 0 or 1. Decoding accepts any bytes: what isn't a message is None.
+
+use crate::record::{Entry, Inode};
+use crate::{ObjectId, RenameMode, SetAttr};
+
+/// The kinds of questions: `arguments -> answer`. Numbers are never used again for another kind.
+pub mod kind {
+    /// `parent, name -> Option<Entry>`
+    pub const LOOKUP: u16 = 1;
+    /// `id -> inode record`
+    pub const STAT: u16 = 2;
+    /// `id, SetAttr`
+    pub const SET_ATTR: u16 = 3;
+    /// `id, name -> value`
+    pub const ATTRIBUTE: u16 = 4;
+    /// `id -> names`
+    pub const ATTRIBUTES: u16 = 5;
+    /// `id, name, value, Option<must be new>`
+    pub const SET_ATTRIBUTE: u16 = 6;
+    /// `id, name`
+    pub const REMOVE_ATTRIBUTE: u16 = 7;
+    /// `dir, shard, after -> entries, shard, end`
+    pub const LIST: u16 = 8;
+    /// `id, offset, length`, and bytes come back
+    pub const READ: u16 = 9;
+    /// `id, Option<offset>` and bytes `-> offset, written`
+    pub const WRITE: u16 = 10;
+    /// `id, size`
+    pub const TRUNCATE: u16 = 11;
+    /// `id, offset, length, grow`
+    pub const RESERVE: u16 = 12;
+    /// `id, offset, length, grow`
+    pub const PUNCH: u16 = 13;
+    /// `id, offset, hole -> offset`
+    pub const SEEK: u16 = 14;
+    /// `id`
+    pub const SYNC: u16 = 15;
+    /// `id`: a file is open on the asking node
+    pub const OPEN: u16 = 16;
+    /// `id`: no longer
+    pub const CLOSE: u16 = 17;
+    /// `dir, time`: an entry of it was made or removed
+    pub const TOUCH: u16 = 18;
+    /// `dir, difference`: directories were made or removed in it
+    pub const DIR_LINKS: u16 = 19;
+    /// `-> epoch of names`
+    pub const EPOCH: u16 = 20;
+    /// `epoch, dir -> it has entries here`: names are about to change; nothing new in `dir`
+    pub const FREEZE: u16 = 21;
+    /// `epoch`: they have
+    pub const THAW: u16 = 22;
+    /// `id, parent, name, Option<other parent, name>`: it is about to get this name
+    pub const ADD_LINK: u16 = 23;
+    /// `id, parent, name`: it hasn't got this name after all
+    pub const UNDO_LINK: u16 = 24;
+    /// `id, parent, name, Option<new parent, name> -> gone`: it has lost this name
+    pub const DROP_LINK: u16 = 25;
+    /// `id, parent, name -> it is still to get it`
+    pub const HAS_LINK: u16 = 26;
+    /// `id, want, owner -> done`: flock(2)
+    pub const FLOCK: u16 = 27;
+    /// `id, owner, flock -> Option<flock>`: byte ranges
+    pub const LOCK: u16 = 28;
+    /// `owner`: it has ended
+    pub const END_OWNER: u16 = 29;
+    /// `-> media`
+    pub const USAGE: u16 = 30;
+    /// `-> `: writes all to stable storage
+    pub const SYNC_ALL: u16 = 31;
+
+    /// `parent, name, NewObject, epoch -> id or what is there`
+    pub const CREATE: u16 = 64;
+    /// `parent, name, Entry, epoch -> Option<what is there>`
+    pub const INSERT: u16 = 65;
+    /// `parent, name, epoch`
+    pub const UNLINK: u16 = 66;
+    /// `id, parent, name, epoch`
+    pub const LINK: u16 = 67;
+    /// `from, name, to, name, mode, epoch`
+    pub const RENAME: u16 = 68;
+    /// `parent, name, Entry, mode, names -> what became of it`
+    pub const REPLACE: u16 = 69;
+    /// `parent, name`: a directory, empty and frozen
+    pub const REMOVE_DIR: u16 = 70;
+
+    /// `parent, name, epoch`
+    pub const NAMES_RMDIR: u16 = 128;
+    /// `from, name, to, name, mode, epoch`
+    pub const NAMES_RENAME: u16 = 129;
+    /// `id, SetAttr`
+    pub const NAMES_SET_ATTR: u16 = 130;
+    /// `parent, name, epoch`
+    pub const NAMES_UNLINK: u16 = 131;
+}
+
+/// What can be part of a message.
+pub trait Part: Sized {
+    /// Adds it.
+    fn put(&self, to: &mut Vec<u8>);
+    /// Takes it off the front.
+    fn take(from: &mut &[u8]) -> Option<Self>;
+}
+
+/// A message of these parts.
+pub fn encode(parts: &impl Part) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64);
+    parts.put(&mut bytes);
+    bytes
+}
+
+/// The parts of a message; None if it isn't one of them, or has something behind them.
+pub fn decode<T: Part>(mut bytes: &[u8]) -> Option<T> {
+    let parts = T::take(&mut bytes)?;
+    bytes.is_empty().then_some(parts)
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => {$(
+        impl Part for $t {
+            fn put(&self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+            fn take(from: &mut &[u8]) -> Option<$t> {
+                let (bytes, rest) = from.split_first_chunk()?;
+                *from = rest;
+                Some(<$t>::from_le_bytes(*bytes))
+            }
+        }
+    )*};
+}
+numbers!(u8, u32, u64, i64);
+
+impl Part for () {
+    fn put(&self, _: &mut Vec<u8>) {}
+    fn take(_: &mut &[u8]) -> Option<()> {
+        Some(())
+    }
+}
+
+impl Part for bool {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+    fn take(from: &mut &[u8]) -> Option<bool> {
+        match u8::take(from)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Part for Vec<u8> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.as_slice().put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Vec<u8>> {
+        let length = u32::take(from)? as usize;
+        let (bytes, rest) = from.split_at_checked(length)?;
+        *from = rest;
+        Some(bytes.to_vec())
+    }
+}
+
+/// For sending only: what is received is a `Vec<u8>`.
+impl Part for &[u8] {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.len() as u32).put(to);
+        to.extend_from_slice(self);
+    }
+    fn take(_: &mut &[u8]) -> Option<Self> {
+        None
+    }
+}
+
+impl<T: Part> Part for Option<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.is_some().put(to);
+        if let Some(part) = self {
+            part.put(to);
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Option<T>> {
+        match bool::take(from)? {
+            false => Some(None),
+            true => T::take(from).map(Some),
+        }
+    }
+}
+
+impl<T: Part, E: Part> Part for Result<T, E> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.is_err().put(to);
+        match self {
+            Ok(part) => part.put(to),
+            Err(part) => part.put(to),
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Result<T, E>> {
+        match bool::take(from)? {
+            false => T::take(from).map(Ok),
+            true => E::take(from).map(Err),
+        }
+    }
+}
+
+impl Part for ObjectId {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<ObjectId> {
+        u64::take(from).map(ObjectId)
+    }
+}
+
+impl Part for Entry {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.encode());
+    }
+    fn take(from: &mut &[u8]) -> Option<Entry> {
+        let (bytes, rest) = from.split_first_chunk::<9>()?;
+        *from = rest;
+        Entry::decode(bytes)
+    }
+}
+
+impl Part for RenameMode {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(match self {
+            RenameMode::Replace => 0,
+            RenameMode::NoReplace => 1,
+            RenameMode::Exchange => 2,
+        });
+    }
+    fn take(from: &mut &[u8]) -> Option<RenameMode> {
+        match u8::take(from)? {
+            0 => Some(RenameMode::Replace),
+            1 => Some(RenameMode::NoReplace),
+            2 => Some(RenameMode::Exchange),
+            _ => None,
+        }
+    }
+}
+
+impl Part for SetAttr {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.mode, self.uid, self.gid, self.mtime, self.atime).put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<SetAttr> {
+        let (mode, uid, gid, mtime, atime) = Part::take(from)?;
+        Some(SetAttr {
+            mode,
+            uid,
+            gid,
+            mtime,
+            atime,
+        })
+    }
+}
+
+/// An inode with the tail of its record.
+pub struct Record(pub Inode, pub Vec<u8>);
+
+impl Part for Record {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.encode(&self.1).as_slice().put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Record> {
+        let bytes: Vec<u8> = Part::take(from)?;
+        Inode::decode(&bytes).map(|(inode, tail)| Record(inode, tail.to_vec()))
+    }
+}
+
+/// A list: how many, then one after the other.
+impl<T: Part> Part for List<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.0.len() as u32).put(to);
+        self.0.iter().for_each(|part| part.put(to));
+    }
+    fn take(from: &mut &[u8]) -> Option<List<T>> {
+        let count = u32::take(from)? as usize;
+        // No more than there are bytes: what comes from outside doesn't reserve memory.
+        let mut list = Vec::with_capacity(count.min(from.len()));
+        for _ in 0..count {
+            list.push(T::take(from)?);
+        }
+        Some(List(list))
+    }
+}
+
+/// See its [`Part`].
+pub struct List<T>(pub Vec<T>);
+
+macro_rules! tuples {
+    ($($($name:ident)+;)*) => {$(
+        impl<$($name: Part),+> Part for ($($name,)+) {
+            fn put(&self, to: &mut Vec<u8>) {
+                #[allow(non_snake_case)]
+                let ($($name,)+) = self;
+                $($name.put(to);)+
+            }
+            fn take(from: &mut &[u8]) -> Option<Self> {
+                Some(($($name::take(from)?,)+))
+            }
+        }
+    )*};
+}
+tuples! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+    A B C D E F G;
+}

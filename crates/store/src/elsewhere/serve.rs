@@ -1,8 +1,17 @@
 //! Answers other nodes: carries out on this node's store what they ask.
+//!
+//! Nothing here has rules of its own: a question becomes the call that a process of this node would
+//! make. What is added: whether this node is the home of what is asked for, and what is kept for
+//! other nodes as long as they run (files they have open, locks).
 
-use crate::Store;
+use super::messages::{List, Part, Record, decode, encode, kind};
+use super::{MAX_BODY, names};
+use crate::across::{Placed, in_a_hurry};
+use crate::{Entry, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Who works on a question: a question of one class may wait for answers to those of a lower one
 /// only, so that workers of several nodes never wait for each other in a circle.
@@ -11,6 +20,8 @@ pub enum Class {
     /// Needs nothing but this node's store.
     Leaf,
     /// May ask other nodes questions of the class before.
+    Entry,
+    /// May ask for those of the two classes before.
     Composite,
     /// Changes directories: one at a time in the whole pool. May ask for all others.
     Names,
@@ -25,15 +36,76 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
+/// A file that a node has open.
+struct OpenThere {
+    /// So many times more often opened than closed.
+    count: u64,
+    /// Our open file description that keeps it.
+    open: u32,
+}
+
 /// What this node keeps for others: the files they have open, and their locks. Belongs to the daemon.
 #[derive(Default)]
-pub struct Server {}
+pub struct Server {
+    open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
+    /// One at a time.
+    names: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn told<T: Part>(answer: T) -> Result<Reply, Errno> {
+    Ok(Reply {
+        head: encode(&answer),
+        body: Vec::new(),
+    })
+}
+
+fn parts<T: Part>(head: &[u8]) -> Result<T, Errno> {
+    decode(head).ok_or(Errno::PROTO)
+}
 
 impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
-        let _ = kind;
-        None
+        match kind {
+            kind::LOOKUP..=kind::SYNC_ALL => Some(Class::Leaf),
+            kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
+            kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
+            kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
+            _ => None,
+        }
+    }
+
+    /// Whether carrying a question out twice does no more than once.
+    pub fn repeatable(kind: u16) -> bool {
+        matches!(
+            kind,
+            kind::LOOKUP
+                | kind::STAT
+                | kind::SET_ATTR
+                | kind::ATTRIBUTE
+                | kind::ATTRIBUTES
+                | kind::LIST
+                | kind::READ
+                | kind::TRUNCATE
+                | kind::RESERVE
+                | kind::PUNCH
+                | kind::SEEK
+                | kind::SYNC
+                | kind::TOUCH
+                | kind::EPOCH
+                | kind::FREEZE
+                | kind::THAW
+                | kind::ADD_LINK
+                | kind::UNDO_LINK
+                | kind::DROP_LINK
+                | kind::HAS_LINK
+                | kind::USAGE
+                | kind::SYNC_ALL
+        )
     }
 
     /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
@@ -56,12 +128,313 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
-        let _ = (store, from, kind, head, body);
-        Err(Errno::PROTO)
+        match Server::class(kind).ok_or(Errno::PROTO)? {
+            Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
+            Class::Entry => in_a_hurry(|| composite(store, kind, head)),
+            Class::Composite => composite(store, kind, head),
+            Class::Names => {
+                let _one = lock(&self.names);
+                names::serve(store, kind, head)
+            }
+        }
+    }
+
+    fn leaf(
+        &self,
+        store: &Store,
+        from: NodeId,
+        kind: u16,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<Reply, Errno> {
+        match kind {
+            kind::LOOKUP => {
+                let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
+                home_of_entry(store, parent, &name)?;
+                told(store.lookup(parent, &name)?)
+            }
+            kind::STAT => {
+                let id = home(store, parts(head)?)?;
+                let (inode, tail) = store.inode_tail(id)?;
+                // A small file's content is no part of it.
+                let tail = if inode.is_file() { Vec::new() } else { tail };
+                told(Record(inode, tail))
+            }
+            kind::SET_ATTR => {
+                let (id, set) = parts(head)?;
+                told(store.set_attr_here(home(store, id)?, &set)?)
+            }
+            kind::ATTRIBUTE => {
+                let (id, name): (_, Vec<u8>) = parts(head)?;
+                let body = store.attribute(home(store, id)?, &name)?;
+                Ok(Reply {
+                    head: encode(&()),
+                    body,
+                })
+            }
+            kind::ATTRIBUTES => told(List(store.attributes(home(store, parts(head)?)?)?)),
+            kind::SET_ATTRIBUTE => {
+                let (id, name, create): (_, Vec<u8>, _) = parts(head)?;
+                check_name(&name)?;
+                told(store.set_attribute(home(store, id)?, &name, body, create)?)
+            }
+            kind::REMOVE_ATTRIBUTE => {
+                let (id, name): (_, Vec<u8>) = parts(head)?;
+                check_name(&name)?;
+                told(store.remove_attribute(home(store, id)?, &name)?)
+            }
+            kind::LIST => {
+                let (dir, shard, after) = parts(head)?;
+                let (list, shard, end) = store.list_part(dir, shard, after)?;
+                Ok(Reply {
+                    head: encode(&(shard, end)),
+                    body: encode(&list),
+                })
+            }
+            kind::READ => {
+                let (id, offset, len): (_, u64, u64) = parts(head)?;
+                let len = usize::try_from(len).map_err(|_| Errno::PROTO)?.min(MAX_BODY);
+                let body = with_file(store, id, |live| {
+                    let mut body: Vec<u8> = Vec::with_capacity(len);
+                    // SAFETY: the vector has room for so many bytes; as many are then there.
+                    unsafe {
+                        let n = store.read(live, offset, body.as_mut_ptr(), len)?;
+                        body.set_len(n);
+                    }
+                    Ok(body)
+                })?;
+                Ok(Reply {
+                    head: encode(&()),
+                    body,
+                })
+            }
+            kind::WRITE => {
+                let (id, offset): (_, Option<u64>) = parts(head)?;
+                let (at, n) = with_file(store, id, |live| {
+                    // SAFETY: the slice is readable.
+                    store.with_room_of_the_dead(|| unsafe {
+                        store.write_at(live, offset, body.as_ptr(), body.len())
+                    })
+                })?;
+                told((at, n as u64))
+            }
+            kind::TRUNCATE => {
+                let (id, size) = parts(head)?;
+                told(with_file(store, id, |live| store.truncate(live, size))?)
+            }
+            kind::RESERVE => {
+                let (id, at, len, grow) = parts(head)?;
+                told(with_file(store, id, |live| {
+                    store.with_room_of_the_dead(|| store.reserve_range(live, at, len, grow))
+                })?)
+            }
+            kind::PUNCH => {
+                let (id, at, len, grow) = parts(head)?;
+                told(with_file(store, id, |live| {
+                    store.punch(live, at, len, grow)
+                })?)
+            }
+            kind::SEEK => {
+                let (id, offset, hole) = parts(head)?;
+                told(with_file(store, id, |live| {
+                    store.seek_data(live, offset, hole)
+                })?)
+            }
+            kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync(live))?),
+            kind::OPEN => told(self.open(store, from, parts(head)?)?),
+            kind::CLOSE => told(self.close(store, from, parts(head)?)?),
+            kind::TOUCH => {
+                let (dir, t) = parts(head)?;
+                told(store.note_dir_time(home(store, dir)?, t)?)
+            }
+            kind::DIR_LINKS => {
+                let (dir, difference) = parts(head)?;
+                told(store.add_dir_links(home(store, dir)?, difference)?)
+            }
+            kind::EPOCH => told(store.names_epoch()),
+            kind::FREEZE => {
+                let (epoch, dir) = parts(head)?;
+                told(store.freeze(epoch, dir)?)
+            }
+            kind::THAW => told(store.thaw(parts(head)?)),
+            kind::ADD_LINK => {
+                let (id, dir, name, from): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
+                    parts(head)?;
+                check_name(&name)?;
+                let from = from.as_ref().map(|f| (f.0, &f.1[..]));
+                told(store.add_link(home(store, id)?, (dir, &name), from)?)
+            }
+            kind::UNDO_LINK => {
+                let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
+                check_name(&name)?;
+                told(store.undo_link(home(store, id)?, (dir, &name))?)
+            }
+            kind::DROP_LINK => {
+                let (id, dir, name, new): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
+                    parts(head)?;
+                check_name(&name)?;
+                let new = new.as_ref().map(|n| (n.0, &n.1[..]));
+                told(store.lose_name(home(store, id)?, (dir, &name), new)?)
+            }
+            kind::HAS_LINK => {
+                let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
+                check_name(&name)?;
+                told(store.has_coming(home(store, id)?, (dir, &name))?)
+            }
+            kind::USAGE => {
+                let usage = store.media().iter().map(|m| {
+                    let u = m.usage();
+                    (u.capacity, u.used, u.reserved)
+                });
+                told(List(usage.collect()))
+            }
+            kind::SYNC_ALL => told(store.sync_all()?),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// A file is open on `node`: it must not go with its last name.
+    fn open(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+        home(store, id)?;
+        if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
+            there.count += 1;
+            return Ok(());
+        }
+        let (live, held) = store.live_acquire_held(id)?;
+        let flags = libc::O_RDWR as u32;
+        let use_of = Some((live, Some(held)));
+        let open = store
+            .open_create_held(id, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
+            .inspect_err(|_| _ = store.live_release(live))?;
+        let mut all = lock(&self.open);
+        let there = all.entry((node, id)).or_insert(OpenThere { count: 0, open });
+        there.count += 1;
+        let twice = there.open != open;
+        drop(all);
+        if twice {
+            store.open_release(open)?;
+        }
+        Ok(())
+    }
+
+    fn close(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+        let mut all = lock(&self.open);
+        let Some(there) = all.get_mut(&(node, id)) else {
+            return Ok(());
+        };
+        there.count -= 1;
+        if there.count > 0 {
+            return Ok(());
+        }
+        let open = there.open;
+        all.remove(&(node, id));
+        drop(all);
+        store.open_release(open)
     }
 
     /// Gives up all that is kept for `node`: its daemon has ended.
     pub fn gone(&self, store: &Store, node: NodeId) {
-        let _ = (store, node);
+        let mut left = Vec::new();
+        lock(&self.open).retain(|key, there| {
+            if key.0 == node {
+                left.push(there.open);
+            }
+            key.0 != node
+        });
+        for open in left {
+            // What can't be written back is tried again when all is put in order.
+            let _ = store.open_release(open);
+        }
+    }
+}
+
+/// EREMCHG if the object lies elsewhere.
+fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+    match store.object_away(id) {
+        None => Ok(id),
+        Some(_) => Err(Errno::REMCHG),
+    }
+}
+
+fn home_of_entry(store: &Store, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {
+    check_name(name)?;
+    match store.away(Slot::of_entry(dir, name)) {
+        None => Ok(()),
+        Some(_) => Err(Errno::REMCHG),
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name.len() {
+        1..=crate::NAME_MAX => Ok(()),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+fn with_file<T>(
+    store: &Store,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let (live, held) = store.live_acquire_held(home(store, id)?)?;
+    let result = f(live);
+    drop(held);
+    store.live_release(live).and(result)
+}
+
+fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
+    match kind {
+        kind::CREATE => {
+            let (dir, name, new, epoch): (_, Vec<u8>, (_, _, _, _, Vec<u8>), _) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            let (mode, uid, gid, rdev, target) = new;
+            if target.len() > crate::PATH_MAX {
+                return Err(Errno::PROTO);
+            }
+            let new = NewObject {
+                mode,
+                uid,
+                gid,
+                rdev,
+                target: &target,
+            };
+            told(store.create_object(dir, &name, &new, store.epoch_for(epoch)?)?)
+        }
+        kind::INSERT => {
+            let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            told(store.insert((dir, &name), entry, store.epoch_for(epoch)?)?)
+        }
+        kind::UNLINK => {
+            let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            let epoch = store.epoch_for(epoch)?;
+            told(store.unlink_here(dir, &name, None, epoch, names)?)
+        }
+        kind::LINK => {
+            let (id, dir, name, epoch): (_, _, Vec<u8>, _) = parts(head)?;
+            check_name(&name)?;
+            told(store.link(home(store, id)?, dir, &name, store.epoch_for(epoch)?)?)
+        }
+        kind::RENAME => {
+            type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, crate::RenameMode, u64);
+            let (from, name, to, new, mode, epoch): Question = parts(head)?;
+            home_of_entry(store, from, &name)?;
+            check_name(&new)?;
+            let epoch = store.epoch_for(epoch)?;
+            told(store.rename_from_here((from, &name), (to, &new), mode, epoch)?)
+        }
+        kind::REPLACE => {
+            let (dir, name, source, mode): (_, Vec<u8>, _, _) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            let placed = store.replace((dir, &name), source, mode)?;
+            told(placed == Placed::Same)
+        }
+        kind::REMOVE_DIR => {
+            let (dir, name): (_, Vec<u8>) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            told(store.remove_dir_entry((dir, &name))?)
+        }
+        _ => Err(Errno::PROTO),
     }
 }

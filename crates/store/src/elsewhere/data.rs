@@ -1,0 +1,87 @@
+//! The bytes of files that lie on other nodes.
+
+use super::messages::{Record, kind};
+use super::{Bytes, MAX_BODY};
+use crate::{NodeId, ObjectId, Result, Store};
+
+impl Store {
+    /// Whether the file's bytes lie on another node.
+    pub fn is_away(&self, index: u32) -> bool {
+        self.live_away(index).is_some()
+    }
+
+    pub(crate) fn stat_away(&self, home: NodeId, id: ObjectId) -> Result<Record> {
+        self.ask(home, kind::STAT, &id)
+    }
+
+    /// As [`Store::read`].
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_away(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(MAX_BODY);
+            let question = (id, offset + done as u64, want as u64);
+            // SAFETY: done + want <= len.
+            let told = unsafe {
+                let bytes = Bytes::Receive(to.add(done), want);
+                self.ask_with::<()>(home, kind::READ, &question, bytes)
+            };
+            match told {
+                Ok(((), n)) => {
+                    done += n;
+                    if n < want {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`Store::write_at`]. What is longer than a message is written in several steps, which
+    /// others may see one by one.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(crate) unsafe fn write_away(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let mut start = offset;
+        let mut done = 0;
+        loop {
+            let part = (len - done).min(MAX_BODY);
+            let at = start.map(|s| s + done as u64);
+            // SAFETY: done + part <= len.
+            let told = unsafe {
+                let bytes = Bytes::Send(from.add(done), part);
+                self.ask_with::<(u64, u64)>(home, kind::WRITE, &(id, at), bytes)
+            };
+            match told {
+                Ok(((at, n), _)) => {
+                    start.get_or_insert(at);
+                    done += n as usize;
+                    if (n as usize) < part || done == len {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((start.unwrap_or(0), done))
+    }
+}

@@ -1,0 +1,174 @@
+//! Changes of directories and symbolic links, by which resolved paths may become wrong.
+//!
+//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that names
+//! are about to change (they then resolve paths anew, and make nothing in a directory that is to
+//! go), has the change made where it belongs, and tells them that it is done. What else happens to
+//! names goes on meanwhile.
+
+use super::messages::{Part, decode, encode, kind};
+use super::serve::Reply;
+use crate::shards::Need;
+use crate::{ObjectId, RenameMode, Result, Store};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// Carries out a question about names, on the node that does.
+pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
+    match kind {
+        kind::NAMES_RMDIR => {
+            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
+            store.epoch_for(epoch)?;
+            let entry = store.lookup(dir, &name)?.ok_or(Errno::NOENT)?;
+            if entry.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            store.while_frozen(entry.id, |_, empty| match empty {
+                false => Err(Errno::NOTEMPTY),
+                true => store.remove_dir(dir, &name),
+            })?;
+        }
+        kind::NAMES_RENAME => {
+            type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, RenameMode, u64);
+            let (from, name, to, new, mode, epoch): Question = parts(head)?;
+            store.epoch_for(epoch)?;
+            let source = store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
+            let target = store.lookup(to, &new)?;
+            if target.is_some_and(|t| t.id == source.id) {
+                return done();
+            }
+            if source.kind == libc::S_IFDIR && store.is_within(to, source.id)? {
+                return Err(Errno::INVAL);
+            }
+            let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
+            let frozen = replaced.map_or(ObjectId(0), |t| t.id);
+            store.while_frozen(frozen, |epoch, empty| {
+                if replaced.is_some() && !empty {
+                    return Err(match source.kind {
+                        libc::S_IFDIR => Errno::NOTEMPTY,
+                        _ => Errno::ISDIR,
+                    });
+                }
+                match store.entry_away(from, &name) {
+                    Some(home) => {
+                        let question = (from, &name[..], to, &new[..], mode, epoch);
+                        store.ask(home, kind::RENAME, &question)
+                    }
+                    None => store.rename_from_here((from, &name), (to, &new), mode, epoch),
+                }
+            })?;
+        }
+        kind::NAMES_SET_ATTR => {
+            let (id, set) = parts(head)?;
+            store.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
+                Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
+                None => store.set_attr_here(id, &set),
+            })?;
+        }
+        kind::NAMES_UNLINK => {
+            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
+            store.epoch_for(epoch)?;
+            store.while_frozen(ObjectId(0), |epoch, _| match store.entry_away(dir, &name) {
+                Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
+                None => store.unlink_here(dir, &name, None, epoch, true),
+            })?;
+        }
+        _ => return Err(Errno::PROTO),
+    }
+    done()
+}
+
+fn parts<T: Part>(head: &[u8]) -> Result<T> {
+    decode(head).ok_or(Errno::PROTO)
+}
+
+fn done() -> Result<Reply> {
+    Ok(Reply {
+        head: encode(&()),
+        body: Vec::new(),
+    })
+}
+
+impl Store {
+    /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
+    /// It is told the epoch, and whether `dir` is empty.
+    ///
+    /// # Errors
+    /// Those of `change`; EHOSTDOWN if a node can't be told: then nothing has been changed.
+    fn while_frozen(
+        &self,
+        dir: ObjectId,
+        change: impl FnOnce(u64, bool) -> Result<()>,
+    ) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let others: Vec<_> = nodes
+            .nodes()
+            .iter()
+            .copied()
+            .filter(|n| *n != nodes.me())
+            .collect();
+        let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
+        let epoch = next(self.names_epoch());
+        let mut empty = !self.freeze(epoch, dir)?;
+        let mut result = Ok(());
+        for told in nodes.ask_all(&others, kind::FREEZE, &encode(&(epoch, dir))) {
+            match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
+                Ok(entries) => empty &= !entries,
+                Err(e) => result = Err(e),
+            }
+        }
+        let result = result.and_then(|()| change(self.names_epoch(), empty));
+        let after = next(self.names_epoch());
+        self.thaw(after);
+        for (told, node) in nodes
+            .ask_all(&others, kind::THAW, &encode(&after))
+            .into_iter()
+            .zip(&others)
+        {
+            if let Err(e) = told {
+                // It asks for the epoch as soon as it asks for anything.
+                let _ = (node, e);
+            }
+        }
+        result
+    }
+
+    /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
+    /// there are entries of `dir` on this node.
+    pub(crate) fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
+        if dir.0 == 0 {
+            self.raise_epoch(epoch);
+            return Ok(false);
+        }
+        // With all shards locked, whoever makes something has made it, or will see this.
+        self.write(self.all_shards(), Need::Removal, |_| {
+            self.raise_epoch(epoch);
+            self.control.header().frozen.store(dir.0, Release);
+            self.is_empty(dir).map(|empty| !empty)
+        })
+    }
+
+    /// Ends [`Store::freeze`].
+    pub(crate) fn thaw(&self, epoch: u64) {
+        self.raise_epoch(epoch);
+        self.control.header().frozen.store(0, Release);
+    }
+
+    /// Removes an empty, frozen directory.
+    fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
+        match self.entry_away(parent, name) {
+            Some(home) => self.ask(home, kind::REMOVE_DIR, &(parent, name)),
+            None => self.remove_dir_entry((parent, name)),
+        }
+    }
+
+    /// Whether directory `dir` is `ancestor` or lies below it, on whatever nodes.
+    fn is_within(&self, mut dir: ObjectId, ancestor: ObjectId) -> Result<bool> {
+        while dir != ObjectId::ROOT {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            dir = ObjectId(self.stat(dir)?.parent);
+        }
+        Ok(dir == ancestor)
+    }
+}
