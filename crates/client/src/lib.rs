@@ -246,6 +246,14 @@ impl Pool {
         })
     }
 
+    /// The same, as one node of a pool of several.
+    pub fn among(self, others: std::sync::Arc<dyn forebay_store::elsewhere::Elsewhere>) -> Pool {
+        Pool {
+            store: self.store.among(others),
+            ..self
+        }
+    }
+
     /// All pools of this user, by name.
     pub fn list() -> Vec<Listing> {
         let Ok(entries) = std::fs::read_dir(home()) else {

@@ -5,7 +5,7 @@
 
 mod support;
 
-use forebay_posix::{Errno, File};
+use forebay_posix::{Errno, File, Fs};
 use std::collections::BTreeMap;
 use support::*;
 
@@ -118,7 +118,10 @@ fn offset(r: &mut Random) -> usize {
 }
 
 struct Run<'a> {
-    pool: &'a TestPool,
+    /// One of the nodes each time.
+    views: Vec<&'a Fs>,
+    /// The one that looks.
+    view: &'a Fs,
     model: Model,
     handles: Vec<(Id, File<'a>)>,
     log: Vec<String>,
@@ -126,7 +129,8 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn step(&mut self, r: &mut Random) {
-        let fs = self.pool;
+        let fs = self.views[r.below(self.views.len())];
+        self.view = self.views[r.below(self.views.len())];
         let a = path(r);
         let bytes = a.as_bytes();
         match r.below(18) {
@@ -300,7 +304,7 @@ impl<'a> Run<'a> {
 
     fn look(&mut self, a: &str) {
         self.log.push(format!("look {a}"));
-        let got = self.pool.stat(a.as_bytes(), false);
+        let got = self.view.stat(a.as_bytes(), false);
         if let Err(e) = self.model.reach(a) {
             assert_eq!(got, Err(e));
             return;
@@ -312,7 +316,7 @@ impl<'a> Run<'a> {
                 let below =
                     |k: &&String| k.starts_with(&prefix) && !k[prefix.len()..].contains('/');
                 let expected: Vec<&String> = self.model.names.keys().filter(below).collect();
-                let mut names: Vec<String> = (self.pool.list(a.as_bytes()).unwrap().iter())
+                let mut names: Vec<String> = (self.view.list(a.as_bytes()).unwrap().iter())
                     .map(|e| format!("{prefix}{}", String::from_utf8_lossy(&e.name)))
                     .collect();
                 names.sort();
@@ -330,7 +334,7 @@ impl<'a> Run<'a> {
                     (got.size, got.nlink),
                     (content.len() as u64, self.model.links(*id))
                 );
-                assert!(self.pool.get(a) == *content, "other content");
+                assert!(get(self.view, a) == *content, "other content");
             }
         }
     }
@@ -339,8 +343,8 @@ impl<'a> Run<'a> {
     fn clear(&mut self) {
         for (path, node) in self.model.names.iter().rev() {
             match node {
-                Node::Dir => self.pool.rmdir(path.as_bytes()).unwrap(),
-                Node::File(_) => self.pool.unlink(path.as_bytes()).unwrap(),
+                Node::Dir => self.view.rmdir(path.as_bytes()).unwrap(),
+                Node::File(_) => self.view.unlink(path.as_bytes()).unwrap(),
             }
         }
         for (id, f) in self.handles.drain(..) {
@@ -354,14 +358,53 @@ impl<'a> Run<'a> {
 }
 
 fn seed(name: &str, seed: u64) {
-    let steps: usize = variable("FOREBAY_MODEL_STEPS").unwrap_or(3000);
     let pool = TestPool::with(name, &["memory:96M", "files:DIR:32M"]);
     let mut run = Run {
-        pool: &pool,
+        views: vec![&*pool],
+        view: &pool,
         model: Model::default(),
         handles: Vec::new(),
         log: Vec::new(),
     };
+    steps(&mut run, seed, || pool.assert_whole());
+    pool.assert_whole();
+    run.clear();
+    pool.assert_whole();
+    assert_eq!(pool.used(), 0);
+    assert_eq!(pool.store().rebuild_free_space(), Ok(0));
+}
+
+/// As [`seed`], on one of `n` nodes each time.
+fn seed_on_nodes(name: &str, n: u32, seed: u64) {
+    let nodes = nodes::Nodes::new(name, n, &["memory:96M", "files:DIR:32M"], 240);
+    let mut run = Run {
+        views: nodes.views.iter().collect(),
+        view: &nodes.views[0],
+        model: Model::default(),
+        handles: Vec::new(),
+        log: Vec::new(),
+    };
+    steps(&mut run, seed, || ());
+    run.clear();
+    drop(run);
+    let asked = nodes
+        .together
+        .asked
+        .load(std::sync::atomic::Ordering::SeqCst);
+    assert!(asked > 1000, "nodes asked each other only {asked} times");
+    assert_eq!(nodes.used(), 0);
+    for view in &nodes.views {
+        assert_eq!(
+            view.store().settle_notes(),
+            Ok(0),
+            "something is unfinished"
+        );
+        assert_eq!(view.store().rebuild_free_space(), Ok(0));
+    }
+}
+
+fn steps(run: &mut Run<'_>, seed: u64, whole: impl Fn()) {
+    let steps: usize = variable("FOREBAY_MODEL_STEPS").unwrap_or(3000);
     let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for step in 0..steps {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.step(&mut r)));
@@ -375,18 +418,29 @@ fn seed(name: &str, seed: u64) {
         }
         // Lots of deleted files' contents needn't be kept.
         if step % 500 == 0 {
-            pool.assert_whole();
+            whole();
         }
     }
-    pool.assert_whole();
-    run.clear();
-    pool.assert_whole();
-    assert_eq!(pool.used(), 0);
-    assert_eq!(pool.store().rebuild_free_space(), Ok(0));
 }
 
 fn variable(name: &str) -> Option<usize> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+fn get(fs: &Fs, path: &str) -> Vec<u8> {
+    read_all(&fs.open(path.as_bytes(), O_RDONLY, 0).unwrap())
+}
+
+#[test]
+fn two_nodes() {
+    seed_on_nodes("model-two", 2, 1);
+}
+
+#[test]
+fn several_nodes() {
+    for n in 0..variable("FOREBAY_MODEL_SEEDS").unwrap_or(1) as u64 {
+        seed_on_nodes("model-several", 4, 2 + n);
+    }
 }
 
 #[test]

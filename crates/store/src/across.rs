@@ -204,12 +204,7 @@ impl Store {
 
     // ---- link records: at the object's home ----
 
-    fn link_state(
-        &self,
-        w: &mut Write<'_>,
-        id: ObjectId,
-        name: Named<'_>,
-    ) -> Result<Option<Link>> {
+    fn link_state(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<Option<Link>> {
         let key = Key::link(id, name.0, name.1);
         match w.get(self.shard_of(id), &key)? {
             None => Ok(None),
@@ -219,13 +214,7 @@ impl Store {
         }
     }
 
-    fn set_link(
-        &self,
-        w: &mut Write<'_>,
-        id: ObjectId,
-        name: Named<'_>,
-        link: Link,
-    ) -> Result<()> {
+    fn set_link(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>, link: Link) -> Result<()> {
         let owner = self.own_identity()?;
         let key = Key::link(id, name.0, name.1);
         w.put(self.shard_of(id), &key, &link.encode(owner))
@@ -837,12 +826,7 @@ impl Store {
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
     /// name.
-    pub(crate) fn replace(
-        &self,
-        to: Named<'_>,
-        source: Entry,
-        mode: RenameMode,
-    ) -> Result<Placed> {
+    pub(crate) fn replace(&self, to: Named<'_>, source: Entry, mode: RenameMode) -> Result<Placed> {
         if let Some(home) = self.entry_away(to.0, to.1) {
             let question = (to.0, to.1, source, mode);
             let same: bool = self.ask(home, kind::REPLACE, &question)?;

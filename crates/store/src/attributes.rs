@@ -1,9 +1,9 @@
 //! Extended attributes: a record each, beside the record of their object.
 
+use crate::elsewhere::Bytes;
 use crate::elsewhere::messages::{List, kind};
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
-use crate::elsewhere::Bytes;
 use crate::{ObjectId, Store, now};
 use rustix::io::{Errno, Result};
 

@@ -2,6 +2,7 @@
 //! removed at the end whatever happens; a time limit; workers in processes of their own.
 #![allow(dead_code, unused_imports)]
 
+pub mod nodes;
 pub mod operations;
 
 use forebay_client::{CreateOptions, Pool};

@@ -193,7 +193,9 @@ impl Server {
             }
             kind::READ => {
                 let (id, offset, len): (_, u64, u64) = parts(head)?;
-                let len = usize::try_from(len).map_err(|_| Errno::PROTO)?.min(MAX_BODY);
+                let len = usize::try_from(len)
+                    .map_err(|_| Errno::PROTO)?
+                    .min(MAX_BODY);
                 let body = with_file(store, id, |live| {
                     let mut body: Vec<u8> = Vec::with_capacity(len);
                     // SAFETY: the vector has room for so many bytes; as many are then there.
@@ -307,7 +309,9 @@ impl Server {
             .open_create_held(id, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
             .inspect_err(|_| _ = store.live_release(live))?;
         let mut all = lock(&self.open);
-        let there = all.entry((node, id)).or_insert(OpenThere { count: 0, open });
+        let there = all
+            .entry((node, id))
+            .or_insert(OpenThere { count: 0, open });
         there.count += 1;
         let twice = there.open != open;
         drop(all);

@@ -1,0 +1,151 @@
+//! Pools of several nodes in one process: each node has its store, and asks the others by calling what
+//! their daemons call. So everything that a store does about other nodes is tried, without networks.
+
+use super::{Limit, TestPool};
+use forebay_client::Pool;
+use forebay_placement::{Claim, NodeId, Slices, Slot};
+use forebay_posix::{Errno, Fs};
+use forebay_store::elsewhere::serve::Server;
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, OnceLock};
+
+/// What the nodes of a pool share.
+pub struct Together {
+    slices: Slices,
+    numbers: Vec<NodeId>,
+    pools: OnceLock<Vec<Arc<Pool>>>,
+    servers: Vec<Server>,
+    /// Questions asked so far.
+    pub asked: AtomicUsize,
+    /// After so many questions none is answered any more; 0: all are.
+    pub cut_after: AtomicUsize,
+    /// Whether the last one is carried out, though not answered.
+    pub cut_behind: AtomicBool,
+}
+
+/// One node's way to the others.
+struct Near {
+    me: NodeId,
+    all: Arc<Together>,
+}
+
+impl Elsewhere for Near {
+    fn me(&self) -> NodeId {
+        self.me
+    }
+
+    fn node_of(&self, slot: Slot) -> NodeId {
+        self.all.slices.node_of(slot)
+    }
+
+    fn slot_here(&self, hash: u64) -> Option<Slot> {
+        self.all.slices.slot_on(self.me, hash)
+    }
+
+    fn nodes(&self) -> &[NodeId] {
+        &self.all.numbers
+    }
+
+    unsafe fn ask(
+        &self,
+        node: NodeId,
+        kind: u16,
+        head: &[u8],
+        bytes: Bytes,
+    ) -> Result<Told, Errno> {
+        let n = self.all.asked.fetch_add(1, SeqCst) + 1;
+        let cut = self.all.cut_after.load(SeqCst);
+        let last = n == cut && self.all.cut_behind.load(SeqCst);
+        if cut != 0 && n >= cut && !last {
+            return Err(Errno::HOSTDOWN);
+        }
+        assert!(head.len() <= MAX_HEAD);
+        let body = match bytes {
+            // SAFETY: the caller's promise.
+            Bytes::Send(from, n) if n > 0 => unsafe { std::slice::from_raw_parts(from, n) },
+            _ => &[],
+        };
+        assert!(body.len() <= MAX_BODY);
+        let pool = &self.all.pools.get().expect("all are there")[node.0 as usize];
+        let server = &self.all.servers[node.0 as usize];
+        let reply = server.serve(pool.store(), self.me, kind, head, body)?;
+        assert!(reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY);
+        let received = match bytes {
+            Bytes::Receive(to, room) => {
+                assert!(reply.body.len() <= room);
+                // SAFETY: the caller's promise.
+                unsafe { to.copy_from(reply.body.as_ptr(), reply.body.len()) };
+                reply.body.len()
+            }
+            _ => 0,
+        };
+        if last {
+            return Err(Errno::HOSTDOWN);
+        }
+        Ok(Told {
+            head: reply.head,
+            received,
+        })
+    }
+
+    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told, Errno>> {
+        // SAFETY: there are no bytes.
+        let ask = |n: &NodeId| unsafe { self.ask(*n, kind, head, Bytes::None) };
+        nodes.iter().map(ask).collect()
+    }
+
+    fn after_fork_in_child(&self) {}
+}
+
+/// A pool of several nodes.
+pub struct Nodes {
+    pub views: Vec<Fs>,
+    pub together: Arc<Together>,
+    // They remove the directories, last of all.
+    _pools: Vec<TestPool>,
+    _limit: Limit,
+}
+
+impl Nodes {
+    /// A pool of `n` nodes with these media each.
+    pub fn new(name: &str, n: u32, media: &[&str], seconds: u64) -> Nodes {
+        let numbers: Vec<NodeId> = (0..n).map(NodeId).collect();
+        let claims = numbers.iter().map(|&n| (n, Claim::Weight(1))).collect();
+        let together = Arc::new(Together {
+            slices: Slices::new(&claims).unwrap(),
+            servers: numbers.iter().map(|_| Server::default()).collect(),
+            numbers,
+            pools: OnceLock::new(),
+            asked: AtomicUsize::new(0),
+            cut_after: AtomicUsize::new(0),
+            cut_behind: AtomicBool::new(false),
+        });
+        let made: Vec<TestPool> = (0..n)
+            .map(|k| TestPool::limited(&format!("{name}.{k}"), media, seconds))
+            .collect();
+        let pools: Vec<Arc<Pool>> = made
+            .iter()
+            .zip(&together.numbers)
+            .map(|(pool, &me)| {
+                let all = together.clone();
+                let near = Arc::new(Near { me, all });
+                Arc::new(Pool::open_dir(pool.pool().dir()).unwrap().among(near))
+            })
+            .collect();
+        let views = pools.iter().map(|p| Fs::new(p.clone())).collect();
+        assert!(together.pools.set(pools).is_ok());
+        Nodes {
+            views,
+            together,
+            _pools: made,
+            _limit: Limit::new(name, seconds),
+        }
+    }
+
+    /// Bytes in use on all nodes.
+    pub fn used(&self) -> u64 {
+        let of = |v: &Fs| v.pool().usage().iter().map(|u| u.used).sum::<u64>();
+        self.views.iter().map(of).sum()
+    }
+}
