@@ -3,7 +3,7 @@
 use crate::cache::DirInfo;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::{Fs, Stat};
-use crate::path::{Fail, Follow, Name, Place};
+use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
 use forebay_store::{Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
 use libc::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
@@ -250,14 +250,15 @@ impl Fs {
         to: (ObjectId, &[u8]),
         mode: RenameMode,
     ) -> std::result::Result<(), Fail> {
-        loop {
+        for attempt in 0..MAX_ATTEMPTS {
             let source = self.walk(from.0, from.1, Follow::No)?;
             let target = self.walk(to.0, to.1, Follow::No)?;
             match self.rename_places(&source, &target, mode) {
-                Err(Errno::STALE) => continue,
+                Err(Errno::STALE) => pause(attempt),
                 other => return Ok(other?),
             }
         }
+        Err(Fail::Errno(Errno::BUSY))
     }
 
     /// rename(2) between places.

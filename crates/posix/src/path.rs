@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 /// Most symbolic links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
 /// Most attempts to resolve a path while others keep renaming what it goes through.
-const MAX_ATTEMPTS: usize = 10_000;
+pub(crate) const MAX_ATTEMPTS: usize = 10_000;
 
 /// Why an operation on a path didn't happen here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,18 @@ impl From<Errno> for Fail {
 pub enum Follow {
     Yes,
     No,
+}
+
+/// Before the next attempt: others, on other nodes perhaps, need a moment to be done.
+pub(crate) fn pause(attempt: usize) {
+    const AT_ONCE: usize = 10;
+    if attempt >= AT_ONCE {
+        // By the kernel itself: this runs inside programs, too.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000 * attempt.min(2_000) as i64,
+        });
+    }
 }
 
 /// What openat2(2) may forbid on the way.
@@ -154,9 +166,9 @@ impl Fs {
         follow: Follow,
         mut f: impl FnMut(&Place) -> Result<T>,
     ) -> std::result::Result<T, Fail> {
-        for _ in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             match f(&self.walk(base, path, follow)?) {
-                Err(Errno::STALE) => continue,
+                Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
             }
         }
@@ -184,10 +196,10 @@ impl Fs {
         if path[0] == b'/' && rules.beneath {
             return Err(Errno::XDEV.into());
         }
-        for _ in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let epoch = self.store().names_epoch();
             match f(&self.walk_slowly(base, path, epoch, follow, false, rules)?) {
-                Err(Errno::STALE) => continue,
+                Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
             }
         }

@@ -116,6 +116,12 @@ impl Store {
                 Err(e) => result = Err(e),
             }
         }
+        if result == Err(Errno::STALE) {
+            // Another node knows a later epoch: this one's control region was made anew.
+            for node in &others {
+                self.raise_epoch(self.ask(*node, kind::EPOCH, &())?);
+            }
+        }
         let result = result.and_then(|()| change(self.names_epoch(), empty));
         let after = next(self.names_epoch());
         self.thaw(after);
@@ -135,6 +141,10 @@ impl Store {
     /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
     /// there are entries of `dir` on this node.
     pub(crate) fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
+        if epoch >> 32 < self.names_epoch() >> 32 {
+            // From long ago.
+            return Err(Errno::STALE);
+        }
         if dir.0 == 0 {
             self.raise_epoch(epoch);
             return Ok(false);
@@ -149,8 +159,10 @@ impl Store {
 
     /// Ends [`Store::freeze`].
     pub(crate) fn thaw(&self, epoch: u64) {
-        self.raise_epoch(epoch);
-        self.control.header().frozen.store(0, Release);
+        if epoch >> 32 >= self.names_epoch() >> 32 {
+            self.raise_epoch(epoch);
+            self.control.header().frozen.store(0, Release);
+        }
     }
 
     /// Removes an empty, frozen directory.

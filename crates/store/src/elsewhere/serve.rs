@@ -79,7 +79,8 @@ impl Server {
         }
     }
 
-    /// Whether carrying a question out twice does no more than once.
+    /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
+    /// was before its home's daemon was started anew.
     pub fn repeatable(kind: u16) -> bool {
         matches!(
             kind,
@@ -106,13 +107,6 @@ impl Server {
                 | kind::USAGE
                 | kind::SYNC_ALL
         )
-    }
-
-    /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
-    /// was before its home's daemon was started anew.
-    pub fn repeatable(kind: u16) -> bool {
-        let _ = kind;
-        false
     }
 
     /// Carries out what `from` asks. May take as long as locks are held; may ask other nodes.
@@ -258,7 +252,10 @@ impl Server {
                 let (epoch, dir) = parts(head)?;
                 told(store.freeze(epoch, dir)?)
             }
-            kind::THAW => told(store.thaw(parts(head)?)),
+            kind::THAW => {
+                store.thaw(parts(head)?);
+                told(())
+            }
             kind::ADD_LINK => {
                 let (id, dir, name, from): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
                     parts(head)?;
