@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod launch;
 pub mod sim;
 pub mod start;
 mod tree;
