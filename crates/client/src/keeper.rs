@@ -110,13 +110,21 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         store.restart_journal().map_err(failed)?;
     }
     let mut saver = Saver::new(store);
+    // What processes, or the node's daemon before this one, have begun on other nodes.
+    let among = pool.config().member.is_some();
+    let mut unfinished = among;
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
-        let failed = store.reap().and_then(|_| store.put_in_order()).err();
+        let reaped = store.reap();
+        unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        if unfinished {
+            unfinished = store.settle_notes().is_err();
+        }
+        let failed = reaped.and_then(|_| store.put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != told) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
@@ -128,9 +136,12 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store);
-        // The keeper itself may be attached (it writes dead processes' files back).
-        let _ = store.detach();
+        let calm = saver.step(store) && !unfinished;
+        // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
+        // stays so: it has files open for other nodes.
+        if !among {
+            let _ = store.detach();
+        }
         if store.any_attached() {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {

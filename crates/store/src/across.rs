@@ -74,6 +74,14 @@ impl Link {
     }
 }
 
+/// From a link record: directory, name, whether it counts.
+pub(crate) fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
+    let (dir, name) = rest.split_first_chunk()?;
+    let counts = Link::decode(value)?.0 != Link::Coming;
+    let sound = (1..=NAME_MAX).contains(&name.len());
+    sound.then_some((ObjectId(u64::from_be_bytes(*dir)), name, counts))
+}
+
 /// What is still to be done for an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Note {

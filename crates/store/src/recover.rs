@@ -33,9 +33,10 @@ impl Store {
             .collect()
     }
 
-    /// Whether any slot is in use.
+    /// Whether any slot is in use, but for this process's own.
     pub fn any_attached(&self) -> bool {
-        (0..MAX_PROCESSES).any(|i| self.control.process(i).owner.load(Acquire) != 0)
+        let mine = self.slot.load(Acquire) as usize;
+        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
     }
 
     /// Processes that have been waiting for the lock of a stopped one for a while, and that
