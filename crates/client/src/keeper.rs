@@ -121,6 +121,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         // When nobody else is left, also what was lost at the instant of a death.
         let reaped = store.reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
             unfinished = store.settle_notes().is_err();
         }

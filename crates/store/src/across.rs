@@ -23,6 +23,7 @@ use crate::shards::{Need, Write};
 use crate::{NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// How long one waits for a change of a name that others have begun.
@@ -203,7 +204,6 @@ impl Store {
 
     /// ESTALE while nothing may be made in `dir`.
     pub(crate) fn check_frozen(&self, dir: ObjectId) -> Result<()> {
-        use std::sync::atomic::Ordering::Acquire;
         match self.control.header().frozen.load(Acquire) == dir.0 {
             true => Err(Errno::STALE),
             false => Ok(()),
@@ -529,7 +529,7 @@ impl Store {
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None) {
             Ok(()) | Err(Errno::NOENT) => self.forget_note(name),
-            Err(e) if is_unclear(e) => Ok(()),
+            Err(e) if is_unclear(e) => self.disown_note(name),
             Err(e) => Err(e),
         }
     }
@@ -657,8 +657,9 @@ impl Store {
                 Ok(Some(Err(there)))
             }
             Err(e) => {
-                if !is_unclear(e) {
-                    self.lose_link(id, name, |_| false)?;
+                match is_unclear(e) {
+                    true => self.disown_link(id, name)?,
+                    false => self.lose_link(id, name, |_| false)?,
                 }
                 Err(e)
             }
@@ -683,8 +684,9 @@ impl Store {
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                if !is_unclear(e) {
-                    self.lose_link(id, name, |_| false)?;
+                match is_unclear(e) {
+                    true => self.disown_link(id, name)?,
+                    false => self.lose_link(id, name, |_| false)?,
                 }
                 Err(e)
             }
@@ -784,8 +786,29 @@ impl Store {
         }
     }
 
+    /// What was left undone is for the keeper.
+    fn leave_unsettled(&self) {
+        self.control.header().unsettled.store(1, Release);
+        self.control.wake_keeper();
+    }
+
+    /// Lets the keeper find out whether the entry was made.
+    fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.leave_unsettled();
+        self.write(self.object_set(id), Need::Removal, |w| {
+            match self.link_state(w, id, name)? {
+                Some(Link::Unconfirmed) => {
+                    let key = Key::link(id, name.0, name.1);
+                    w.put(self.shard_of(id), &key, &Link::Unconfirmed.encode(0))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// Lets others take care of a note.
     fn disown_note(&self, name: Named<'_>) -> Result<()> {
+        self.leave_unsettled();
         let shard = self.shard_of_entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
             match self.note_on(w, name)? {
