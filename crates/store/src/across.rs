@@ -17,6 +17,7 @@
 //! forgets. A death before B's step undoes the rename, behind it completes it.
 
 use crate::elsewhere::messages::{Part, decode, encode, kind};
+use crate::names::Opening;
 use crate::process::{identity, identity_lives};
 use crate::record::{Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
@@ -621,6 +622,7 @@ impl Store {
         name: Named<'_>,
         new: &NewObject<'_>,
         epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<Option<std::result::Result<ObjectId, Entry>>> {
         let hash = u64::from(Slot::of_entry(name.0, name.1).0);
         let Some(slot) = self.other_nodes()?.slot_here(hash) else {
@@ -644,6 +646,7 @@ impl Store {
             };
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
             self.set_link(w, id, name, Link::Unconfirmed)?;
+            self.open_new(opened, id, &inode)?;
             Ok(id)
         })?;
         let question = (name.0, name.1, Entry { id, kind }, epoch);
