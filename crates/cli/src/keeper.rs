@@ -1,8 +1,10 @@
 //! The keeper: the background process of a pool, and how it is started.
 
+use crate::addresses;
 use crate::fail::Fail;
 use crate::output::say;
-use forebay_client::Pool;
+use forebay_client::{Pool, PoolConfig};
+use forebay_pool::launch::Running;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -85,7 +87,16 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
             libc::dup2(2, 1);
         }
     };
-    forebay_client::run_keeper(dir, ready).map_err(|e| {
+    let member = PoolConfig::read(dir).is_ok_and(|c| c.member.is_some());
+    let ended = if member {
+        Running::again(dir, &addresses::own()).and_then(|running| {
+            ready(running.pool());
+            running.run()
+        })
+    } else {
+        forebay_client::run_keeper(dir, ready)
+    };
+    ended.map_err(|e| {
         say(&e);
         Fail::failed("")
     })?;

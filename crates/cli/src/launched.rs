@@ -92,10 +92,10 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         // The guard, and with it the launch, ends when this process does.
         std::mem::forget(ward);
     }
-    match own.into_keeper() {
-        Some(keeper) => {
-            let _ = pool.set(keeper.pool().clone());
-            keeper.run()?;
+    match own.into_running() {
+        Some(running) => {
+            let _ = pool.set(running.pool().clone());
+            running.run()?;
             Ok(0)
         }
         None => Ok(1),

@@ -17,5 +17,5 @@ pub use child::Child;
 pub use drive::{Outcome, Work, drive, order};
 pub use launcher::{Launcher, launcher, remote};
 pub use messages::{Begin, Key};
-pub use node::{Host, Own};
+pub use node::{Host, Own, Running};
 pub use plan::{How, Listen, Plan};
