@@ -259,9 +259,10 @@ impl Start {
             }
             Phase::Spreading if gathered => {
                 self.phase = Phase::Ready;
-                // The user is told last: if node 0 dies in between, all others run, or none.
-                let mut acts = if self.me == 0 { self.run() } else { Vec::new() };
-                acts.push(Act::Up(Up::Ready));
+                let mut acts = vec![Act::Up(Up::Ready)];
+                if self.me == 0 {
+                    acts.extend(self.run());
+                }
                 acts
             }
             _ => Vec::new(),

@@ -1,0 +1,200 @@
+//! libc's functions as the workers call them, so that an interception of libc is in the path, and the clock.
+
+use libc::c_int;
+use std::ffi::CString;
+
+/// What a call returns: a number, or errno.
+pub type Result<T> = std::result::Result<T, i32>;
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn good(result: c_int) -> Result<i32> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+fn counted(result: isize) -> Result<usize> {
+    usize::try_from(result).map_err(|_| errno())
+}
+
+fn name(path: &str) -> CString {
+    CString::new(path).unwrap_or_default()
+}
+
+/// What is asked of a file or directory.
+pub struct Stat {
+    pub size: u64,
+    pub links: u32,
+    pub inode: u64,
+    pub directory: bool,
+}
+
+impl Stat {
+    fn of(s: &libc::stat) -> Stat {
+        Stat {
+            size: s.st_size as u64,
+            links: s.st_nlink as u32,
+            inode: s.st_ino,
+            directory: s.st_mode & libc::S_IFMT == libc::S_IFDIR,
+        }
+    }
+}
+
+pub fn open(path: &str, flags: c_int) -> Result<c_int> {
+    let path = name(path);
+    // SAFETY: the path ends with a zero.
+    good(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o644) })
+}
+
+pub fn close(fd: c_int) -> Result<i32> {
+    // SAFETY: no memory is touched; descriptors are this program's own.
+    good(unsafe { libc::close(fd) })
+}
+
+pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> Result<usize> {
+    // SAFETY: the bytes are there.
+    counted(unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) })
+}
+
+pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize> {
+    // SAFETY: the bytes are there.
+    counted(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
+}
+
+pub fn read_at(fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize> {
+    // SAFETY: the bytes are there.
+    counted(unsafe {
+        libc::pread(
+            fd,
+            bytes.as_mut_ptr().cast(),
+            bytes.len(),
+            at as libc::off_t,
+        )
+    })
+}
+
+pub fn truncate(fd: c_int, size: u64) -> Result<i32> {
+    // SAFETY: no memory is touched.
+    good(unsafe { libc::ftruncate(fd, size as libc::off_t) })
+}
+
+pub fn fstat(fd: c_int) -> Result<Stat> {
+    // SAFETY: plain data, zeros are a value of it.
+    let mut s: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the result has room.
+    good(unsafe { libc::fstat(fd, &mut s) })?;
+    Ok(Stat::of(&s))
+}
+
+pub fn stat(path: &str) -> Result<Stat> {
+    let path = name(path);
+    // SAFETY: plain data, zeros are a value of it.
+    let mut s: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, the result has room.
+    good(unsafe { libc::stat(path.as_ptr(), &mut s) })?;
+    Ok(Stat::of(&s))
+}
+
+pub fn unlink(path: &str) -> Result<i32> {
+    let path = name(path);
+    // SAFETY: the path ends with a zero.
+    good(unsafe { libc::unlink(path.as_ptr()) })
+}
+
+pub fn mkdir(path: &str) -> Result<i32> {
+    let path = name(path);
+    // SAFETY: the path ends with a zero.
+    good(unsafe { libc::mkdir(path.as_ptr(), 0o755) })
+}
+
+pub fn rmdir(path: &str) -> Result<i32> {
+    let path = name(path);
+    // SAFETY: the path ends with a zero.
+    good(unsafe { libc::rmdir(path.as_ptr()) })
+}
+
+pub fn link(from: &str, to: &str) -> Result<i32> {
+    let (from, to) = (name(from), name(to));
+    // SAFETY: the paths end with zeros.
+    good(unsafe { libc::link(from.as_ptr(), to.as_ptr()) })
+}
+
+pub fn rename(from: &str, to: &str) -> Result<i32> {
+    let (from, to) = (name(from), name(to));
+    // SAFETY: the paths end with zeros.
+    good(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) })
+}
+
+/// The names in a directory, without `.` and `..`.
+pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
+    let path = name(path);
+    // SAFETY: the path ends with a zero.
+    let directory = unsafe { libc::opendir(path.as_ptr()) };
+    if directory.is_null() {
+        return Err(errno());
+    }
+    let mut names = Vec::new();
+    let result = loop {
+        // SAFETY: libc's errno, for readdir to set.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: it is open.
+        let entry = unsafe { libc::readdir(directory) };
+        if entry.is_null() {
+            break errno();
+        }
+        // SAFETY: an entry that was just read, whose name ends with a zero.
+        let name = unsafe { std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast()) };
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_bytes().to_vec());
+        }
+    };
+    // SAFETY: it is open, and not used any more.
+    unsafe { libc::closedir(directory) };
+    if result != 0 {
+        return Err(result);
+    }
+    Ok(names)
+}
+
+pub fn flock(fd: c_int, what: c_int) -> Result<i32> {
+    // SAFETY: no memory is touched.
+    good(unsafe { libc::flock(fd, what | libc::LOCK_NB) })
+}
+
+/// Locks or unlocks the whole file; `command` is F_SETLK or F_OFD_SETLK.
+pub fn range_lock(fd: c_int, command: c_int, kind: c_int) -> Result<i32> {
+    // SAFETY: plain data, zeros are a value of it.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    // SAFETY: the lock is there.
+    good(unsafe { libc::fcntl(fd, command, &mut lock) })
+}
+
+/// Nanoseconds of a clock that all processes of this host share.
+pub fn now() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the result has room.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+pub fn give_way() {
+    // SAFETY: no memory is touched.
+    unsafe { libc::sched_yield() };
+}
+
+pub fn parent() -> i32 {
+    // SAFETY: no memory is touched.
+    unsafe { libc::getppid() }
+}
+
+pub fn kill(pid: u32) {
+    if pid > 1 {
+        // SAFETY: no memory is touched; the caller knows whose number it is.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    }
+}

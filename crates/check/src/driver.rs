@@ -1,0 +1,399 @@
+//! Starts the workers, tells them what to do, phase by phase, and has each phase checked.
+
+use crate::calls;
+use crate::memory::{Command, Shared, WORKERS, wait, wake};
+use crate::model::{Rules, State};
+use crate::operation::{Call, Operation, lost};
+use crate::options::Options;
+use crate::random::Random;
+use crate::search::{Cut, Done, Verdict, search, smallest};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// Steps of a search before it is given up.
+const LIMIT: usize = 400_000;
+/// Phases in one directory.
+const ROUND: u32 = 150;
+
+/// How a run ended.
+pub enum End {
+    Fine,
+    /// A history that no file system could have produced.
+    Impossible,
+    /// A call didn't come back in time.
+    Hang,
+}
+
+struct Driver<'a> {
+    options: &'a Options,
+    shared: &'static Shared,
+    path: PathBuf,
+    children: Vec<Child>,
+    /// The number of each worker's process.
+    numbers: Vec<u16>,
+    next_number: u16,
+    states: Vec<State>,
+    cut: Cut,
+    random: Random,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    phases: u64,
+    operations: u64,
+    together: u64,
+    lost: u64,
+    killed: u64,
+    undecided: u64,
+    states: usize,
+}
+
+/// Runs until time or phases are over, or something is found.
+pub fn run(options: &Options) -> Result<End, String> {
+    let path = PathBuf::from(format!(
+        "/dev/shm/forebay-check-{}-{:x}",
+        std::process::id(),
+        calls::now()
+    ));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let shared = Shared::map(&file).map_err(|e| format!("mmap: {e}"))?;
+    let mut driver = Driver {
+        options,
+        shared,
+        path,
+        children: Vec::new(),
+        numbers: Vec::new(),
+        next_number: 0,
+        states: vec![State::new()],
+        cut: Cut::new(),
+        random: Random::new(options.seed),
+        counts: Counts::default(),
+    };
+    shared.seed.store(options.seed, Relaxed);
+    shared.phase.store(1, Relaxed);
+    let end = driver.run();
+    driver.end();
+    let c = &driver.counts;
+    println!(
+        "seed {}: {} phases, {} operations, {} pairs of them at the same time, {} cut off, {} processes \
+         killed, {} phases undecided, at most {} states",
+        options.seed, c.phases, c.operations, c.together, c.lost, c.killed, c.undecided, c.states
+    );
+    end
+}
+
+impl Driver<'_> {
+    fn run(&mut self) -> Result<End, String> {
+        for w in 0..self.options.workers {
+            let child = self.start(w)?;
+            self.children.push(child);
+            self.numbers.push(self.next_number);
+            self.next_number += 1;
+        }
+        for w in 0..self.options.workers {
+            self.wait_for(w)?;
+        }
+        let until = Instant::now() + Duration::from_secs(self.options.seconds);
+        let mut fresh = 0;
+        while self.counts.phases < self.options.phases && Instant::now() < until {
+            // A new directory, where nothing of before can come to light any more.
+            let haunted = self.states.iter().any(|s| !s.ghosts.is_empty());
+            if fresh == 0 || haunted || self.states.len() > 2000 {
+                if let Some(end) = self.begin()? {
+                    return Ok(end);
+                }
+                fresh = ROUND;
+            }
+            fresh -= 1;
+            if let Some(end) = self.phase()? {
+                return Ok(end);
+            }
+        }
+        Ok(End::Fine)
+    }
+
+    fn start(&self, w: usize) -> Result<Child, String> {
+        let node = (w as u64 % self.options.nodes).to_string();
+        let mut words: Vec<String> = self
+            .options
+            .with
+            .iter()
+            .map(|word| word.replace("{}", &node))
+            .collect();
+        let me = std::env::current_exe().map_err(|e| e.to_string())?;
+        words.push(me.display().to_string());
+        words.push("worker".into());
+        words.push(self.path.display().to_string());
+        words.push(w.to_string());
+        words.push(self.options.top.clone());
+        words.push(self.options.cell.to_string());
+        words.push(self.options.operations.to_string());
+        words.push(if self.options.mixed { "mixed" } else { "one" }.into());
+        words.push(self.options.weak_name.clone());
+        self.shared.worker[w].phase.store(0, Relaxed);
+        std::process::Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("{}: {e}", words[0]))
+    }
+
+    /// Waits until a new worker is there.
+    fn wait_for(&mut self, w: usize) -> Result<(), String> {
+        let until = Instant::now() + Duration::from_secs(self.options.bound);
+        let phase = self.shared.phase.load(Relaxed);
+        loop {
+            let ended = self.shared.ended.load(Acquire);
+            if self.shared.worker[w].phase.load(Acquire) == phase {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.children[w].try_wait() {
+                return Err(format!("worker {w} ended at once: {status}"));
+            }
+            if Instant::now() > until {
+                return Err(format!("worker {w} isn't there in time"));
+            }
+            wait(&self.shared.ended, ended, Duration::from_millis(20));
+        }
+    }
+
+    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of them, if asked to.
+    fn command(
+        &mut self,
+        command: Command,
+        who: usize,
+        victim: Option<usize>,
+    ) -> Result<Option<End>, String> {
+        let shared = self.shared;
+        shared.command.store(command as u32, Relaxed);
+        shared.who.store(who as u32, Relaxed);
+        shared.workers.store(self.children.len() as u32, Relaxed);
+        shared.begun.store(0, Relaxed);
+        let phase = shared.phase.load(Relaxed) + 1;
+        shared.phase.store(phase, Release);
+        wake(&shared.phase);
+        if let Some(victim) = victim {
+            std::thread::sleep(Duration::from_micros(self.random.below(1500)));
+            calls::kill(shared.worker[victim].pid.load(Relaxed));
+            self.counts.killed += 1;
+        }
+        let since = Instant::now();
+        loop {
+            let ended = shared.ended.load(Acquire);
+            let mut missing = None;
+            for w in 0..self.children.len() {
+                if Some(w) != victim && shared.worker[w].phase.load(Acquire) != phase {
+                    missing = Some(w);
+                }
+            }
+            let Some(w) = missing else { break };
+            if since.elapsed().as_millis() > 200
+                && let Ok(Some(status)) = self.children[w].try_wait()
+                && shared.worker[w].phase.load(Acquire) != phase
+            {
+                return Err(format!("worker {w} ended in phase {phase}: {status}"));
+            }
+            if since.elapsed() > Duration::from_secs(self.options.bound) {
+                return Ok(Some(self.hangs(phase)));
+            }
+            wait(&shared.ended, ended, Duration::from_millis(20));
+        }
+        if let Some(victim) = victim {
+            let _ = self.children[victim].wait();
+        }
+        Ok(None)
+    }
+
+    fn hangs(&self, phase: u32) -> End {
+        println!(
+            "HANG: phase {phase} isn't over after {} s (seed {})",
+            self.options.bound, self.options.seed
+        );
+        for (w, worker) in self.shared.worker[..self.children.len()].iter().enumerate() {
+            if worker.phase.load(Acquire) != phase {
+                let last = worker.operations().last().map(ToString::to_string);
+                println!(
+                    "  worker {w}, process {}: {}",
+                    worker.pid.load(Relaxed),
+                    last.unwrap_or_default()
+                );
+            }
+        }
+        End::Hang
+    }
+
+    fn begin(&mut self) -> Result<Option<End>, String> {
+        self.states = vec![State::new()];
+        self.cut.clear();
+        self.shared.round.fetch_add(1, Relaxed);
+        let who = self.random.below(self.children.len() as u64) as usize;
+        self.command(Command::Begin, who, None)
+    }
+
+    /// Random operations, usually followed by somebody's look at everything; and the check of both.
+    fn phase(&mut self) -> Result<Option<End>, String> {
+        let n = self.children.len();
+        let victim = (self.options.kill > 0 && self.random.below(1000) < self.options.kill)
+            .then(|| self.random.below(n as u64) as usize);
+        if let Some(end) = self.command(Command::Work, n, victim)? {
+            return Ok(Some(end));
+        }
+        let mut done: Vec<Done> = (0..n)
+            .map(|w| Done {
+                worker: self.numbers[w],
+                operations: self.shared.worker[w].operations(),
+            })
+            .collect();
+        if let Some(victim) = victim {
+            done[victim].operations.push(Operation {
+                id: u32::MAX - u32::from(self.numbers[victim]),
+                start: calls::now(),
+                ..Operation::of(Call::Death)
+            });
+            self.children[victim] = self.start(victim)?;
+            self.wait_for(victim)?;
+            self.numbers[victim] = self.next_number;
+            self.next_number += 1;
+        }
+        if !self.random.once_in(4) {
+            let who = self.random.below(n as u64) as usize;
+            if let Some(end) = self.command(Command::Observe, who, None)? {
+                return Ok(Some(end));
+            }
+            let seen = self.shared.worker[who].operations();
+            if victim == Some(who) {
+                done.push(Done {
+                    worker: self.numbers[who],
+                    operations: seen,
+                });
+            } else {
+                done[who].operations.extend(seen);
+            }
+        }
+        self.count(&done);
+        Ok(self.check(done))
+    }
+
+    fn count(&mut self, done: &[Done]) {
+        self.counts.phases += 1;
+        for (w, d) in done.iter().enumerate() {
+            self.counts.operations += d.operations.len() as u64;
+            for o in &d.operations {
+                self.counts.lost += u64::from(o.unknown() && o.call != Call::Death);
+                let others = done[w + 1..].iter().flat_map(|d| &d.operations);
+                let met = others
+                    .filter(|x| x.start < o.end && o.start < x.end)
+                    .count();
+                self.counts.together += met as u64;
+            }
+        }
+    }
+
+    fn check(&mut self, done: Vec<Done>) -> Option<End> {
+        if !self.options.faults
+            && let Some(o) = done
+                .iter()
+                .flat_map(|d| &d.operations)
+                .find(|o| lost(o.errno))
+        {
+            println!("nothing was cut off, but: {o} (seed {})", self.options.seed);
+            return Some(End::Impossible);
+        }
+        let rules = Rules {
+            by_cells: self.options.by_cells,
+            lenient: self.options.lenient,
+            ..Rules::default()
+        };
+        match search(&self.states, &done, &self.cut, rules, LIMIT) {
+            Verdict::Possible(states) => {
+                self.counts.states = self.counts.states.max(states.len());
+                self.states = states;
+                let all = done.iter().flat_map(|d| &d.operations);
+                self.cut
+                    .extend(all.filter(|o| o.unknown()).map(|o| (o.id, *o)));
+                None
+            }
+            Verdict::Undecided => {
+                self.counts.undecided += 1;
+                // Nothing is known any more: somewhere else.
+                self.states.resize(2001, State::new());
+                None
+            }
+            Verdict::Impossible => {
+                self.report(done, rules);
+                Some(End::Impossible)
+            }
+        }
+    }
+
+    fn report(&self, done: Vec<Done>, rules: Rules) {
+        println!(
+            "IMPOSSIBLE: no single POSIX file system could have done this (seed {}, phase {}, directory {}/r{}-{})",
+            self.options.seed,
+            self.shared.phase.load(Relaxed),
+            self.options.top,
+            self.options.seed,
+            self.shared.round.load(Relaxed)
+        );
+        for state in self.states.iter().take(3) {
+            println!(
+                "  before, it was (one of {} possibilities):",
+                self.states.len()
+            );
+            print!("{state}");
+        }
+        let done = smallest(&self.states, done, &self.cut, rules);
+        let mut all: Vec<(u16, &Operation)> = done
+            .iter()
+            .flat_map(|d| d.operations.iter().map(|o| (d.worker, o)))
+            .collect();
+        all.sort_by_key(|(_, o)| o.start);
+        let first = all.first().map_or(0, |(_, o)| o.start);
+        println!("  then, in microseconds, process (node):");
+        for (worker, o) in all {
+            let micros = |t: u64| t.saturating_sub(first) as f64 / 1000.0;
+            let node = self.numbers.iter().position(|n| *n == worker);
+            println!(
+                "    {:9.1} to {:9.1}  {worker} ({})  {}: {o}",
+                micros(o.start),
+                micros(o.end),
+                node.map_or("?".into(), |w| (w as u64 % self.options.nodes).to_string()),
+                crate::operation::shown(u64::from(o.id) << 8),
+            );
+        }
+    }
+
+    fn end(&mut self) {
+        let phase = &self.shared.phase;
+        self.shared.command.store(Command::End as u32, Relaxed);
+        phase.fetch_add(1, Release);
+        wake(phase);
+        let until = Instant::now() + Duration::from_secs(5);
+        for child in &mut self.children {
+            while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Where `with` is a program that stays beside.
+        for worker in &self.shared.worker[..self.children.len().min(WORKERS)] {
+            let pid = worker.pid.load(Relaxed);
+            let ours = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let path = self.path.display().to_string();
+            if ours.split(|b| *b == 0).any(|word| word == path.as_bytes()) {
+                calls::kill(pid);
+            }
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

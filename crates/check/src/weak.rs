@@ -1,0 +1,128 @@
+//! File systems with weaker promises, made of a good one: so that the checker can be seen to find them.
+
+use crate::calls::{self, Result, Stat};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What is done worse than promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Nothing,
+    /// A process keeps the size of an open file for a while.
+    CachedSize,
+    /// A process keeps what it was told of a name for a while.
+    CachedNames,
+    /// Appending is asking for the size, then writing there.
+    AppendBySize,
+    /// O_EXCL is asking whether there is one, then creating.
+    CreateByLooking,
+    /// Renaming over something is removing that first.
+    RenameInTwo,
+    /// Locks are the process's own affair.
+    OwnLocks,
+}
+
+pub const KINDS: [(&str, Kind); 6] = [
+    ("cached-size", Kind::CachedSize),
+    ("cached-names", Kind::CachedNames),
+    ("append-by-size", Kind::AppendBySize),
+    ("create-by-looking", Kind::CreateByLooking),
+    ("rename-in-two", Kind::RenameInTwo),
+    ("own-locks", Kind::OwnLocks),
+];
+
+/// The calls of a worker that may be done worse.
+#[derive(Default)]
+pub struct Weak {
+    kind: Kind,
+    sizes: HashMap<i32, (u64, u32)>,
+    names: HashMap<String, u32>,
+}
+
+/// Room for others between two steps that ought to be one.
+fn pause() {
+    std::thread::sleep(Duration::from_micros(20));
+}
+
+impl Weak {
+    pub fn new(kind: Kind) -> Weak {
+        Weak {
+            kind,
+            ..Weak::default()
+        }
+    }
+
+    pub fn open(&self, path: &str, flags: i32) -> Result<i32> {
+        if self.kind == Kind::CreateByLooking && flags & libc::O_EXCL != 0 {
+            if calls::stat(path).is_ok() {
+                return Err(libc::EEXIST);
+            }
+            pause();
+            return calls::open(path, flags & !libc::O_EXCL);
+        }
+        calls::open(path, flags)
+    }
+
+    pub fn append(&self, fd: i32, bytes: &[u8]) -> Result<usize> {
+        if self.kind != Kind::AppendBySize {
+            return calls::write(fd, bytes);
+        }
+        let size = calls::fstat(fd)?.size;
+        pause();
+        // Linux would append with pwrite, too.
+        let again = calls::open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
+        let written = calls::write_at(again, bytes, size);
+        calls::close(again)?;
+        written
+    }
+
+    pub fn forget(&mut self, fd: i32) {
+        self.sizes.remove(&fd);
+    }
+
+    pub fn fstat(&mut self, fd: i32) -> Result<Stat> {
+        let mut stat = calls::fstat(fd)?;
+        if self.kind == Kind::CachedSize {
+            let kept = self.sizes.entry(fd).or_insert((stat.size, 0));
+            kept.1 += 1;
+            if kept.1.is_multiple_of(4) {
+                kept.0 = stat.size;
+            }
+            stat.size = kept.0;
+        }
+        Ok(stat)
+    }
+
+    pub fn stat(&mut self, path: &str) -> Result<Stat> {
+        if self.kind == Kind::CachedNames {
+            // Only that there was nothing.
+            let turn = self.names.entry(path.into()).or_insert(0);
+            *turn = turn.saturating_sub(1);
+            if *turn > 0 {
+                return Err(libc::ENOENT);
+            }
+            let found = calls::stat(path);
+            if found.is_err() {
+                *turn = 3;
+            }
+            return found;
+        }
+        calls::stat(path)
+    }
+
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        if self.kind == Kind::RenameInTwo && from != to && calls::stat(from).is_ok() {
+            let _ = calls::unlink(to);
+            pause();
+        }
+        calls::rename(from, to).map(drop)
+    }
+
+    pub fn flock(&self, fd: i32, what: i32) -> Result<()> {
+        if self.kind == Kind::OwnLocks {
+            return Ok(());
+        }
+        calls::flock(fd, what).map(drop)
+    }
+}
