@@ -3,6 +3,7 @@
 use crate::fail::TABLE;
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
+use forebay_pool::launch::Listen;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -34,13 +35,18 @@ impl Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a pool on this node
+    /// Start a pool: on this node, on several hosts, or with several nodes on this host
     #[command(after_help = "\
 Example:
   forebay up --media memory:4G --media files:/local/ssd:100G
+  forebay up --hosts n1,n2,n3 --media memory:4G
+  forebay up --nodes 4 --media memory:256M
 
 Without --media the pool takes memory: a quarter of what is available. Media are used in
-the order given; when one is full, the next one takes what comes.")]
+the order given; when one is full, the next one takes what comes. A pool of several nodes
+has these media on each node.
+
+In a Slurm job, a pool without --nodes and --hosts has all nodes of the job.")]
     Up(Up),
     /// Remove a pool and all that is in it
     #[command(after_help = "Example:\n  forebay down --force --pool campaign")]
@@ -57,7 +63,7 @@ is not missed.")]
     Run(Run),
     /// Run a program that sees the pool under the mount prefix
     #[command(
-        after_help = "Example:\n  forebay exec -- ls -l /fb\n  forebay exec -- ./solver /fb/case"
+        after_help = "Example:\n  forebay exec -- ls -l /fb\n  forebay exec -- ./solver /fb/case\n  mpiexec -n 8 forebay exec -- ./solver /fb/case\n\nWhere a host has several nodes of a pool, the program uses the one that --node or FOREBAY_NODE\nnames; else ranks of mpiexec and srun are spread over them; else it is the lowest."
     )]
     Exec(Exec),
     /// Copy files into a pool or out of it: parallel, verified, repeatable
@@ -98,14 +104,24 @@ Exit codes, added to nothing else:
     /// List your pools on this node and their state
     #[command(after_help = "Example:\n  forebay pools")]
     Pools(Show),
-    /// The background process of a pool; started by up and run
+    /// Tests and drills: kill, restart, pause or resume a node of a pool
+    #[command(after_help = "Example:\n  forebay node kill 2\n  forebay node restart 2")]
+    Node(NodeCommand),
+    /// The background process of a pool, or of a node of it; started by up and run
     #[command(
         hide = true,
         after_help = "Example:\n  forebay keeper --dir /dev/shm/forebay-1000/default"
     )]
     Keeper {
+        /// Keep the pool that is there
+        #[arg(long, required_unless_present = "launched")]
+        dir: Option<PathBuf>,
+        /// Take part in the start of a pool, by messages on standard input and output
         #[arg(long)]
-        dir: PathBuf,
+        launched: bool,
+        /// For people who look at a list of processes
+        #[arg(long)]
+        node: Option<u32>,
     },
 }
 
@@ -123,12 +139,82 @@ pub struct Media {
     pub reserve: Option<u64>,
 }
 
+/// On which nodes a pool is.
+#[derive(Debug, Args)]
+pub struct Nodes {
+    /// So many nodes, all on this host: for trying and testing
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub nodes: Option<u32>,
+    /// A node on each of these hosts
+    #[arg(
+        long,
+        value_name = "HOST,...",
+        value_delimiter = ',',
+        conflicts_with = "nodes"
+    )]
+    pub hosts: Vec<String>,
+    /// Remote shell that starts the daemons on the hosts
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        env = "FOREBAY_RSH",
+        default_value = "ssh"
+    )]
+    pub rsh: String,
+    /// Where daemons listen for each other: addresses of this network
+    /// [default: all but loopback; with --nodes: loopback]
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    pub listen: Option<Listen>,
+    /// Encrypt the contents of files on their way between nodes; what else they say always is
+    #[arg(long)]
+    pub encrypt: bool,
+    /// How long a program waits for a node that doesn't answer, before it gets an error
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
+    pub patience: f64,
+    /// How long all nodes may take to start
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    pub within: f64,
+}
+
+/// Seconds that somebody may wait.
+fn patience(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if (0.1..=86_400.0).contains(&seconds) {
+        return Ok(seconds);
+    }
+    Err("must be between 0.1 and 86400 seconds".into())
+}
+
+#[derive(Debug, Args)]
+pub struct NodeCommand {
+    #[command(subcommand)]
+    pub what: Drill,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum Drill {
+    /// Kill a node's daemon; what lies there can't be reached until it is restarted
+    #[command(after_help = "Example:\n  forebay node kill 2")]
+    Kill { node: u32 },
+    /// Start a node's daemon again; it goes on with what lies there
+    #[command(after_help = "Example:\n  forebay node restart 2")]
+    Restart { node: u32 },
+    /// Stop a node's daemon (SIGSTOP), as a host that hangs
+    #[command(after_help = "Example:\n  forebay node pause 2")]
+    Pause { node: u32 },
+    /// Let a paused daemon go on
+    #[command(after_help = "Example:\n  forebay node resume 2")]
+    Resume { node: u32 },
+}
+
 #[derive(Debug, Args)]
 pub struct Up {
     #[command(flatten)]
     pub media: Media,
+    #[command(flatten)]
+    pub nodes: Nodes,
     /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with = "media")]
+    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
     #[arg(long, value_name = "DIR", requires = "reopen")]
@@ -143,12 +229,20 @@ pub struct Down {
     /// End processes that use the pool; it's no error if there is no pool
     #[arg(long)]
     pub force: bool,
+    /// Only what is on this host
+    #[arg(long, hide = true)]
+    pub here: bool,
+    /// Only say whether it is in use
+    #[arg(long, hide = true)]
+    pub check: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]
     pub media: Media,
+    #[command(flatten)]
+    pub nodes: Nodes,
     /// Stage the file or the directory's content SRC to /DST before; repeatable
     #[arg(long = "in", value_name = "SRC:/DST")]
     pub stage_in: Vec<OsString>,
@@ -171,6 +265,9 @@ pub struct Run {
 
 #[derive(Debug, Args)]
 pub struct Exec {
+    /// The node of the pool to use, if this host has several
+    #[arg(long, value_name = "K")]
+    pub node: Option<u32>,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -59,6 +59,11 @@ fn share(available: u64, shared: u64) -> u64 {
 
 /// The media of a pool for which none were given, and why, in words.
 pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
+    default_media_of(1)
+}
+
+/// The same for one of so many nodes on this host.
+pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     let available = meminfo("MemAvailable")
         .into_iter()
         .chain(cgroup_available())
@@ -67,7 +72,8 @@ pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
             Fail::failed("can't tell how much memory is available; say --media memory:SIZE")
         })?;
     let shared = free_at(&home()).unwrap_or(available);
-    let capacity = share(available, shared);
+    let all = share(available, shared);
+    let capacity = all / u64::from(nodes.max(1)) / MIB * MIB;
     if capacity < LEAST {
         return Err(Fail::failed(format!(
             "there is too little memory for a pool ({} available, {} free in shared memory); free some, or say --media files:DIRECTORY:SIZE",
@@ -79,7 +85,7 @@ pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
         "a quarter of the {} of memory available",
         format_size(available)
     );
-    let why = if capacity < available / 4 / MIB * MIB {
+    let why = if all < available / 4 / MIB * MIB {
         format!(
             "half of the {} free in {}",
             format_size(shared),

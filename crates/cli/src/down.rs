@@ -1,9 +1,13 @@
 //! `forebay down`: removing a pool.
 
+use crate::args::Down;
 use crate::fail::{Fail, code};
+use crate::nodes::Elsewhere;
 use crate::output::say;
-use forebay_client::{Pool, PoolError, PoolState};
+use forebay_client::{Pool, PoolError, PoolState, places};
+use forebay_pool::launch::Plan;
 use rustix::process::{Pid, Signal, kill_process};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time that a process has between SIGTERM and SIGKILL.
@@ -18,9 +22,18 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Processes that use the pool and aren't just ending.
-pub fn users(pool: &Pool) -> Vec<u32> {
-    let mut pids = pool.attached();
+/// All nodes of a pool on this host that can be opened.
+pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
+    let places = places(name);
+    let pools = places.iter().filter_map(|p| Pool::open_dir(&p.dir).ok());
+    pools.map(Arc::new).collect()
+}
+
+/// Processes that use one of these and aren't just ending.
+pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
+    let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
+    pids.sort_unstable();
+    pids.dedup();
     pids.retain(|pid| {
         std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
             let at = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
@@ -31,9 +44,9 @@ pub fn users(pool: &Pool) -> Vec<u32> {
 }
 
 /// Waits until nobody uses the pool, at most `patience`. True if so.
-pub fn wait_for_users(pool: &Pool, patience: Duration) -> bool {
+pub fn wait_for_users(pools: &[Arc<Pool>], patience: Duration) -> bool {
     let until = Instant::now() + patience;
-    while !users(pool).is_empty() {
+    while !users(pools).is_empty() {
         if Instant::now() >= until {
             return false;
         }
@@ -43,45 +56,84 @@ pub fn wait_for_users(pool: &Pool, patience: Duration) -> bool {
 }
 
 /// Ends all processes that use the pool: SIGTERM, two seconds, SIGKILL.
-pub fn end_users(pool: &Pool) {
+pub fn end_users(pools: &[Arc<Pool>]) {
     for signal in [Signal::TERM, Signal::KILL] {
-        for pid in users(pool) {
+        for pid in users(pools) {
             if let Some(pid) = Pid::from_raw(pid as i32) {
                 let _ = kill_process(pid, signal);
             }
         }
-        if wait_for_users(pool, GRACE) {
+        if wait_for_users(pools, GRACE) {
             return;
         }
     }
 }
 
-pub fn down(name: &str, force: bool) -> Result<u8, Fail> {
-    match (Pool::state(name), force) {
-        (PoolState::Absent, true) => {
+pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
+    let state = Pool::state(name);
+    if state == PoolState::Absent {
+        if !a.force {
+            return Err(PoolError::Absent(name.to_owned()).into());
+        }
+        if !a.here {
             say(format!("there is no pool '{name}': nothing to remove"));
+        }
+        return Ok(code::OK);
+    }
+    let elsewhere = if a.here { None } else { Elsewhere::of(name) };
+    if a.force {
+        // Whom it belongs to is looked at once more before anything is removed.
+        end_users(&open_all(name));
+    } else {
+        // Opening it says what is wrong.
+        Pool::open(name)?;
+        let pids = users(&open_all(name));
+        if !pids.is_empty() {
+            return Err(Fail::failed(format!(
+                "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",
+                named(&pids)
+            )));
+        }
+        if let Some(others) = &elsewhere {
+            others.each(&["down", "--here", "--check", "--pool", name])?;
+        }
+        if a.check {
             return Ok(code::OK);
         }
-        (PoolState::Absent, false) => return Err(PoolError::Absent(name.to_owned()).into()),
-        // Whom it belongs to is looked at once more before anything is removed.
-        (_, true) => {
-            if let Ok(pool) = Pool::open(name) {
-                end_users(&pool);
-            }
-        }
-        (state, false) => {
-            let pool = Pool::open(name)?;
-            let pids = users(&pool);
-            if !pids.is_empty() {
-                return Err(Fail::failed(format!(
-                    "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",
-                    named(&pids)
-                )));
-            } else if state == PoolState::Stale {
-                say(format!("the keeper of pool '{name}' was dead already"));
-            }
+        if state == PoolState::Stale {
+            say(format!("the keeper of pool '{name}' was dead already"));
         }
     }
-    Pool::destroy(name)?;
+    remove(name, elsewhere.as_ref())?;
     Ok(code::OK)
+}
+
+/// Removes the pool here and elsewhere, used or not.
+fn remove(name: &str, elsewhere: Option<&Elsewhere>) -> Result<(), Fail> {
+    let others = elsewhere.map_or(Ok(()), |o| {
+        o.each(&["down", "--here", "--force", "--pool", name])
+    });
+    Pool::destroy(name)?;
+    others
+}
+
+/// Ends who uses the pool and removes it everywhere.
+pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
+    end_users(&pools);
+    drop(pools);
+    if let Err(e) = remove(name, Elsewhere::of(name).as_ref()) {
+        say(format!(
+            "warning: the pool could not be removed: {}",
+            e.message
+        ));
+    }
+}
+
+/// Removes what is left, here and elsewhere, of a pool whose start failed.
+pub fn remove_plan(plan: &Plan) {
+    let left = places(&plan.name);
+    let ours = |dir: &std::path::Path| Plan::read(dir).is_ok_and(|p| p.uuid == plan.uuid);
+    if left.iter().any(|p| ours(&p.dir)) {
+        let _ = remove(&plan.name, Elsewhere::of(&plan.name).as_ref());
+    }
 }

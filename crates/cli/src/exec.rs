@@ -5,7 +5,7 @@ use crate::fail::{Fail, code};
 use crate::output::say;
 use crate::paths;
 use crate::up::absolute_dir;
-use forebay_client::{Pool, PoolState};
+use forebay_client::Pool;
 use forebay_posix::Fs;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -90,6 +90,10 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
         .env("FOREBAY_MOUNT", &config.mount)
         .env("FOREBAY_POOL", &config.name)
         .env_remove("FOREBAY_CLI_BARE");
+    match config.member {
+        Some(member) => prepared.env("FOREBAY_NODE", member.node.to_string()),
+        None => prepared.env_remove("FOREBAY_NODE"),
+    };
     Ok(prepared)
 }
 
@@ -165,18 +169,18 @@ pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
 }
 
 /// Opens a pool for use.
-pub fn open(name: &str) -> Result<Arc<Pool>, Fail> {
-    let pool = Pool::open(name)?;
-    if Pool::state(name) == PoolState::Stale {
+pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
+    let pool = Arc::new(Pool::open_node(name, node)?);
+    if pool.keeper_pid().is_none() {
         say(format!(
             "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
         ));
     }
-    Ok(Arc::new(pool))
+    Ok(pool)
 }
 
-pub fn exec(name: &str, command: &[OsString]) -> Result<u8, Fail> {
-    let pool = open(name)?;
+pub fn exec(name: &str, node: Option<u32>, command: &[OsString]) -> Result<u8, Fail> {
+    let pool = open(name, node)?;
     let mut prepared = prepare(&pool, command)?;
     // What this process has of the pool must not pass for the program's.
     let _ = pool.store().detach();

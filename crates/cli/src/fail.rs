@@ -64,7 +64,10 @@ impl From<PoolError> for Fail {
     fn from(e: PoolError) -> Fail {
         let code = match e {
             PoolError::Invalid(_) => code::USAGE,
-            PoolError::Exists(_) | PoolError::ExistsStale(_) | PoolError::Io { .. } => code::FAILED,
+            PoolError::Exists(_)
+            | PoolError::ExistsStale(_)
+            | PoolError::Io { .. }
+            | PoolError::Daemon(_) => code::FAILED,
             PoolError::Absent(_)
             | PoolError::Foreign(_)
             | PoolError::Damaged { .. }

@@ -5,9 +5,10 @@ use crate::down::{named, users};
 use crate::fail::Fail;
 use crate::output::{count, json, say, seconds, write};
 use crate::up::absolute_dir;
-use forebay_client::{Pool, PoolState};
+use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use forebay_store::Report;
 use serde_json::json as value;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Exit codes, as those of fsck(8).
@@ -24,12 +25,25 @@ const RELEASE: Duration = Duration::from_secs(3);
 pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
     let began = Instant::now();
-    let mut report = if a.repair {
-        mend(name)?
-    } else {
-        let pool = Pool::open(name).map_err(|e| failed(&e))?;
-        check(&pool).map_err(|e| failed(&e))?
-    };
+    let places = places(name);
+    if places.is_empty() {
+        return Err(failed(&PoolError::Absent(name.to_owned())));
+    }
+    let mut report = Report::default();
+    for place in &places {
+        let mut one = if a.repair {
+            mend(name, place)?
+        } else {
+            let pool = Pool::open_dir(&place.dir).map_err(|e| failed(&e))?;
+            check(&pool).map_err(|e| failed(&e))?
+        };
+        if let Some(node) = place.node {
+            for f in &mut one.findings {
+                f.what = format!("node {node}: {}", f.what);
+            }
+        }
+        report.join(one);
+    }
     let took = began.elapsed().as_secs_f64();
     let repaired = report.findings.iter().filter(|f| f.repaired).count() as u64;
     let left = report.findings.len() as u64 + report.more - repaired;
@@ -114,12 +128,12 @@ fn words(pool: &Pool, e: rustix::io::Errno) -> String {
 }
 
 /// Mends a pool that nobody uses. Its keeper is away meanwhile.
-fn mend(name: &str) -> Result<Report, Fail> {
+fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
-    let before = Pool::state(name);
-    let made_anew = forebay_client::mend_files(name).map_err(|e| failed(&e))?;
-    let pool = Pool::open(name).map_err(|e| failed(&e))?;
-    let pids = users(&pool);
+    let before = place.state();
+    let made_anew = forebay_client::mend_files(place).map_err(|e| failed(&e))?;
+    let pool = Arc::new(Pool::open_dir(&place.dir).map_err(|e| failed(&e))?);
+    let pids = users(std::slice::from_ref(&pool));
     if !pids.is_empty() {
         return Err(failed(&format!(
             "the pool '{name}' is in use by {}; a repair has to be alone: end them first",

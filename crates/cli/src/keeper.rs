@@ -1,12 +1,14 @@
 //! The keeper: the background process of a pool, and how it is started.
 
+use crate::addresses;
 use crate::fail::Fail;
 use crate::output::say;
-use forebay_client::Pool;
+use forebay_client::{Pool, PoolConfig};
+use forebay_pool::launch::Running;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to be ready.
@@ -73,21 +75,11 @@ fn is_ready(out: &std::process::ChildStdout) -> bool {
 pub fn main(dir: &Path) -> Result<u8, Fail> {
     // Of a session of its own, so that no terminal ends it. Fails where it leads one already.
     let _ = rustix::process::setsid();
-    // `forebay run` starts it with signals blocked; it must end when it is told to. SIGTERM
-    // is waited for by a thread: a node that shuts down tells it so.
-    // SAFETY: a set of our own and this thread's mask.
-    let term = unsafe {
-        let mut term: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut term);
-        libc::sigaddset(&mut term, libc::SIGTERM);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &term, std::ptr::null_mut());
-        term
-    };
+    let term = hold_term();
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
     unsafe { libc::close_range(3, u32::MAX, 0) };
     let ready = |pool: &Arc<Pool>| {
-        let pool = pool.clone();
-        let _ = std::thread::Builder::new().spawn(move || save_and_exit(&pool, &term));
+        save_on_term(term, Arc::new(OnceLock::from(pool.clone())));
         // SAFETY: both are open; the standard output becomes the log, which tells the
         // starter that nothing more is to come.
         unsafe {
@@ -95,21 +87,49 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
             libc::dup2(2, 1);
         }
     };
-    forebay_client::run_keeper(dir, ready).map_err(|e| {
+    let member = PoolConfig::read(dir).is_ok_and(|c| c.member.is_some());
+    let ended = if member {
+        Running::again(dir, &addresses::own()).and_then(|running| {
+            ready(running.pool());
+            running.run()
+        })
+    } else {
+        forebay_client::run_keeper(dir, ready)
+    };
+    ended.map_err(|e| {
         say(&e);
         Fail::failed("")
     })?;
     Ok(0)
 }
 
-/// Waits for SIGTERM, then ends the process with everything on stable storage.
-fn save_and_exit(pool: &Pool, term: &libc::sigset_t) {
-    let mut signal = 0;
-    // SAFETY: both are valid; the signal is blocked in all threads.
-    while unsafe { libc::sigwait(term, &mut signal) } != 0 {}
-    if let Err(e) = pool.store().sync_all() {
-        say(format!("keeper: can't save the pool: {e}"));
+/// SIGTERM is waited for by a thread ([`save_on_term`]): a node that shuts down tells it so. All other signals
+/// are let through: `forebay run` starts keepers with some blocked.
+pub fn hold_term() -> libc::sigset_t {
+    // SAFETY: a set of our own and this thread's mask.
+    unsafe {
+        let mut term: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut term);
+        libc::sigaddset(&mut term, libc::SIGTERM);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &term, std::ptr::null_mut());
+        term
     }
-    let _ = pool.store().detach();
-    std::process::exit(0);
+}
+
+/// From now on SIGTERM ends the process with everything of its pool, if it has one by then, on stable
+/// storage.
+pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>) {
+    let _ = std::thread::Builder::new().spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both are valid; the signal is blocked in all threads.
+        while unsafe { libc::sigwait(&term, &mut signal) } != 0 {}
+        let Some(pool) = pool.get() else {
+            std::process::exit(128 + libc::SIGTERM);
+        };
+        if let Err(e) = pool.store().sync_all() {
+            say(format!("keeper: can't save the pool: {e}"));
+        }
+        let _ = pool.store().detach();
+        std::process::exit(0);
+    });
 }

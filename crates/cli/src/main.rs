@@ -4,15 +4,21 @@
 //! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
 //! what to do`, and an exit code that scripts can use (see [`fail::code`]).
 
+mod addresses;
 mod args;
 mod capacity;
 mod down;
 mod exec;
 mod fail;
 mod fsck;
+mod guard;
 mod keeper;
+mod launched;
 mod list;
 mod mount;
+mod node;
+mod node_status;
+mod nodes;
 mod output;
 mod paths;
 mod run;
@@ -35,7 +41,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if !matches!(
         cli.command,
-        Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }
+        Command::Up(_) | Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }
     ) {
         // SAFETY: no thread runs yet; SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -54,9 +60,9 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     let pool = cli.pool();
     match cli.command {
         Command::Up(a) => up::up(&pool, &a),
-        Command::Down(a) => down::down(&pool, a.force),
+        Command::Down(a) => down::down(&pool, &a),
         Command::Run(a) => run::run(given.as_deref(), &a),
-        Command::Exec(a) => exec::exec(&pool, &a.command),
+        Command::Exec(a) => exec::exec(&pool, a.node, &a.command),
         Command::Stage(a) => stage::stage(&pool, &a),
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),
@@ -64,7 +70,9 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Status(a) => status::status(&pool, a.json),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) => status::pools(a.json),
-        Command::Keeper { dir } => keeper::main(&dir),
+        Command::Node(a) => node::drill(&pool, a.what),
+        Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),
+        Command::Keeper { dir: None, .. } => launched::main(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::signals::Relay;
 use crate::stage::{Way, summary, tell_troubles, transfer};
-use crate::{down, exec, paths, up};
+use crate::{down, exec, nodes, paths, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -61,12 +61,23 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     };
 
     let began = Instant::now();
-    let (pool, why) = up::create(&name, &a.media)?;
+    let (pool, what) = match nodes::wanted(&a.nodes)? {
+        None => {
+            let (pool, why) = up::create(&name, &a.media)?;
+            let why = why.map(|w| format!(", {w}")).unwrap_or_default();
+            let what = format!("{}{why}", up::describe(&pool.config().media));
+            (pool, what)
+        }
+        Some(wanted) => {
+            let (plan, all) = nodes::start(&name, &a.media, &a.nodes, wanted)?;
+            // The host on which a pool is started need not have a node of it, but who uses it must.
+            let pool = Pool::open(&name).inspect_err(|_| down::remove_plan(&plan))?;
+            (pool, nodes::describe(&plan, &all))
+        }
+    };
     let pool = Arc::new(pool);
-    let why = why.map(|w| format!(", {w}")).unwrap_or_default();
     account.note(format!(
-        "pool '{name}' with {}{why}: {}",
-        up::describe(&pool.config().media),
+        "pool '{name}' with {what}: {}",
         seconds(began.elapsed().as_secs_f64())
     ));
 
@@ -91,14 +102,16 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         seconds(began.elapsed().as_secs_f64()),
         describe(status)
     ));
-    let left = down::users(&pool);
-    if !left.is_empty() && !a.keep && !down::wait_for_users(&pool, LINGER) {
+    let all = down::open_all(&name);
+    let left = down::users(&all);
+    if !left.is_empty() && !a.keep && !down::wait_for_users(&all, LINGER) {
         say(format!(
             "warning: ended what the program had left running: {}",
             down::named(&left)
         ));
-        down::end_users(&pool);
+        down::end_users(&all);
     }
+    drop(all);
 
     let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
     account.note(where_it_lay(&pool));
@@ -255,11 +268,8 @@ fn where_it_lay(pool: &Pool) -> String {
 }
 
 fn remove(pool: Arc<Pool>, name: &str) {
-    down::end_users(&pool);
     drop(pool);
-    if let Err(e) = Pool::destroy(name) {
-        say(format!("warning: the pool could not be removed: {e}"));
-    }
+    down::end_and_remove(down::open_all(name), name);
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -197,7 +197,7 @@ pub fn tell_troubles(r: &Report) {
 }
 
 pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
-    let pool = exec::open(name)?;
+    let pool = exec::open(name, None)?;
     let (pair, way): (&Pair, Way<'_>) = match &a.direction {
         Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
         Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),

@@ -2,21 +2,23 @@
 
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::node_status;
 use crate::output::{json, seconds, write};
 use crate::up::absolute_dir;
-use forebay_client::{MediumUsage, Pool, PoolState};
+use forebay_client::{MediumUsage, Pool, PoolState, places};
 use forebay_media::format_size;
 use serde_json::{Value, json as value};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// A medium for programs.
-fn medium(u: &MediumUsage) -> Value {
+pub fn medium(u: &MediumUsage) -> Value {
     value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
              "reserved": u.reserved, "reserve": u.reserve, "available": u.capacity.saturating_sub(u.used) })
 }
 
 /// Used of capacity, rounded up as df does.
-fn percent(used: u64, capacity: u64) -> String {
+pub fn percent(used: u64, capacity: u64) -> String {
     match capacity {
         0 => "-".into(),
         _ => format!(
@@ -27,7 +29,7 @@ fn percent(used: u64, capacity: u64) -> String {
 }
 
 /// Rows with aligned columns: those in `left` to the left, numbers to the right.
-fn table(rows: &[Vec<String>], left: &[usize]) -> String {
+pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
         rows.iter()
@@ -53,14 +55,50 @@ fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     text
 }
 
+/// The media of all these nodes together, those with the same place in the list of each summed up.
+fn sums(pools: &[Arc<Pool>]) -> Vec<MediumUsage> {
+    let mut sums: Vec<MediumUsage> = Vec::new();
+    for pool in pools {
+        for (i, u) in pool.usage().into_iter().enumerate() {
+            match sums.get_mut(i) {
+                Some(sum) => {
+                    sum.capacity += u.capacity;
+                    sum.used += u.used;
+                    sum.reserved += u.reserved;
+                    sum.reserve += u.reserve;
+                    sum.spec.capacity += u.spec.capacity;
+                }
+                None => sums.push(u),
+            }
+        }
+    }
+    sums
+}
+
+/// All nodes of a pool on this host; fails if one can't be used.
+pub fn all_here(name: &str) -> Result<Vec<Arc<Pool>>, Fail> {
+    // Says what is wrong, if something is.
+    let first = Pool::open_node(name, places(name).first().and_then(|p| p.node))?;
+    let mut pools = vec![Arc::new(first)];
+    for place in places(name).iter().skip(1) {
+        pools.push(Arc::new(Pool::open_node(name, place.node)?));
+    }
+    Ok(pools)
+}
+
 pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
-    let pool = Pool::open(name)?;
-    let usage = pool.usage();
-    let mount = &pool.config().mount;
+    let pools = all_here(name)?;
+    let usage = sums(&pools);
+    let config = pools[0].config();
+    let mount = &config.mount;
+    let elsewhere = config.member.map_or(0, |m| m.nodes as usize - pools.len());
     if as_json {
         let media: Vec<Value> = usage.iter().map(medium).collect();
-        let records = pool.store().record_bytes().ok();
-        json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
+        let records: Option<u64> = pools.iter().map(|p| p.store().record_bytes().ok()).sum();
+        json(
+            &value!({ "name": name, "mount": mount, "media": media, "record_bytes": records,
+                      "nodes": pools.len(), "nodes_elsewhere": elsewhere }),
+        )?;
         return Ok(code::OK);
     }
     let mut rows = vec![
@@ -79,10 +117,17 @@ pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
         ]);
     }
     write(table(&rows, &[0, 5]).as_bytes())?;
+    if elsewhere > 0 {
+        crate::output::say(format!(
+            "these are the {} on this host; {} more on others",
+            crate::output::count(pools.len() as u64, "node"),
+            elsewhere
+        ));
+    }
     Ok(code::OK)
 }
 
-fn state_words(state: &PoolState) -> String {
+pub fn state_words(state: &PoolState) -> String {
     match state {
         PoolState::Running => "running".into(),
         PoolState::Stale => "stale".into(),
@@ -92,14 +137,17 @@ fn state_words(state: &PoolState) -> String {
 }
 
 pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
-    let pool = Pool::open(name)?;
+    if places(name).iter().any(|p| p.node.is_some()) {
+        return node_status::status(name, as_json);
+    }
+    let pool = Arc::new(Pool::open(name)?);
     let c = pool.config();
     let state = Pool::state(name);
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs() as i64);
     let uptime = now.saturating_sub(c.created).max(0);
-    let pids = users(&pool);
+    let pids = users(std::slice::from_ref(&pool));
     let records = pool.store().record_bytes().ok();
     let usage = pool.usage();
     if as_json {
@@ -170,7 +218,9 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
                     PoolState::Damaged(why) => Some(why),
                     _ => None,
                 };
-                value!({ "name": l.name, "dir": l.dir, "state": state_words(&l.state), "why": why })
+                let nodes: Vec<u32> = places(&l.name).iter().filter_map(|p| p.node).collect();
+                value!({ "name": l.name, "dir": l.dir, "state": state_words(&l.state), "why": why,
+                         "nodes": nodes })
             })
             .collect();
         json(&list)?;
@@ -187,7 +237,15 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
             (_, Ok(pool)) => {
                 let c = pool.config();
                 let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();
-                (media.join(", "), c.mount.clone())
+                let mut media = media.join(", ");
+                if let Some(member) = c.member {
+                    let here = places(&l.name).len() as u32;
+                    let _ = match member.nodes {
+                        n if n == here => write!(media, " on each of {n} nodes"),
+                        n => write!(media, " on each of {n} nodes, {here} here"),
+                    };
+                }
+                (media, c.mount.clone())
             }
             (_, Err(e)) => (e.to_string(), String::new()),
         };

@@ -3,9 +3,10 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mount};
-use forebay_client::{CreateOptions, Pool, PoolError, PoolState};
+use crate::{capacity, keeper, mount, node, nodes};
+use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places};
 use forebay_media::{MediumSpec, format_size};
+use forebay_pool::launch::How;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -56,6 +57,8 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     let (pool, note) = if a.reopen {
         let (pool, note) = reopen(name, a.from.as_deref())?;
         (pool, Some(note))
+    } else if let Some(wanted) = nodes::wanted(&a.nodes)? {
+        return up_nodes(name, a, wanted, began);
     } else {
         create(name, &a.media)?
     };
@@ -75,6 +78,32 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
             c.name,
             describe(&c.media),
             c.mount,
+            seconds(took)
+        );
+        write(line.as_bytes())?;
+    }
+    Ok(code::OK)
+}
+
+/// Starts a pool of several nodes.
+fn up_nodes(name: &str, a: &Up, wanted: (Vec<String>, How), began: Instant) -> Result<u8, Fail> {
+    let (plan, all) = nodes::start(name, &a.media, &a.nodes, wanted)?;
+    let took = began.elapsed().as_secs_f64();
+    if a.json {
+        let dir = forebay_client::home().join(name);
+        json(&serde_json::json!({
+            "name": plan.name, "mount": plan.mount, "uuid": plan.uuid,
+            "dir": std::path::absolute(&dir).unwrap_or(dir),
+            "nodes": all.iter().map(nodes::as_json).collect::<Vec<_>>(),
+            "media": plan.media.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "capacity": nodes::capacity(&all), "seconds": took,
+        }))?;
+    } else {
+        let line = format!(
+            "pool '{}' is up: {}; mounted on {}; {}\n",
+            plan.name,
+            nodes::describe(&plan, &all),
+            plan.mount,
             seconds(took)
         );
         write(line.as_bytes())?;
@@ -114,6 +143,10 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         // Opening it says what is wrong.
         PoolState::Damaged(_) | PoolState::Stale => {}
     }
+    let places = places(name);
+    if places.iter().any(|p| p.node.is_some()) {
+        return reopen_nodes(name, &places);
+    }
     let pool = Pool::open(name)?;
     let busy = pool.attached();
     // Settling is for when nobody is left; the keeper cleans up behind single processes.
@@ -124,6 +157,18 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     };
     keeper::start(&absolute_dir(&pool))?;
     Ok((pool, note))
+}
+
+/// Starts those daemons of a pool's nodes on this host again that are dead.
+fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
+    let dead = places.iter().filter(|p| p.state() != PoolState::Running);
+    let mut started = Vec::new();
+    for place in dead {
+        node::restart(place)?;
+        started.push(place.node.unwrap_or(0).to_string());
+    }
+    let note = format!("restarted on this host: node {}", started.join(", "));
+    Ok((Pool::open(name)?, note))
 }
 
 /// The directory of pool `name` in a medium, from that or from the directory it lies in.

@@ -103,6 +103,22 @@ impl PoolConfig {
         })
     }
 
+    /// What node `member` of a pool with this identity (32 hexadecimal digits) is made of.
+    ///
+    /// # Errors
+    /// If something the user asks for, or the identity, can't be.
+    pub fn of_node(o: &CreateOptions, uuid: &str, member: Member) -> Result<PoolConfig, PoolError> {
+        let mut config = PoolConfig::new(o)?;
+        if uuid.len() != config.uuid.len() || !uuid.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(PoolError::Invalid(format!(
+                "'{uuid}' is no identity of a pool"
+            )));
+        }
+        uuid.clone_into(&mut config.uuid);
+        config.member = Some(member);
+        Ok(config)
+    }
+
     /// The warm reserve of medium `i` in bytes: what was asked for, but no more than an
     /// eighth of the medium.
     pub fn reserve_of(&self, i: usize) -> u64 {
@@ -176,11 +192,13 @@ impl PoolConfig {
         crate::sync_path(dir).map_err(failed)
     }
 
-    pub(crate) fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
+    /// Reads that of the pool, or node, in `dir`.
+    ///
+    /// # Errors
+    /// If it isn't ours, isn't there, or is damaged.
+    pub fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
         check_owner(dir)?;
-        let name = dir
-            .file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let name = crate::nodes::name_of(dir);
         let damaged = |why: String| PoolError::Damaged {
             name: name.clone(),
             why,

@@ -28,6 +28,8 @@ pub enum PoolError {
         path: PathBuf,
         error: Errno,
     },
+    /// Something with its daemon, in words.
+    Daemon(String),
 }
 
 impl PoolError {
@@ -55,7 +57,7 @@ pub(crate) fn words(e: Errno) -> String {
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PoolError::Invalid(what) => write!(f, "{what}"),
+            PoolError::Invalid(what) | PoolError::Daemon(what) => write!(f, "{what}"),
             PoolError::Exists(name) => write!(
                 f,
                 "the pool '{name}' exists already; use it, choose another name with --pool, or remove it with: forebay down --pool {name}"

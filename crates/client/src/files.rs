@@ -2,38 +2,35 @@
 //! maps of media. What they held is found again in the records, or lost; bytes and records
 //! are never touched here.
 
-use crate::{Pool, PoolConfig, PoolError, PoolState, end_keeper, home};
+use crate::{Place, PoolConfig, PoolError, PoolState, end_keeper};
 use forebay_media::Medium;
 use forebay_store::{Finding, Store};
 use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Makes anew what of the pool `name` can't be opened. A finding for each such file; none if
-/// the pool can be opened. Its keeper is ended if there is one.
+/// Makes anew what of a pool, or of one node of it, can't be opened. A finding for each such file; none
+/// if it can be opened. Its keeper is ended if there is one.
 ///
 /// # Errors
 /// If pool.json, records or segments are damaged or missing: nothing can be done about that;
 /// if a program still uses the pool.
-pub fn mend_files(name: &str) -> Result<Vec<Finding>, PoolError> {
-    crate::config::check_name(name)?;
-    let dir = home().join(name);
+pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
+    let dir = &place.dir;
     let mut findings = Vec::new();
-    match Pool::state(name) {
-        PoolState::Absent => return Err(PoolError::Absent(name.to_owned())),
-        // The error says more than the state.
-        PoolState::Damaged(_) => return PoolConfig::read(&dir).map(|_| findings),
-        PoolState::Running | PoolState::Stale => {}
+    if place.state() == PoolState::Absent {
+        return Err(PoolError::Absent(crate::nodes::name_of(dir)));
     }
-    let config = PoolConfig::read(&dir)?;
+    let config = PoolConfig::read(dir)?;
+    let name = &config.name;
     for (i, spec) in config.media.iter().enumerate() {
-        let medium = config.medium_dir(&dir, i);
-        let map = config.map_path(&dir, i);
+        let medium = config.medium_dir(dir, i);
+        let map = config.map_path(dir, i);
         if Medium::open(i, spec.kind.clone(), &medium, &map, spec.capacity).is_ok() {
             continue;
         }
-        alone(name, &dir, &map)?;
-        let tracks = config.journal_dir(&dir).is_some();
+        alone(name, dir, &map)?;
+        let tracks = config.journal_dir(dir).is_some();
         Medium::recreate_map(&medium, &map, spec.capacity, tracks)
             .map_err(|e| PoolError::io("can't make the map anew of the medium in", &medium, e))?;
         findings.push(Finding {
@@ -44,9 +41,9 @@ pub fn mend_files(name: &str) -> Result<Vec<Finding>, PoolError> {
         });
     }
     let control = dir.join("control");
-    let records = config.records_dir(&dir);
+    let records = config.records_dir(dir);
     if Store::open(&control, &records, config.record_bytes, Vec::new(), None).is_err() {
-        alone(name, &dir, &control)?;
+        alone(name, dir, &control)?;
         let failed = |e| PoolError::io("can't make", &control, e);
         match rustix::fs::unlink(&control) {
             Ok(()) | Err(Errno::NOENT) => {}

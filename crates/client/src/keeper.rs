@@ -11,6 +11,7 @@
 use crate::{Pool, PoolError};
 use forebay_media::Medium;
 use forebay_store::Store;
+use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,28 +44,63 @@ const SYNC_ALL: Duration = Duration::from_secs(30);
 /// # Errors
 /// If the pool can't be opened, or has a keeper already.
 pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), PoolError> {
-    let pool = Arc::new(Pool::open_dir(dir)?);
-    let file = dir.join("keeper.pid");
-    let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
-    let fd = rustix::fs::open(
-        &file,
-        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
-        Mode::from_raw_mode(0o600),
-    )
-    .map_err(failed)?;
-    // Who asks for the keeper's process id holds the lock for an instant.
-    let mut tries = 0;
-    while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
-        tries += 1;
-        if tries == 20 {
-            return Err(PoolError::Exists(pool.config().name.clone()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
-    rustix::io::pwrite(&fd, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(failed)?;
-    ready(&pool);
+    let keeper = Keeper::take_charge(Arc::new(Pool::open_dir(dir)?))?;
+    ready(&keeper.pool);
+    keeper.run()
+}
 
+/// The one process that keeps a pool.
+pub struct Keeper {
+    pool: Arc<Pool>,
+    /// Locked as long as this is there.
+    _charge: OwnedFd,
+}
+
+impl Keeper {
+    /// Takes charge of an open pool.
+    ///
+    /// # Errors
+    /// If it has a keeper already.
+    pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
+        let file = pool.dir().join("keeper.pid");
+        let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
+        let fd = rustix::fs::open(
+            &file,
+            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )
+        .map_err(failed)?;
+        // Who asks for the keeper's process id holds the lock for an instant.
+        let mut tries = 0;
+        while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+            tries += 1;
+            if tries == 20 {
+                return Err(PoolError::Exists(pool.config().name.clone()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
+        rustix::io::pwrite(&fd, format!("{}\n", std::process::id()).as_bytes(), 0)
+            .map_err(failed)?;
+        Ok(Keeper { pool, _charge: fd })
+    }
+
+    /// What it keeps.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Keeps the pool until it is removed.
+    ///
+    /// # Errors
+    /// If its journal can't be gone on with.
+    pub fn run(self) -> Result<(), PoolError> {
+        keep(&self.pool)
+    }
+}
+
+fn keep(pool: &Pool) -> Result<(), PoolError> {
+    let dir = pool.dir();
     let store = pool.store();
     let header = store.control().header();
     let mut used_before = 0;
@@ -74,13 +110,22 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
         store.restart_journal().map_err(failed)?;
     }
     let mut saver = Saver::new(store);
+    // What processes, or the node's daemon before this one, have begun on other nodes.
+    let among = pool.config().member.is_some();
+    let mut unfinished = among;
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
-        let failed = store.reap().and_then(|_| store.put_in_order()).err();
+        let reaped = store.reap();
+        unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
+        if unfinished {
+            unfinished = store.settle_notes().is_err();
+        }
+        let failed = reaped.and_then(|_| store.put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != told) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
@@ -92,9 +137,12 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store);
-        // The keeper itself may be attached (it writes dead processes' files back).
-        let _ = store.detach();
+        let calm = saver.step(store) && !unfinished;
+        // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
+        // stays so: it has files open for other nodes.
+        if !among {
+            let _ = store.detach();
+        }
         if store.any_attached() {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {
@@ -172,7 +220,7 @@ fn top_up(m: &Medium, goal: u64) {
 }
 
 /// The process id of the keeper of the pool in `dir`, if it runs.
-pub(crate) fn keeper_pid(dir: &Path) -> Option<u32> {
+pub fn keeper_pid(dir: &Path) -> Option<u32> {
     let file = dir.join("keeper.pid");
     let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let dies_by = Instant::now() + Duration::from_secs(2);

@@ -13,22 +13,25 @@
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
 //!                         medium is memory, in the first one checkpoint and journal
 //! ```
+//! A pool of several nodes has a directory HOME/NAME/node-K for each node that is on this host
+//! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its processes
+//! reach other nodes ([`requests`]).
+//!
 //! A process uses a pool by opening these files; there is no server. The keeper
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
-//! A node of several has a directory of its own, with more in it: `map` (the pool's map), `key`, and
-//! `requests`, by which its processes reach other nodes ([`requests`]).
 
 mod config;
 mod error;
 mod files;
 mod keeper;
+mod nodes;
 pub mod requests;
 
 pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
-use keeper::keeper_pid;
-pub use keeper::{end_keeper, run_keeper};
+pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
+pub use nodes::{Place, choose, node_dir, places};
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_placement::NodeId;
@@ -103,26 +106,49 @@ impl Pool {
         let home = home();
         make_private_dir(&home, true)?;
         let dir = home.join(&o.name);
-        match Pool::state(&o.name) {
-            PoolState::Absent => {}
-            PoolState::Running => return Err(PoolError::Exists(o.name.clone())),
-            PoolState::Stale => return Err(PoolError::ExistsStale(o.name.clone())),
-            PoolState::Damaged(why) => {
-                return Err(PoolError::Damaged {
-                    name: o.name.clone(),
-                    why,
-                });
-            }
-        }
+        check_absent(&o.name, Pool::state(&o.name))?;
         make_private_dir(&dir, false)?;
-        let made = Pool::fill(&config, &dir);
+        let made = Pool::fill(&config, &dir, None).and_then(|()| Pool::open_dir(&dir));
         if made.is_err() {
             remove_everything(&config, &dir);
         }
         made
     }
 
-    fn fill(config: &PoolConfig, dir: &Path) -> Result<Pool, PoolError> {
+    /// Makes a node of a new pool of several nodes, with the pool's key; see
+    /// [`PoolConfig::of_node`]. It can be used when it has its map.
+    ///
+    /// # Errors
+    /// If the name is taken, or a medium can't be made. Nothing is left then.
+    pub fn create_node(config: &PoolConfig, key: &[u8]) -> Result<(), PoolError> {
+        let member = config.member.unwrap_or(Member { node: 0, nodes: 1 });
+        make_private_dir(&home(), true)?;
+        nodes::check_room(config, member)?;
+        let dir = node_dir(&config.name, member.node);
+        let above = home().join(&config.name);
+        let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
+        // A node of a pool of this name that was removed just now takes the directory with it.
+        for _ in 0..8 {
+            make_private_dir(&above, true)?;
+            made = make_private_dir(&dir, false);
+            match &made {
+                Err(PoolError::Io { error, .. }) if *error == Errno::NOENT => {}
+                _ => break,
+            }
+        }
+        made?;
+        let made = Pool::fill(config, &dir, Some(key));
+        if made.is_err() {
+            remove_node(config);
+        }
+        made
+    }
+
+    fn fill(config: &PoolConfig, dir: &Path, key: Option<&[u8]>) -> Result<(), PoolError> {
+        if let Some(key) = key {
+            let at = dir.join("key");
+            write_secret(&at, key).map_err(|e| PoolError::io("can't write", &at, e))?;
+        }
         let journal_dir = config.journal_dir(dir);
         let tracks = journal_dir.is_some();
         for (i, spec) in config.media.iter().enumerate() {
@@ -160,21 +186,15 @@ impl Pool {
         )
         .map_err(|e| PoolError::io("can't make the records", &records, e))?;
         // Last: a directory without it is a pool that was never finished.
-        config.write(dir)?;
-        Pool::open_dir(dir)
+        config.write(dir)
     }
 
-    /// Opens the pool `name`.
+    /// Opens the pool `name`, at the node that this process uses if it has several ([`choose`]).
     ///
     /// # Errors
     /// If there is none, it belongs to somebody else, or it is damaged.
     pub fn open(name: &str) -> Result<Pool, PoolError> {
-        config::check_name(name)?;
-        let dir = home().join(name);
-        if !dir.exists() {
-            return Err(PoolError::Absent(name.to_owned()));
-        }
-        Pool::open_dir(&dir)
+        Pool::open_node(name, None)
     }
 
     /// Opens the pool in `dir`: if it is one node of several, with a way to the others.
@@ -195,8 +215,7 @@ impl Pool {
 
     fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
         if !dir.exists() {
-            let name = dir.file_name().unwrap_or(dir.as_os_str());
-            return Err(PoolError::Absent(name.to_string_lossy().into_owned()));
+            return Err(PoolError::Absent(nodes::name_of(dir)));
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
@@ -275,17 +294,20 @@ impl Pool {
         pools
     }
 
-    /// The state of the pool `name`.
+    /// The state of the pool `name`: that of its nodes on this host, the worst if they differ.
     pub fn state(name: &str) -> PoolState {
-        let dir = home().join(name);
-        if !dir.exists() {
-            return PoolState::Absent;
+        let mut worst = PoolState::Absent;
+        for place in places(name) {
+            worst = match (worst, place.state()) {
+                (PoolState::Damaged(why), _) | (_, PoolState::Damaged(why)) => {
+                    PoolState::Damaged(why)
+                }
+                (PoolState::Stale, _) | (_, PoolState::Stale) => PoolState::Stale,
+                (PoolState::Running, _) | (_, PoolState::Running) => PoolState::Running,
+                (PoolState::Absent, PoolState::Absent) => PoolState::Absent,
+            };
         }
-        match PoolConfig::read(&dir) {
-            Err(e) => PoolState::Damaged(e.to_string()),
-            Ok(_) if keeper_pid(&dir).is_some() => PoolState::Running,
-            Ok(_) => PoolState::Stale,
-        }
+        worst
     }
 
     /// What it is made of.
@@ -355,7 +377,7 @@ impl Pool {
         ))
     }
 
-    /// Ends the keeper and removes all of the pool `name`, whatever state it is in.
+    /// Ends the keepers and removes all of the pool `name` on this host, whatever state it is in.
     ///
     /// # Errors
     /// If it doesn't exist, isn't ours, or can't be removed.
@@ -366,8 +388,14 @@ impl Pool {
             return Err(PoolError::Absent(name.to_owned()));
         }
         config::check_owner(&dir)?;
-        end_keeper(&dir);
-        remove_linked_media(&dir);
+        let places = places(name);
+        // All at once: each may take a moment to end.
+        std::thread::scope(|s| {
+            for place in &places {
+                s.spawn(|| end_keeper(&place.dir));
+            }
+        });
+        places.iter().for_each(|p| remove_linked_media(&p.dir));
         match std::fs::remove_dir_all(&dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
@@ -375,6 +403,43 @@ impl Pool {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Removes all of the node that this describes, finished or not. Its keeper must have ended.
+pub fn remove_node(config: &PoolConfig) {
+    let Some(member) = config.member else {
+        return;
+    };
+    let dir = node_dir(&config.name, member.node);
+    // It may have come to nothing because another pool is there.
+    if !dir.join("pool.json").exists()
+        || PoolConfig::read(&dir).is_ok_and(|c| c.uuid == config.uuid)
+    {
+        remove_everything(config, &dir);
+        let _ = std::fs::remove_dir(home().join(&config.name));
+    }
+}
+
+fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
+    match state {
+        PoolState::Absent => Ok(()),
+        PoolState::Running => Err(PoolError::Exists(name.to_owned())),
+        PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned())),
+        PoolState::Damaged(why) => Err(PoolError::Damaged {
+            name: name.to_owned(),
+            why,
+        }),
+    }
+}
+
+/// Writes a new file that only its owner may read.
+fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    match rustix::io::write(&file, bytes)? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(Errno::IO),
     }
 }
 
@@ -388,6 +453,12 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     let config = PoolConfig::read(medium)?;
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
+    }
+    if config.member.is_some() {
+        return Err(PoolError::Invalid(format!(
+            "{} belongs to a node of a pool of several nodes; such a pool can't be loaded from its media yet",
+            medium.display()
+        )));
     }
     let dir = home().join(&config.name);
     match Pool::state(&config.name) {

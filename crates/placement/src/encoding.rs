@@ -107,6 +107,37 @@ impl PoolMap {
     }
 }
 
+/// Nodes in the order of their numbers as bytes: each as in a map, after a count.
+pub fn encode_nodes(nodes: &[Node]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + 48 * nodes.len());
+    put(&mut out, nodes.len() as u64);
+    let mut before = None;
+    for node in nodes {
+        put_node(&mut out, node, before);
+        before = Some(node);
+    }
+    out
+}
+
+/// The nodes that these bytes are, no more than a pool may have; their numbers grow.
+///
+/// # Errors
+/// If they aren't any.
+pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Node>, DecodeError> {
+    let mut r = Reader(bytes);
+    let nodes = (|| {
+        let count = r.number(MAX_NODES as u64)? as usize;
+        let mut nodes: Vec<Node> = Vec::with_capacity(count.min(r.0.len() / NODE_MIN));
+        for _ in 0..count {
+            let node = r.node(nodes.last())?;
+            node.check().ok()?;
+            nodes.push(node);
+        }
+        r.0.is_empty().then_some(nodes)
+    })();
+    nodes.ok_or(DecodeError::NoMap)
+}
+
 fn decode_body(body: &[u8]) -> Option<PoolMap> {
     let mut r = Reader(body);
     let pool = *r.array::<16>()?;

@@ -23,7 +23,7 @@ pub mod layout;
 pub mod map;
 pub mod slices;
 
-pub use encoding::DecodeError;
+pub use encoding::{DecodeError, decode_nodes, encode_nodes};
 pub use layout::{Anchor, ChunkSize, Layout, Scheme};
 pub use map::{Answer, MapError, Node, PoolMap, State};
 pub use slices::{Claim, Moved, NodeId, Slices};

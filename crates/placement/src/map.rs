@@ -102,7 +102,7 @@ impl Node {
         u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
     }
 
-    fn check(&self) -> Result<(), MapError> {
+    pub(crate) fn check(&self) -> Result<(), MapError> {
         let sound = (1..=MAX_NAME).contains(&self.name.len())
             && !self.name.chars().any(char::is_control)
             && self.addresses.len() <= MAX_ADDRESSES

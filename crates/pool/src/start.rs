@@ -259,10 +259,9 @@ impl Start {
             }
             Phase::Spreading if gathered => {
                 self.phase = Phase::Ready;
-                let mut acts = vec![Act::Up(Up::Ready)];
-                if self.me == 0 {
-                    acts.extend(self.run());
-                }
+                // The user is told last: if node 0 dies in between, all others run, or none.
+                let mut acts = if self.me == 0 { self.run() } else { Vec::new() };
+                acts.push(Act::Up(Up::Ready));
                 acts
             }
             _ => Vec::new(),

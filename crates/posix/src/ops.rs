@@ -489,7 +489,6 @@ impl Fs {
             return self.open_unnamed(place, flags, mode);
         }
         let creating = flags & libc::O_CREAT != 0;
-        let mut fresh = false;
         let entry = match place {
             Place::Entry {
                 entry: None, slash, ..
@@ -503,13 +502,15 @@ impl Fs {
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
                 let new = self.new_object(p.dir, S_IFREG | mode & 0o7777, b"");
-                match self
-                    .store()
-                    .create_object(p.dir.id, p.name, &new, p.epoch)?
-                {
-                    Ok(id) => {
-                        fresh = true;
-                        Entry { id, kind: S_IFREG }
+                let _section = self.store().section()?;
+                match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
+                    Ok((id, live, held)) => {
+                        let opened = Some((live, Some(held)));
+                        let (kind, flags) = (S_IFREG, flags as u32);
+                        return self
+                            .store()
+                            .open_create_held(id, kind, opened, flags, p.dir.id, p.name)
+                            .inspect_err(|_| _ = self.store().live_release(live));
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
                     // Somebody was faster: open theirs.
@@ -528,7 +529,7 @@ impl Fs {
             }
         };
         let (parent, name) = place.parent_and_name();
-        match self.open_object(entry, flags, fresh, parent, name) {
+        match self.open_object(entry, flags, false, parent, name) {
             // Removed between looking it up and opening it.
             Err(Errno::NOENT) => Err(Errno::STALE),
             other => other,

@@ -384,9 +384,11 @@ fn seed_on_nodes(name: &str, n: u32, seed: u64) {
         handles: Vec::new(),
         log: Vec::new(),
     };
-    steps(&mut run, seed, || ());
+    steps(&mut run, seed, || nodes.assert_whole());
+    nodes.assert_whole();
     run.clear();
     drop(run);
+    nodes.assert_whole();
     let asked = nodes
         .together
         .asked

@@ -12,9 +12,10 @@
 use crate::paths::{errno, value};
 use crate::process::ProcessLock;
 use forebay_intercept::raw;
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::Flock;
 use forebay_store::control::{ProcessArea, StandIn};
+use forebay_store::elsewhere::locks::LOCKS_AWAY;
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::path::PathBuf;
@@ -30,7 +31,8 @@ fn path_of(fs: &Fs, object: u64) -> PathBuf {
 
 /// The stand-in's descriptor for locks of the process (`description` 0) or of a
 /// description (its index + 1).
-fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
+/// For a file that lies on another node (`away`) only the fact that there are locks is noted.
+fn stand_in(fs: &Fs, object: u64, description: u32, away: bool) -> Result<i32, Errno> {
     let area = fs.store().area()?;
     let _one = TABLE.hold();
     let mut free = None;
@@ -47,6 +49,13 @@ fn stand_in(fs: &Fs, object: u64, description: u32) -> Result<i32, Errno> {
         }
     }
     let free = free.ok_or(Errno::NOLCK)?;
+    if away {
+        free.object.store(object, Relaxed);
+        free.description.store(description, Relaxed);
+        free.fd.store(LOCKS_AWAY, Release);
+        ANY.store(true, Release);
+        return Ok(-1);
+    }
     let path = path_of(fs, object);
     match rustix::fs::mkdir(fs.pool().dir().join("locks"), Mode::from_raw_mode(0o700)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -78,6 +87,11 @@ pub fn inherit(from: &ProcessArea, to: &ProcessArea) {
     }
     let _one = TABLE.hold();
     for (from, to) in from.stand_ins.iter().zip(&to.stand_ins) {
+        if from.fd.load(Acquire) == LOCKS_AWAY {
+            // A child has none of its parent's locks.
+            to.fd.store(0, Release);
+            continue;
+        }
         to.object.store(from.object.load(Relaxed), Relaxed);
         to.description
             .store(from.description.load(Relaxed), Relaxed);
@@ -91,6 +105,10 @@ pub fn resume(fs: &Fs, area: &ProcessArea) {
         let Some(fd) = s.fd.load(Acquire).checked_sub(1) else {
             continue;
         };
+        if fd + 1 == LOCKS_AWAY {
+            ANY.store(true, Release);
+            continue;
+        }
         // SAFETY: only asks the kernel; no such descriptor is an error.
         let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd as i32) });
         match (there, rustix::fs::stat(path_of(fs, s.object.load(Relaxed)))) {
@@ -116,7 +134,7 @@ pub fn drop_unused(fs: &Fs, area: &ProcessArea) {
             n => open + 1 == n,
         });
         if !used {
-            close(s);
+            close(fs, s);
         }
     }
 }
@@ -129,7 +147,16 @@ fn open_here<'a>(fs: &Fs, area: &'a ProcessArea) -> impl Iterator<Item = u32> + 
         .filter_map(|f| f.load(Acquire).checked_sub(1))
 }
 
-fn close(s: &StandIn) {
+fn close(fs: &Fs, s: &StandIn) {
+    if s.fd.load(Acquire) == LOCKS_AWAY {
+        let id = ObjectId(s.object.load(Relaxed));
+        // Should it not get there, the locks' home will have gone, and with it the locks.
+        let _ = fs
+            .store()
+            .end_process_locks(id, forebay_store::process::pid());
+        s.fd.store(0, Release);
+        return;
+    }
     if let Some(fd) = s.fd.swap(0, AcqRel).checked_sub(1) {
         forebay_media::forget(fd as i32);
         // SAFETY: ours, and no longer in the table.
@@ -155,7 +182,7 @@ pub fn on_close(fs: &Fs, open: u32) {
         if description == 0
             || description == open + 1 && !open_here(fs, area).any(|other| other == open)
         {
-            close(s);
+            close(fs, s);
         }
     }
 }
@@ -199,10 +226,32 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     real.l_whence = libc::SEEK_SET as i16;
     real.l_start = start;
     let description = if of_description { open + 1 } else { 0 };
-    let fd = match stand_in(fs, o.id.load(Relaxed), description) {
-        Ok(fd) => fd,
-        Err(e) => return errno(e),
+    let away = fs.store().open_away(open).is_some();
+    let fd = match of_description && away {
+        true => -1,
+        false => match stand_in(fs, o.id.load(Relaxed), description, away) {
+            Ok(fd) => fd,
+            Err(e) => return errno(e),
+        },
     };
+    if away {
+        let wait = matches!(cmd, libc::F_SETLKW | libc::F_OFD_SETLKW);
+        let pid = (!of_description).then(forebay_store::process::pid);
+        let range = (real.l_type as u32, real.l_start, real.l_len);
+        let found = match fs.store().lock_range_away(open, pid, setting, wait, range) {
+            Ok(found) => found,
+            Err(e) => return errno(e),
+        };
+        if setting {
+            return 0;
+        }
+        real.l_type = found.0 as i16;
+        if found.0 != libc::F_UNLCK as u32 {
+            (real.l_start, real.l_len, real.l_pid) = (found.1, found.2, -1);
+        }
+        // SAFETY: the program's own struct flock.
+        return value(unsafe { crate::paths::give(real, arg) });
+    }
     // SAFETY: a descriptor of ours and a valid struct flock; may wait, as the program asks.
     let result = unsafe {
         raw(

@@ -16,13 +16,20 @@
 //! loses its name; A removes the old entry; C lets the new name take the place of the old one; A
 //! forgets. A death before B's step undoes the rename, behind it completes it.
 
+mod notes;
+mod rename;
+
+use notes::Note;
+
 use crate::elsewhere::messages::{Part, decode, encode, kind};
+use crate::names::Opening;
 use crate::process::{identity, identity_lives};
 use crate::record::{Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
 use crate::{NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// How long one waits for a change of a name that others have begun.
@@ -74,52 +81,12 @@ impl Link {
     }
 }
 
-/// What is still to be done for an entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Note {
-    /// Its object has to be told that it has lost the name.
-    Drop(Entry),
-    /// It is being renamed.
-    Move {
-        source: Entry,
-        to: (ObjectId, Vec<u8>),
-        /// Whether the new name's link record has been made.
-        announced: bool,
-        /// Whether the new entry is there.
-        placed: bool,
-    },
-}
-
-impl Note {
-    fn encode(&self, owner: u32) -> Vec<u8> {
-        match self {
-            Note::Drop(entry) => encode(&(0u8, owner, *entry)),
-            Note::Move {
-                source,
-                to,
-                announced,
-                placed,
-            } => encode(&(1u8, owner, *source, to.0, to.1.clone(), *announced, *placed)),
-        }
-    }
-
-    fn decode(mut bytes: &[u8]) -> Option<(Note, u32)> {
-        let (what, owner) = <(u8, u32)>::take(&mut bytes)?;
-        let note = match what {
-            0 => Note::Drop(decode(bytes)?),
-            1 => {
-                let (source, dir, name, announced, placed) = decode(bytes)?;
-                Note::Move {
-                    source,
-                    to: (dir, name),
-                    announced,
-                    placed,
-                }
-            }
-            _ => return None,
-        };
-        Some((note, owner))
-    }
+/// From a link record: directory, name, whether it counts.
+pub(crate) fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
+    let (dir, name) = rest.split_first_chunk()?;
+    let counts = Link::decode(value)?.0 != Link::Coming;
+    let sound = (1..=NAME_MAX).contains(&name.len());
+    sound.then_some((ObjectId(u64::from_be_bytes(*dir)), name, counts))
 }
 
 /// Bytes of an entry that is being renamed: one more than otherwise.
@@ -195,7 +162,6 @@ impl Store {
 
     /// ESTALE while nothing may be made in `dir`.
     pub(crate) fn check_frozen(&self, dir: ObjectId) -> Result<()> {
-        use std::sync::atomic::Ordering::Acquire;
         match self.control.header().frozen.load(Acquire) == dir.0 {
             true => Err(Errno::STALE),
             false => Ok(()),
@@ -379,78 +345,6 @@ impl Store {
 
     // ---- entries: at the entry's home ----
 
-    /// In a transaction: the note on an entry, if there is one.
-    fn note_on(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<Option<(Note, u32)>> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        match w.get(shard, &Key::note(name.0, name.1))? {
-            None => Ok(None),
-            Some(bytes) => Note::decode(bytes).map(Some).ok_or(Errno::IO),
-        }
-    }
-
-    /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
-    /// finished; see [`Store::retry_noted`].
-    pub(crate) fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
-        if self.elsewhere.is_none() || self.note_on(w, name)?.is_none() {
-            return Ok(());
-        }
-        Err(Errno::AGAIN)
-    }
-
-    /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
-    pub(crate) fn retry_noted<T>(
-        &self,
-        name: Named<'_>,
-        mut f: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        let mut nap = Nap::new();
-        loop {
-            match f() {
-                Err(Errno::AGAIN) => self.wait_for_note(name, &mut nap)?,
-                result => return result,
-            }
-        }
-    }
-
-    /// Completes the note on `name`, or waits a moment for whoever is at it. What serves another
-    /// node doesn't wait: EAGAIN, and who has asked waits and asks again. So no node's threads are
-    /// all busy with waiting for those of another.
-    fn wait_for_note(&self, name: Named<'_>, nap: &mut Nap) -> Result<()> {
-        match self.settle_note(name)? {
-            true => Ok(()),
-            false if IN_A_HURRY.with(Cell::get) => Err(Errno::AGAIN),
-            false => nap.wait(),
-        }
-    }
-
-    /// EAGAIN while there is a note on the entry.
-    pub(crate) fn note_gone(&self, name: Named<'_>) -> Result<()> {
-        let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
-        match snapshot.get(&Key::note(name.0, name.1))? {
-            Some(_) => Err(Errno::AGAIN),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits until an entry is no longer being renamed.
-    pub(crate) fn wait_for_move(&self, name: Named<'_>, nap: &mut Nap) -> Result<()> {
-        self.wait_for_note(name, nap)
-    }
-
-    /// Sets the note on an entry, whose home this is.
-    fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
-        let owner = self.own_identity()?;
-        let shard = self.shard_of_entry(name.0, name.1);
-        w.put(shard, &Key::note(name.0, name.1), &note.encode(owner))
-    }
-
-    fn forget_note(&self, name: Named<'_>) -> Result<()> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
-        })
-    }
-
     /// Makes an entry for an object that lies elsewhere; what is there instead, if something is.
     pub(crate) fn insert(
         &self,
@@ -521,96 +415,12 @@ impl Store {
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None) {
             Ok(()) | Err(Errno::NOENT) => self.forget_note(name),
-            Err(e) if is_unclear(e) => Ok(()),
+            Err(e) if is_unclear(e) => self.disown_note(name),
             Err(e) => Err(e),
         }
     }
 
     // ---- whole operations ----
-
-    /// Renames in a pool of several nodes.
-    pub(crate) fn rename_among(
-        &self,
-        from: Named<'_>,
-        to: Named<'_>,
-        mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-        let target = self.lookup(to.0, to.1)?;
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
-            (RenameMode::Exchange, None) => return Err(Errno::NOENT),
-            (_, Some(t)) if t.id == source.id => {
-                // Unless somebody has just renamed it so.
-                return match self.lookup(from.0, from.1)? {
-                    Some(still) if still == source => Ok(()),
-                    _ => self.rename_among(from, to, mode, epoch),
-                };
-            }
-            _ => {}
-        }
-        let question = (from.0, from.1, to.0, to.1, mode, epoch);
-        let paths = |e: Entry| e.kind == libc::S_IFDIR || e.kind == libc::S_IFLNK;
-        if paths(source) || target.is_some_and(paths) {
-            let node = self.names_node().ok_or(Errno::NODEV)?;
-            return self.ask(node, kind::NAMES_RENAME, &question);
-        }
-        match self.entry_away(from.0, from.1) {
-            Some(home) => self.ask(home, kind::RENAME, &question),
-            None => self.rename_from_here(from, to, mode, epoch),
-        }
-    }
-
-    /// Renames what isn't a directory, or while nothing else changes directories; the old entry
-    /// lies here.
-    pub(crate) fn rename_from_here(
-        &self,
-        from: Named<'_>,
-        to: Named<'_>,
-        mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        let source = self.entry_here(from)?.ok_or(Errno::NOENT)?;
-        if self.entry_away(to.0, to.1).is_none()
-            && self.object_away(source.id).is_none()
-            && !is_dir(source)
-        {
-            match self.retry_noted(from, || self.rename_here(from, to, mode, epoch)) {
-                Err(Errno::REMOTE) => {}
-                result => return result,
-            }
-        }
-        self.rename_across(from, to, mode, epoch)
-    }
-
-    /// In a rename within this store: EREMOTE if something that takes part lies elsewhere, or has
-    /// a name there.
-    pub(crate) fn check_alone(
-        &self,
-        w: &mut Write<'_>,
-        (from, source): (Named<'_>, Entry),
-        (to, target): (Named<'_>, Option<Entry>),
-    ) -> Result<()> {
-        if self.elsewhere.is_none() {
-            return Ok(());
-        }
-        self.check_frozen(to.0)?;
-        self.check_note(w, from)?;
-        if self.note_on(w, to)?.is_some() {
-            return Err(Errno::REMOTE);
-        }
-        for (name, entry) in [(from, Some(source)), (to, target)] {
-            let Some(entry) = entry else { continue };
-            if is_dir(entry)
-                || self.object_away(entry.id).is_some()
-                || self.link_state(w, entry.id, name)?.is_some()
-            {
-                return Err(Errno::REMOTE);
-            }
-        }
-        Ok(())
-    }
 
     /// Makes a file on this node whose entry lies on `home`.
     pub(crate) fn create_here(
@@ -619,6 +429,7 @@ impl Store {
         name: Named<'_>,
         new: &NewObject<'_>,
         epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<Option<std::result::Result<ObjectId, Entry>>> {
         let hash = u64::from(Slot::of_entry(name.0, name.1).0);
         let Some(slot) = self.other_nodes()?.slot_here(hash) else {
@@ -642,6 +453,7 @@ impl Store {
             };
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
             self.set_link(w, id, name, Link::Unconfirmed)?;
+            self.open_new(opened, id, &inode)?;
             Ok(id)
         })?;
         let question = (name.0, name.1, Entry { id, kind }, epoch);
@@ -655,8 +467,9 @@ impl Store {
                 Ok(Some(Err(there)))
             }
             Err(e) => {
-                if !is_unclear(e) {
-                    self.lose_link(id, name, |_| false)?;
+                match is_unclear(e) {
+                    true => self.disown_link(id, name)?,
+                    false => self.lose_link(id, name, |_| false)?,
                 }
                 Err(e)
             }
@@ -681,223 +494,13 @@ impl Store {
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                if !is_unclear(e) {
-                    self.lose_link(id, name, |_| false)?;
+                match is_unclear(e) {
+                    true => self.disown_link(id, name)?,
+                    false => self.lose_link(id, name, |_| false)?,
                 }
                 Err(e)
             }
         }
-    }
-
-    /// Renames, where not all that takes part lies in one store. This is the home of `from`.
-    /// Directories: only while nothing else changes any, and the target, if it is one, is empty.
-    pub(crate) fn rename_across(
-        &self,
-        from: Named<'_>,
-        to: Named<'_>,
-        mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        if mode == RenameMode::Exchange {
-            return Err(Errno::INVAL);
-        }
-        let mut nap = Nap::new();
-        loop {
-            match self.try_rename(from, to, mode, epoch) {
-                // Two renames in each other's way: one of them has to step back.
-                Err(Errno::DEADLK) => nap.wait()?,
-                result => return result,
-            }
-        }
-    }
-
-    fn try_rename(
-        &self,
-        from: Named<'_>,
-        to: Named<'_>,
-        mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        let shard = self.shard_of_entry(from.0, from.1);
-        let key = Key::entry(from.0, from.1);
-        let t = now();
-        let mut note = None;
-        let source = self.retry_noted(from, || {
-            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_note(w, from)?;
-                let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
-                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
-                w.put(shard, &key, &moving(source))?;
-                let planned = Note::Move {
-                    source,
-                    to: (to.0, to.1.to_vec()),
-                    announced: false,
-                    placed: false,
-                };
-                self.put_note(w, from, &planned)?;
-                note = Some(planned);
-                Ok(source)
-            })
-        })?;
-        let set_note = |announced: bool, placed: bool| {
-            let note = Note::Move {
-                source,
-                to: (to.0, to.1.to_vec()),
-                announced,
-                placed,
-            };
-            self.write(self.set(&[shard]), Need::Removal, |w| {
-                self.put_note(w, from, &note)
-            })
-        };
-        let announced = (|| {
-            if !is_dir(source) {
-                self.add_link(source.id, to, Some(from))?;
-            }
-            set_note(true, false)
-        })();
-        let placed = announced.and_then(|()| self.replace(to, source, mode));
-        match placed {
-            Ok(Placed::Done) => {
-                set_note(true, true)?;
-                self.complete_move(from, source, to)?;
-                self.touch_dir(from.0, t)?;
-                if is_dir(source) && from.0 != to.0 {
-                    self.add_dir_links(from.0, -1)?;
-                    self.add_dir_links(to.0, 1)?;
-                }
-                Ok(())
-            }
-            Ok(Placed::Same) => self.undo_move(from, source, to),
-            Err(e) if is_unclear(e) => {
-                // Found out later, from the note. Not by us any more.
-                let _ = self.disown_note(from);
-                Err(e)
-            }
-            Err(e) => {
-                self.undo_move(from, source, to)?;
-                Err(e)
-            }
-        }
-    }
-
-    /// Lets others take care of a note.
-    fn disown_note(&self, name: Named<'_>) -> Result<()> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            match self.note_on(w, name)? {
-                Some((note, _)) => {
-                    let key = Key::note(name.0, name.1);
-                    w.put(shard, &key, &note.encode(0))
-                }
-                None => Ok(()),
-            }
-        })
-    }
-
-    /// The new entry is there: the old one goes.
-    fn complete_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
-        let shard = self.shard_of_entry(from.0, from.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            w.del(shard, &Key::entry(from.0, from.1)).map(|_| ())
-        })?;
-        match self.lose_name(source.id, from, Some(to)) {
-            Ok(()) | Err(Errno::NOENT) => self.forget_note(from),
-            Err(e) if is_unclear(e) => self.disown_note(from),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// The new entry isn't there, and won't be: the old one stays.
-    fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
-        if !is_dir(source) {
-            match self.undo_link(source.id, to) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(e) => {
-                    let _ = self.disown_note(from);
-                    return Err(e);
-                }
-            }
-        }
-        let shard = self.shard_of_entry(from.0, from.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            let key = Key::entry(from.0, from.1);
-            if w.get(shard, &key)?.is_some() {
-                w.put(shard, &key, &source.encode())?;
-            }
-            w.del(shard, &Key::note(from.0, from.1)).map(|_| ())
-        })
-    }
-
-    /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
-    /// name.
-    pub(crate) fn replace(&self, to: Named<'_>, source: Entry, mode: RenameMode) -> Result<Placed> {
-        if let Some(home) = self.entry_away(to.0, to.1) {
-            let question = (to.0, to.1, source, mode);
-            let same: bool = self.ask(home, kind::REPLACE, &question)?;
-            return Ok(if same { Placed::Same } else { Placed::Done });
-        }
-        let shard = self.shard_of_entry(to.0, to.1);
-        let key = Key::entry(to.0, to.1);
-        let t = now();
-        let placed = self.retry_noted(to, || {
-            let seen = self.entry_here(to)?;
-            let beside = seen.filter(|e| self.object_away(e.id).is_none() && !is_dir(*e));
-            let set = self.set(&[shard]);
-            let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
-            self.write(set, Need::Bytes(0), |w| {
-                self.check_frozen(to.0)?;
-                match self.note_on(w, to)? {
-                    // It would wait for us just as we for it.
-                    Some((Note::Move { .. }, owner))
-                        if owner == 0 || identity_lives(&self.control, owner) =>
-                    {
-                        return Err(Errno::DEADLK);
-                    }
-                    Some(_) => return Err(Errno::AGAIN),
-                    None => {}
-                }
-                let there = match w.get(shard, &key)? {
-                    Some(bytes) => Some(entry_in(bytes).ok_or(Errno::IO)?.0),
-                    None => None,
-                };
-                if there != seen {
-                    return Err(Errno::AGAIN);
-                }
-                match there {
-                    Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EXIST),
-                    Some(t) if t.id == source.id => return Ok((Placed::Same, None)),
-                    Some(t) => match (is_dir(source), is_dir(t)) {
-                        (true, false) => return Err(Errno::NOTDIR),
-                        (false, true) => return Err(Errno::ISDIR),
-                        _ => {}
-                    },
-                    None => {}
-                }
-                w.put(shard, &key, &source.encode())?;
-                if let Some(target) = there {
-                    self.put_note(w, to, &Note::Drop(target))?;
-                }
-                if let Some(target) = beside
-                    && self.link_state(w, target.id, to)?.is_none()
-                {
-                    // By which it can be told twice that it has lost the name.
-                    self.set_link(w, target.id, to, Link::Counted)?;
-                }
-                Ok((Placed::Done, there))
-            })
-        })?;
-        if let (Placed::Done, there) = placed {
-            if let Some(target) = there {
-                self.finish_drop(to, target)?;
-                if is_dir(target) {
-                    self.add_dir_links(to.0, -1)?;
-                }
-            }
-            self.touch_dir(to.0, t)?;
-        }
-        Ok(placed.0)
     }
 
     /// The entry as it lies here, moving or not.
@@ -919,129 +522,6 @@ impl Store {
                 i.nlink = i.nlink.saturating_add_signed(difference as i32).max(2);
             })
         })
-    }
-
-    // ---- after deaths ----
-
-    /// Completes the note on an entry, if whoever began is gone. False: it is still at it.
-    fn settle_note(&self, name: Named<'_>) -> Result<bool> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        // Taken over in the transaction that sees that the owner is gone: by one alone.
-        let note = self.write(self.set(&[shard]), Need::Removal, |w| {
-            let Some((note, owner)) = self.note_on(w, name)? else {
-                return Ok(None);
-            };
-            if owner != 0 && identity_lives(&self.control, owner) {
-                return Ok(Some(None));
-            }
-            self.put_note(w, name, &note)?;
-            Ok(Some(Some(note)))
-        })?;
-        let note = match note {
-            None => return Ok(true),
-            Some(None) => return Ok(false),
-            Some(Some(note)) => note,
-        };
-        let settled = self.redo_note(name, &note);
-        if settled.is_err() {
-            self.disown_note(name)?;
-        }
-        settled.map(|()| true)
-    }
-
-    fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
-        match note {
-            Note::Drop(entry) => {
-                match self.lose_name(entry.id, name, None) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(e) => return Err(e),
-                }
-                self.forget_note(name)
-            }
-            Note::Move {
-                source,
-                to,
-                announced,
-                placed,
-            } => {
-                let to = (to.0, &to.1[..]);
-                let there = *placed || *announced && self.was_placed(*source, to)?;
-                if there {
-                    self.complete_move(name, *source, to)
-                } else {
-                    self.undo_move(name, *source, to)
-                }
-            }
-        }
-    }
-
-    /// Whether the new entry of a rename was set, also if it has been changed since.
-    fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
-        // What has begun with the entry since is completed first.
-        let now_there = match self.entry_away(to.0, to.1) {
-            Some(home) => self.ask(home, kind::LOOKUP, &to)?,
-            None => self.lookup(to.0, to.1)?,
-        };
-        if now_there.is_some_and(|e: Entry| e.id == source.id) {
-            return Ok(true);
-        }
-        // A directory can't have gone on: nothing else changes directories meanwhile.
-        Ok(!is_dir(source) && !self.has_coming(source.id, to)?)
-    }
-
-    /// Completes what processes of this node have begun and can't go on with: their notes, and names
-    /// of which they didn't know whether they were made. How many.
-    ///
-    /// # Errors
-    /// EHOSTDOWN: some of it has to wait for another node.
-    pub fn settle_notes(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
-            return Ok(0);
-        }
-        let (mut notes, mut links) = (Vec::new(), Vec::new());
-        for env in &self.envs {
-            let snapshot = env.snapshot()?;
-            snapshot.scan(b"L", |key, value| match parse_key(key) {
-                Some((b'L', id, rest)) => {
-                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
-                        link == Link::Unconfirmed && !identity_lives(&self.control, owner)
-                    });
-                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
-                        links.push((id, rest.to_vec()));
-                    }
-                    true
-                }
-                _ => false,
-            })?;
-            snapshot.scan(b"N", |key, value| match parse_key(key) {
-                Some((b'N', dir, name)) => {
-                    let left = Note::decode(value)
-                        .is_some_and(|(_, owner)| !identity_lives(&self.control, owner));
-                    if left {
-                        notes.push((dir, name.to_vec()));
-                    }
-                    true
-                }
-                _ => false,
-            })?;
-        }
-        let mut result = Ok(());
-        let count = notes.len() + links.len();
-        for (dir, name) in notes {
-            result = self.settle_note((dir, &name)).map(|_| ()).and(result);
-        }
-        for (id, rest) in links {
-            let (dir, name) = rest.split_at(8);
-            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
-            let there = self.lookup(dir, name);
-            result = match there {
-                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
-                Ok(_) => self.lose_link(id, (dir, name), |_| false),
-                Err(e) => Err(e),
-            }
-            .and(result);
-        }
-        result.map(|()| count)
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Header {
     /// The directory in which nothing may be made at the moment, since it is about to be
     /// removed; 0: none.
     pub frozen: AtomicU64,
+    /// Set when something that concerns other nodes was left to be done later, by the keeper.
+    pub unsettled: AtomicU32,
     /// Counts attachments: the keeper sleeps on it while nobody is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,

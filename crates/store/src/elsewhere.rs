@@ -7,6 +7,7 @@
 //! See docs/decisions/0020-operations-across-nodes.md.
 
 mod data;
+pub mod locks;
 pub mod messages;
 mod names;
 pub mod serve;

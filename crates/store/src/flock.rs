@@ -28,6 +28,9 @@ impl Store {
     /// # Errors
     /// EAGAIN if it would have to wait; EINTR if a signal came while it waited.
     pub fn flock(&self, open: u32, want: Flock, wait: bool) -> Result<()> {
+        if let Some((home, id)) = self.open_away(open) {
+            return self.flock_away(open, home, id, want, wait);
+        }
         let header = self.control.header();
         loop {
             let seen = header.flock_changes.load(Acquire);

@@ -112,7 +112,7 @@ pub struct Held<'a>(&'a AtomicU32);
 const TAKEN: u32 = u32::MAX;
 
 impl Held<'_> {
-    fn set(&self, index: u32) {
+    pub(crate) fn set(&self, index: u32) {
         self.0.store(index + 1, Release);
     }
 }
@@ -230,6 +230,24 @@ impl Store {
         live.moved.fetch_add(2, Relaxed);
         chain.insert(index);
         Ok(index)
+    }
+
+    /// The entry of a file that is being made, with one user. The shard of its record is locked.
+    pub(crate) fn live_of_new(&self, id: ObjectId, inode: &Inode) -> Result<u32> {
+        let chain = Chain::lock(self, id.0)?;
+        let index = self.live_new(&chain, id)?;
+        let live = self.live(index);
+        live.extents.store(0, Relaxed);
+        set_loaded(live, inode, flag::LOADED);
+        Ok(index)
+    }
+
+    /// Ends the entry of a file that wasn't made after all.
+    pub(crate) fn live_forget(&self, index: u32) -> Result<()> {
+        let _section = self.section()?;
+        let chain = Chain::lock(self, self.live(index).id.load(Relaxed))?;
+        self.live_end(chain, index);
+        Ok(())
     }
 
     /// Ends an entry that nobody uses any more.

@@ -8,6 +8,7 @@
 use crate::across::{Nap, entry_in};
 use crate::control::live_flag;
 use crate::elsewhere::messages::kind;
+use crate::live::Held;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::{NAME_MAX, ObjectId, Store, now};
@@ -72,6 +73,17 @@ fn inode_and_extents(
     };
     Ok(Some((inode, extents)))
 }
+
+/// Where a file that is being made becomes an open one.
+pub(crate) struct Opening<'a, 's> {
+    /// Where its use is noted.
+    pub held: &'a Held<'s>,
+    /// Its live entry, once it has one.
+    pub live: Option<u32>,
+}
+
+/// Value of an orphan's record: it never had a name, and may get one.
+const UNNAMED: u8 = 1;
 
 /// Most names of one object.
 const LINK_MAX: u32 = 1 << 20;
@@ -209,13 +221,64 @@ impl Store {
         new: &NewObject<'_>,
         epoch: u64,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
+        self.make(parent, name, new, epoch, &mut None)
+    }
+
+    /// As [`Store::create_object`] of a file, which is open from the start: whoever removes its name
+    /// removes that of an open file. Its id, its live entry, the note of its use.
+    ///
+    /// # Errors
+    /// As for [`Store::create_object`]; ENFILE.
+    pub fn create_open(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
+        let held = self.place()?;
+        let _section = self.section()?;
+        let mut opened = Some(Opening {
+            held: &held,
+            live: None,
+        });
+        let made = self.make(parent, name, new, epoch, &mut opened);
+        let live = opened.and_then(|o| o.live);
+        match (made, live) {
+            (Ok(Ok(id)), Some(live)) => Ok(Ok((id, live, held))),
+            (Ok(Ok(id)), None) => {
+                // Made on another node.
+                drop(held);
+                let (live, held) = self.live_acquire_held(id)?;
+                Ok(Ok((id, live, held)))
+            }
+            (other, live) => {
+                drop(held);
+                if let Some(live) = live {
+                    self.live_forget(live)?;
+                }
+                other.map(|made| made.map(|_| unreachable!("the cases before")))
+            }
+        }
+    }
+
+    /// See [`Store::create_object`]; with `opened`, a file that is made on this node has a live
+    /// entry before anybody sees it.
+    fn make(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let kind = new.mode & crate::S_IFMT;
         if let Some(home) = self.entry_away(parent, name) {
             if kind == libc::S_IFREG
-                && let Some(made) = self.create_here(home, (parent, name), new, epoch)?
+                && let Some(made) = self.create_here(home, (parent, name), new, epoch, opened)?
             {
                 return Ok(made);
             }
@@ -223,7 +286,7 @@ impl Store {
             return self.ask(home, kind::CREATE, &(parent, name, what, epoch));
         }
         self.retry_noted((parent, name), || {
-            self.create_beside(parent, name, new, epoch)
+            self.create_beside(parent, name, new, epoch, opened)
         })
     }
 
@@ -234,6 +297,7 @@ impl Store {
         name: &[u8],
         new: &NewObject<'_>,
         epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
         let kind = new.mode & crate::S_IFMT;
         let slot = crate::Slot::of_entry(parent, name);
@@ -283,6 +347,7 @@ impl Store {
             if counts {
                 self.change_inode(w, parent, |p| p.nlink += 1)?;
             }
+            self.open_new(opened, id, &inode)?;
             Ok(Ok(id))
         })?;
         if made.is_ok() {
@@ -292,6 +357,21 @@ impl Store {
             }
         }
         Ok(made)
+    }
+
+    /// The last step of a transaction that makes the file `id`.
+    pub(crate) fn open_new(
+        &self,
+        opened: &mut Option<Opening<'_, '_>>,
+        id: ObjectId,
+        inode: &Inode,
+    ) -> Result<()> {
+        if let Some(opening) = opened {
+            let live = self.live_of_new(id, inode)?;
+            opening.held.set(live);
+            opening.live = Some(live);
+        }
+        Ok(())
     }
 
     /// Makes an object without a name (O_TMPFILE), which its user removes unless it is
@@ -321,7 +401,7 @@ impl Store {
                 ..Inode::default()
             };
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
-            w.put(shard, &Key::orphan(id), &[])?;
+            w.put(shard, &Key::orphan(id), &[UNNAMED])?;
             Ok(id)
         })
     }
@@ -510,7 +590,8 @@ impl Store {
 
     /// One name more for an object, in a transaction. Its kind.
     pub(crate) fn count_link(&self, w: &mut Write<'_>, id: ObjectId, t: i64) -> Result<u32> {
-        let orphan = w.get(self.shard_of(id), &Key::orphan(id))?.is_some();
+        // One that has lost its last name gets none again.
+        let orphan = w.get(self.shard_of(id), &Key::orphan(id))? == Some(&[UNNAMED]);
         let (kind, nlink) = self.change_inode(w, id, |i| {
             i.nlink += 1;
             i.ctime = t;

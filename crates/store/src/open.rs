@@ -1,6 +1,7 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
 use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, slot_state};
+use crate::elsewhere::locks::owner_description;
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
@@ -155,8 +156,13 @@ impl Store {
             }
             o.owner.store(0, Release);
         }
-        if o.flock.swap(0, AcqRel) != 0 {
-            self.flock_changed();
+        if o.flock.load(Acquire) != 0 {
+            match self.open_away(index) {
+                // Should it not get there, its node will have gone.
+                Some((home, id)) => _ = self.end_locks(home, id, owner_description(index)),
+                None => self.flock_changed(),
+            }
+            o.flock.store(0, Release);
         }
         let live = o.live.swap(0, AcqRel);
         let held = live

@@ -7,7 +7,8 @@
 //!                                                   name, or the extents of chunk 0
 //! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
 //! 'A' id:8 name          -> value                   an extended attribute
-//! 'O' id:8               -> ()                      an object without a name, still open
+//! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it never
+//!                                                   had one
 //! 'J'                    -> changes                 rest of a commit over several shards
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
 //! 'N' parent:8 name      -> a note                  what is still to be done for this name on other

@@ -1,6 +1,7 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
 use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
+use crate::elsewhere::locks::{LOCKS_AWAY, owner_process};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
 use crate::record::extents_in;
@@ -32,9 +33,10 @@ impl Store {
             .collect()
     }
 
-    /// Whether any slot is in use.
+    /// Whether any slot is in use, but for this process's own.
     pub fn any_attached(&self) -> bool {
-        (0..MAX_PROCESSES).any(|i| self.control.process(i).owner.load(Acquire) != 0)
+        let mine = self.slot.load(Acquire) as usize;
+        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
     }
 
     /// Processes that have been waiting for the lock of a stopped one for a while, and that
@@ -199,8 +201,21 @@ impl Store {
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
+        let pid = process::pid_of(p.owner.load(Acquire));
         for stand_in in &a.stand_ins {
-            stand_in.fd.store(0, Release);
+            let id = ObjectId(stand_in.object.load(Acquire));
+            if stand_in.fd.swap(0, AcqRel) == LOCKS_AWAY
+                && let Some(home) = self.object_away(id)
+            {
+                let ended = self.end_locks(home, id, owner_process(pid));
+                result = ended
+                    .or_else(|e| match e {
+                        // With its home, the locks have gone, too.
+                        Errno::HOSTDOWN => Ok(()),
+                        e => Err(e),
+                    })
+                    .and(result);
+            }
         }
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };

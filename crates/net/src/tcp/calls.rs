@@ -113,6 +113,8 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
+        // Who is told may want the place for something else.
+        drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));
             done(result);
@@ -147,12 +149,17 @@ impl Calls {
             std::mem::take(&mut state.open)
         };
         for (id, call) in open {
+            drop(call.landing);
             if let Some(done) = call.done {
                 timers.remove(call.deadline, (self.session, id));
                 done(Err(error.clone()));
             }
         }
         true
+    }
+
+    pub fn has_ended(&self) -> bool {
+        lock(&self.state).ended.is_some()
     }
 
     pub fn ended(&self) -> Option<Error> {

@@ -40,6 +40,8 @@ enum Stage {
     Frames,
     Body(Box<Arriving>),
     Sum(Box<Arriving>),
+    /// Nothing: the session has ended.
+    Closed,
 }
 
 /// A message whose body is coming.
@@ -64,8 +66,14 @@ impl Input {
         }
     }
 
+    /// Nothing more is received.
+    pub fn close(&mut self) {
+        self.stage = Stage::Closed;
+        self.rest = Vec::new();
+    }
+
     fn is_partial(&self) -> bool {
-        !self.rest.is_empty() || !matches!(self.stage, Stage::Frames)
+        !self.rest.is_empty() || matches!(self.stage, Stage::Body(_) | Stage::Sum(_))
     }
 
     fn open(&mut self, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> Result<usize, String> {
@@ -98,6 +106,7 @@ impl Session {
         loop {
             let got = match &mut input.stage {
                 Stage::Body(_) if !self.encrypt => self.receive_body(index, &mut input, scratch)?,
+                Stage::Closed => return Ok(()),
                 _ => self.receive_frames(index, &mut input, scratch)?,
             };
             input.total += got as u64;
@@ -191,6 +200,10 @@ impl Session {
         let seal = &self.lanes[index].seal;
         loop {
             match std::mem::replace(&mut input.stage, Stage::Frames) {
+                Stage::Closed => {
+                    input.stage = Stage::Closed;
+                    return Ok(&[]);
+                }
                 Stage::Body(mut arriving) if self.encrypt => {
                     let n = CHUNK.min(arriving.length - arriving.at) + TAG;
                     let Some((sealed, rest)) = bytes.split_at_checked(n) else {

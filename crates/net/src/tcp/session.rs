@@ -25,8 +25,11 @@ pub(super) const BULK: usize = 1;
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
 
-/// The kernel asks a silent peer whether it still lives after so long.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// The kernel asks a silent peer whether it still lives after so long, again after so long, and
+/// gives up after so many times.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ASKING: Duration = Duration::from_secs(5);
+const KEEP_TRIES: u32 = 3;
 
 pub(super) struct Session {
     pub id: u64,
@@ -91,6 +94,8 @@ impl Session {
                 .map_err(|e| Error::Local(format!("socket: {e}")))?;
             sockopt::set_socket_keepalive(&lane.socket, true)
                 .and_then(|()| sockopt::set_tcp_keepidle(&lane.socket, KEEP_ALIVE))
+                .and_then(|()| sockopt::set_tcp_keepintvl(&lane.socket, KEEP_ASKING))
+                .and_then(|()| sockopt::set_tcp_keepcnt(&lane.socket, KEEP_TRIES))
                 .map_err(local("socket"))?;
         }
         Ok(Arc::new(Session {
@@ -136,6 +141,10 @@ impl Session {
         if let Err(why) = result {
             self.cut(why);
         }
+        // Cut by somebody else, who couldn't take this away while we were at it.
+        if self.calls.has_ended() {
+            lock(&self.lanes[lane].input).close();
+        }
     }
 
     /// A timer of this session is due.
@@ -167,6 +176,10 @@ impl Session {
             self.io(lane).remove(&lane.socket);
             let _ = lane.socket.shutdown(Shutdown::Both);
             lock(&lane.out).close();
+            // Landings go, whoever still has the session. Who receives just now does it itself.
+            if let Ok(mut input) = lane.input.try_lock() {
+                input.close();
+            }
         }
         self.core.forget(self);
         self.core.handler.ended(self.peer, &error);

@@ -216,6 +216,15 @@ impl Worker {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// Waits for its end; true if it was killed, false if all went well.
+    pub fn finish_killed(mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        let status = self.child.wait().unwrap();
+        let killed = status.signal() == Some(libc::SIGKILL);
+        assert!(killed || status.success(), "worker {}: {status}", self.role);
+        killed
+    }
+
     /// Waits for it and gives the lines it has printed (behind a `> `).
     pub fn finish(mut self) -> Vec<String> {
         use std::io::Read;

@@ -7,6 +7,7 @@ use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use forebay_store::elsewhere::serve::Server;
 use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, OnceLock};
 
@@ -18,10 +19,10 @@ pub struct Together {
     servers: Vec<Server>,
     /// Questions asked so far.
     pub asked: AtomicUsize,
-    /// After so many questions none is answered any more; 0: all are.
-    pub cut_after: AtomicUsize,
-    /// Whether the last one is carried out, though not answered.
-    pub cut_behind: AtomicBool,
+    /// The process is killed at this question; 0: at none.
+    pub kill_at: AtomicUsize,
+    /// When it is carried out, not before.
+    pub kill_behind: AtomicBool,
 }
 
 /// One node's way to the others.
@@ -55,11 +56,15 @@ impl Elsewhere for Near {
         bytes: Bytes,
     ) -> Result<Told, Errno> {
         let n = self.all.asked.fetch_add(1, SeqCst) + 1;
-        let cut = self.all.cut_after.load(SeqCst);
-        let last = n == cut && self.all.cut_behind.load(SeqCst);
-        if cut != 0 && n >= cut && !last {
-            return Err(Errno::HOSTDOWN);
-        }
+        let last = n == self.all.kill_at.load(SeqCst);
+        let kill = |now: bool| {
+            if last && now {
+                // SAFETY: ends this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+        };
+        let behind = self.all.kill_behind.load(SeqCst);
+        kill(!behind);
         assert!(head.len() <= MAX_HEAD);
         let body = match bytes {
             // SAFETY: the caller's promise.
@@ -69,7 +74,9 @@ impl Elsewhere for Near {
         assert!(body.len() <= MAX_BODY);
         let pool = &self.all.pools.get().expect("all are there")[node.0 as usize];
         let server = &self.all.servers[node.0 as usize];
-        let reply = server.serve(pool.store(), self.me, kind, head, body)?;
+        let reply = server.serve(pool.store(), self.me, kind, head, body);
+        kill(behind);
+        let reply = reply?;
         assert!(reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY);
         let received = match bytes {
             Bytes::Receive(to, room) => {
@@ -80,9 +87,6 @@ impl Elsewhere for Near {
             }
             _ => 0,
         };
-        if last {
-            return Err(Errno::HOSTDOWN);
-        }
         Ok(Told {
             head: reply.head,
             received,
@@ -102,15 +106,27 @@ impl Elsewhere for Near {
 pub struct Nodes {
     pub views: Vec<Fs>,
     pub together: Arc<Together>,
+    pub dirs: Vec<PathBuf>,
     // They remove the directories, last of all.
-    _pools: Vec<TestPool>,
+    pub pools: Vec<TestPool>,
     _limit: Limit,
 }
 
 impl Nodes {
     /// A pool of `n` nodes with these media each.
     pub fn new(name: &str, n: u32, media: &[&str], seconds: u64) -> Nodes {
-        let numbers: Vec<NodeId> = (0..n).map(NodeId).collect();
+        let made: Vec<TestPool> = (0..n)
+            .map(|k| TestPool::limited(&format!("{name}.{k}"), media, seconds))
+            .collect();
+        let dirs = made.iter().map(|p| p.pool().dir().to_owned()).collect();
+        let mut nodes = Nodes::open(dirs, seconds);
+        nodes.pools = made;
+        nodes
+    }
+
+    /// The pool whose nodes have these directories.
+    pub fn open(dirs: Vec<PathBuf>, seconds: u64) -> Nodes {
+        let numbers: Vec<NodeId> = (0..dirs.len() as u32).map(NodeId).collect();
         let claims = numbers.iter().map(|&n| (n, Claim::Weight(1))).collect();
         let together = Arc::new(Together {
             slices: Slices::new(&claims).unwrap(),
@@ -118,19 +134,16 @@ impl Nodes {
             numbers,
             pools: OnceLock::new(),
             asked: AtomicUsize::new(0),
-            cut_after: AtomicUsize::new(0),
-            cut_behind: AtomicBool::new(false),
+            kill_at: AtomicUsize::new(0),
+            kill_behind: AtomicBool::new(false),
         });
-        let made: Vec<TestPool> = (0..n)
-            .map(|k| TestPool::limited(&format!("{name}.{k}"), media, seconds))
-            .collect();
-        let pools: Vec<Arc<Pool>> = made
+        let pools: Vec<Arc<Pool>> = dirs
             .iter()
             .zip(&together.numbers)
-            .map(|(pool, &me)| {
+            .map(|(dir, &me)| {
                 let all = together.clone();
                 let near = Arc::new(Near { me, all });
-                Arc::new(Pool::open_dir(pool.pool().dir()).unwrap().among(near))
+                Arc::new(Pool::open_dir(dir).unwrap().among(near))
             })
             .collect();
         let views = pools.iter().map(|p| Fs::new(p.clone())).collect();
@@ -138,8 +151,34 @@ impl Nodes {
         Nodes {
             views,
             together,
-            _pools: made,
-            _limit: Limit::new(name, seconds),
+            dirs,
+            pools: Vec::new(),
+            _limit: Limit::new("nodes", seconds),
+        }
+    }
+
+    /// What the daemons do when processes, or they themselves, have died. How much was left to be
+    /// done.
+    pub fn recover(&self) -> usize {
+        let mut left = 0;
+        for view in &self.views {
+            view.store().reap().unwrap();
+        }
+        self.views[0].store().begin_names().unwrap();
+        for view in &self.views {
+            left += view.store().settle_notes().unwrap();
+            view.store().put_in_order().unwrap();
+        }
+        left
+    }
+
+    /// Fails unless all stores are whole and fit each other.
+    pub fn assert_whole(&self) {
+        for (k, view) in self.views.iter().enumerate() {
+            let findings = view.store().check().unwrap();
+            assert!(findings.is_empty(), "node {k} is damaged: {findings:#?}");
+            let across = view.store().inspect_across().unwrap().findings;
+            assert!(across.is_empty(), "node {k} doesn't fit: {across:#?}");
         }
     }
 

@@ -6,10 +6,12 @@
 //! are SIGBUS; [`on_fault`] then maps what is there by now. Which file lies where is kept in
 //! a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
+//! - `copied.rs`: files that lie on another node
 //! - `spans.rs`: the table; `vmas.rs`: the kernel's view; `pages.rs`: mapping pieces
 //! - `follow.rs`: what mappings show follows the files; `remap.rs`: mremap and
 //!   remap_file_pages
 
+mod copied;
 mod follow;
 mod pages;
 mod remap;
@@ -111,7 +113,14 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     if access == libc::O_WRONLY || shared && write && access != libc::O_RDWR {
         return Err(Errno::ACCESS);
     }
-    fs.live_of(open).map_err(|_| Errno::NODEV)?;
+    let live = fs.live_of(open).map_err(|_| Errno::NODEV)?;
+    if fs.store().is_away(live) {
+        if shared && access == libc::O_RDWR {
+            return Err(Errno::NODEV);
+        }
+        // SAFETY: as the program asked.
+        return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
+    }
     let how = How {
         prot,
         shared,

@@ -61,12 +61,12 @@ pub mod kind {
     pub const DROP_LINK: u16 = 25;
     /// `id, parent, name -> it is still to get it`
     pub const HAS_LINK: u16 = 26;
-    /// `id, want, owner -> done`: flock(2)
+    /// `id, owner, want -> done`: flock(2)
     pub const FLOCK: u16 = 27;
-    /// `id, owner, flock -> Option<flock>`: byte ranges
+    /// `id, owner, set, range -> done, range in the way`: byte ranges
     pub const LOCK: u16 = 28;
-    /// `owner`: it has ended
-    pub const END_OWNER: u16 = 29;
+    /// `id, owner`: it gives up all its locks of the object
+    pub const END_LOCKS: u16 = 29;
     /// `-> media`
     pub const USAGE: u16 = 30;
     /// `-> `: writes all to stable storage

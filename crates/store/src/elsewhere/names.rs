@@ -138,6 +138,25 @@ impl Store {
         result
     }
 
+    /// On the node that changes names, before it does so for the first time: ends what one before it
+    /// may have left frozen.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be told; to be tried again.
+    pub fn begin_names(&self) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let theirs = nodes.ask_all(nodes.nodes(), kind::EPOCH, &encode(&()));
+        for told in theirs {
+            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
+            self.raise_epoch(epoch);
+        }
+        let epoch = ((self.names_epoch() >> 32) + 1) << 32;
+        nodes
+            .ask_all(nodes.nodes(), kind::THAW, &encode(&epoch))
+            .into_iter()
+            .try_for_each(|told| told.map(|_| ()))
+    }
+
     /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
     /// there are entries of `dir` on this node.
     pub(crate) fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {

@@ -4,6 +4,7 @@
 //! make. What is added: whether this node is the home of what is asked for, and what is kept for
 //! other nodes as long as they run (files they have open, locks).
 
+use super::locks::Locks;
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
@@ -48,6 +49,7 @@ struct OpenThere {
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
+    locks: Locks,
     /// One at a time.
     names: Mutex<()>,
 }
@@ -280,6 +282,20 @@ impl Server {
                 check_name(&name)?;
                 told(store.has_coming(home(store, id)?, (dir, &name))?)
             }
+            kind::FLOCK => {
+                let (id, owner, want) = parts(head)?;
+                let id = home(store, id)?;
+                told(self.locks.flock(store, (from, owner, id), want)?)
+            }
+            kind::LOCK => {
+                let (id, owner, set, range) = parts(head)?;
+                let id = home(store, id)?;
+                told(self.locks.range(store, (from, owner, id), set, range)?)
+            }
+            kind::END_LOCKS => {
+                let (id, owner) = parts(head)?;
+                told(self.locks.end(store, (from, owner, id))?)
+            }
             kind::USAGE => {
                 let usage = store.media().iter().map(|m| {
                     let u = m.usage();
@@ -335,6 +351,7 @@ impl Server {
 
     /// Gives up all that is kept for `node`: its daemon has ended.
     pub fn gone(&self, store: &Store, node: NodeId) {
+        self.locks.gone(store, node);
         let mut left = Vec::new();
         lock(&self.open).retain(|key, there| {
             if key.0 == node {

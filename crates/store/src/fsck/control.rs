@@ -25,7 +25,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::GONE
     | live_flag::TORN
     | live_flag::TAIL
-    | live_flag::CUT;
+    | live_flag::CUT
+    | live_flag::AWAY;
 
 impl Store {
     /// At a quiet moment.

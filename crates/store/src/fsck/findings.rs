@@ -46,6 +46,16 @@ impl Report {
         self.findings.is_empty()
     }
 
+    /// Takes in what a check of another store has found.
+    pub fn join(&mut self, other: Report) {
+        self.more += other.more;
+        self.findings.extend(other.findings);
+        self.objects += other.objects;
+        self.entries += other.entries;
+        self.others += other.others;
+        self.left_out = self.left_out.take().or(other.left_out);
+    }
+
     pub(crate) fn add(&mut self, part: &'static str, what: String, remedy: impl Into<String>) {
         if self.findings.len() < MAX_LISTED {
             self.findings.push(Finding {

@@ -2,6 +2,7 @@
 //! mend them.
 
 use super::findings::Report;
+use crate::across::{entry_in, link_in};
 use crate::record::{Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_key};
 use crate::recount::View;
 use crate::{NAME_MAX, ObjectId, Store};
@@ -17,6 +18,8 @@ pub(crate) struct Object {
     pub chunks: BTreeMap<u64, ChunkMap>,
     /// Noted as having no name.
     pub orphan: bool,
+    /// Names that count and whose entries lie on other nodes.
+    pub links: Vec<Name>,
     /// Keys of its extended attributes.
     pub attributes: Vec<Vec<u8>>,
     /// Its inode differs from its record.
@@ -45,6 +48,7 @@ impl Store {
         let mut chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>> = BTreeMap::new();
         let mut others = Others::new();
         let mut orphans = Vec::new();
+        let mut links = Vec::new();
         for (shard, snapshot) in view.shards.iter().enumerate() {
             snapshot.scan_all(|key, value, sealed| {
                 if !sealed {
@@ -76,7 +80,8 @@ impl Store {
                     );
                     return true;
                 };
-                if !b"IDXOA".contains(&tag) {
+                let among = self.elsewhere.is_some() && b"LN".contains(&tag);
+                if !b"IDXOA".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -84,7 +89,7 @@ impl Store {
                     return true;
                 }
                 let home = match tag {
-                    b'D' => self.shard_of_entry(id, rest),
+                    b'D' | b'N' => self.shard_of_entry(id, rest),
                     _ => self.shard_of(id),
                 };
                 if home != shard {
@@ -105,8 +110,8 @@ impl Store {
                             "it is removed, with its names",
                         ),
                     },
-                    b'D' => match Entry::decode(value) {
-                        Some(e) if rest.len() <= NAME_MAX => {
+                    b'D' => match entry_in(value) {
+                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.elsewhere.is_some()) => {
                             m.entries.insert((id.0, rest.to_vec()), e);
                         }
                         _ => bad(
@@ -128,6 +133,19 @@ impl Store {
                             "they are removed; that part of the file reads as zero",
                         ),
                     },
+                    b'L' => match link_in(rest, value) {
+                        Some((parent, name, counts)) => {
+                            let away = self.entry_away(parent, name).is_some();
+                            let link = counts && away;
+                            links.push((id.0, link.then(|| (parent.0, name.to_vec())), key.to_vec()));
+                        }
+                        None => bad(
+                            format!("a name of object {} on another node can't be read", id.0),
+                            "it is removed",
+                        ),
+                    },
+                    // Completed by whoever comes to it.
+                    b'N' => {}
                     b'O' => orphans.push(id.0),
                     b'A' => others.entry(id.0).or_default().push((shard, key.to_vec())),
                     _ => bad(
@@ -139,6 +157,19 @@ impl Store {
             })?;
         }
         self.assign(&mut m, chunks, others, orphans, report);
+        for (id, link, key) in links {
+            match m.objects.get_mut(&id) {
+                Some(o) => o.links.extend(link),
+                None => {
+                    report.add(
+                        "records",
+                        format!("object {id} doesn't exist, but has a name on another node"),
+                        "that is forgotten",
+                    );
+                    m.changes.push((self.shard_of(ObjectId(id)), key, None));
+                }
+            }
+        }
         report.objects = m.objects.len() as u64;
         report.entries = m.entries.len() as u64;
         Ok(m)

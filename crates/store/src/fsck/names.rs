@@ -23,6 +23,9 @@ impl Store {
     }
 
     fn check_root(&self, m: &mut Model, report: &mut Report) {
+        if self.object_away(ObjectId::ROOT).is_some() {
+            return;
+        }
         let there = m.objects.get(&ROOT).map(|o| o.inode.is_dir());
         if there == Some(true) {
             return;
@@ -74,8 +77,13 @@ impl Store {
                 || at.1 == b"."
                 || at.1 == b".."
                 || at.1.iter().any(|b| matches!(b, b'/' | 0));
-            let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir());
-            let object = m.objects.get(&e.id.0).map(|o| o.inode.kind());
+            let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
+                || self.object_away(ObjectId(at.0)).is_some();
+            let object = match self.object_away(e.id) {
+                // Looked for there, see `check_across`.
+                Some(_) => Some(e.kind),
+                None => m.objects.get(&e.id.0).map(|o| o.inode.kind()),
+            };
             let (wrong, remedy) = match object {
                 None => (
                     format!("object {} doesn't exist", e.id.0),
@@ -167,6 +175,17 @@ impl Store {
         }
         let mut reached = BTreeSet::new();
         reach(ROOT, &children, &mut reached);
+        if self.elsewhere.is_some() {
+            // What leads to them lies on other nodes.
+            for &id in &dirs {
+                let o = &m.objects[&id];
+                let parent = ObjectId(o.inode.parent);
+                if self.entry_away(parent, &o.tail).is_some() || self.object_away(parent).is_some()
+                {
+                    reach(id, &children, &mut reached);
+                }
+            }
+        }
         for &id in &dirs {
             if reached.contains(&id) {
                 continue;
@@ -218,7 +237,10 @@ impl Store {
 
     /// Objects without a name: in use, to be removed, or lost.
     fn check_nameless(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
-        let named: std::collections::HashSet<u64> = m.entries.values().map(|e| e.id.0).collect();
+        let mut named: std::collections::HashSet<u64> =
+            m.entries.values().map(|e| e.id.0).collect();
+        let linked = m.objects.iter().filter(|(_, o)| !o.links.is_empty());
+        named.extend(linked.map(|(id, _)| *id));
         let ids: Vec<u64> = m.objects.keys().copied().collect();
         for id in ids {
             let o = &m.objects[&id];
@@ -334,7 +356,11 @@ impl Store {
         }
         let mut wrong = Vec::new();
         for (&id, o) in &m.objects {
-            let n = counts.get(&id).copied().unwrap_or(0);
+            if o.inode.is_dir() && self.elsewhere.is_some() {
+                // What lies in it lies on all nodes.
+                continue;
+            }
+            let n = counts.get(&id).copied().unwrap_or(0) + o.links.len() as u32;
             let expected = if o.inode.is_dir() { n + 2 } else { n };
             if o.inode.nlink != expected {
                 wrong.push((id, expected));

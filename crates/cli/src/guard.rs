@@ -1,0 +1,79 @@
+//! The guard of a node that starts: the process that a launch sees.
+//!
+//! It forks the daemon and watches it. When the pool runs, the guard ends, so that the launch does (ssh has done
+//! its work then), and the daemon goes on by itself. If the daemon is killed before that, the guard removes what
+//! it had begun to make. A guard that is killed isn't missed.
+
+use crate::fail::Fail;
+use forebay_client::{PoolConfig, remove_node};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
+
+/// What the daemon tells its guard.
+pub struct Ward(PipeWriter);
+
+impl Ward {
+    /// This is about to be made.
+    pub fn makes(&mut self, config: &PoolConfig) {
+        let text = serde_json::to_string(config).unwrap_or_default();
+        let _ = writeln!(self.0, "{text}");
+    }
+
+    /// Nothing needs to be removed any more: the pool runs, or nothing is left.
+    pub fn is_settled(&mut self) {
+        let _ = writeln!(self.0);
+    }
+}
+
+/// Divides this process, which has only one thread: the daemon gets a ward, the guard returns an
+/// exit code when it is done.
+pub fn divide() -> Result<Result<Ward, u8>, Fail> {
+    let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
+    let (hears, tells) = std::io::pipe().map_err(failed)?;
+    // SAFETY: no other thread runs; the child goes on with all it needs.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed(std::io::Error::last_os_error())),
+        0 => Ok(Ok(Ward(tells))),
+        _ => {
+            drop(tells);
+            Ok(Err(watch(hears)))
+        }
+    }
+}
+
+fn watch(from: PipeReader) -> u8 {
+    // What the launch listens to is the daemon's alone.
+    silence();
+    let mut making: Option<PoolConfig> = None;
+    for line in BufReader::new(from).lines().map_while(Result::ok) {
+        // An empty line is no config.
+        making = serde_json::from_str(&line).ok();
+    }
+    match making {
+        Some(config) => {
+            remove_node(&config);
+            1
+        }
+        None => 0,
+    }
+}
+
+/// Standard input, output and error lead nowhere from now on.
+pub fn silence() {
+    let Ok(null) = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+    else {
+        return;
+    };
+    for fd in 0..3 {
+        turn(fd, &null);
+    }
+}
+
+/// Has one of the standard descriptors lead to `file`.
+pub fn turn(fd: i32, file: &std::fs::File) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: both are open; nobody holds the standard descriptors by ownership.
+    unsafe { libc::dup2(file.as_raw_fd(), fd) };
+}

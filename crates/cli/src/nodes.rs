@@ -1,0 +1,310 @@
+//! Starting a pool of several nodes: `forebay up --nodes`, `--hosts`, or in a Slurm job.
+
+use crate::args::{Media, Nodes};
+use crate::fail::Fail;
+use crate::output::say;
+use crate::{capacity, down, mount};
+use forebay_client::{Pool, PoolError, PoolState, home, places};
+use forebay_media::format_size;
+use forebay_placement::{Node, map::MediumKind};
+use forebay_pool::launch::{Begin, How, Key, Listen, Outcome, Plan, launcher, order, remote};
+use forebay_pool::start::Missing;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// How many daemons each launches.
+const FAN_OUT: u32 = 16;
+/// How many missing nodes are named.
+const NAMED: usize = 5;
+
+/// The hosts of the nodes that are wanted and how they are reached; None for a pool of one node, here.
+pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
+    if let Some(nodes) = a.nodes {
+        let host = this_host();
+        return Ok(Some((vec![host; nodes as usize], How::Local)));
+    }
+    if !a.hosts.is_empty() {
+        let hosts: Vec<String> = a.hosts.iter().map(|h| h.trim().to_owned()).collect();
+        // An option of the remote shell is no host.
+        if let Some(bad) = hosts.iter().find(|h| {
+            h.is_empty()
+                || h.starts_with('-')
+                || h.chars().any(|c| c.is_whitespace() || c.is_control())
+        }) {
+            return Err(Fail::usage(format!(
+                "--hosts: '{bad}' is no host; write names with commas between them: n1,n2,n3"
+            )));
+        }
+        return Ok(Some((hosts, How::Rsh(a.rsh.clone()))));
+    }
+    slurm()
+}
+
+fn this_host() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// The nodes of the Slurm job that this process is in, if it has several.
+fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
+    let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
+    let (Some(_), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else {
+        return Ok(None);
+    };
+    let failed = |why: String| {
+        Fail::failed(format!(
+            "can't tell the nodes of this Slurm job ({list}): scontrol: {why}; name them with --hosts, or say --nodes 1"
+        ))
+    };
+    let said = Command::new("scontrol")
+        .args(["show", "hostnames", &list])
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
+    let text = String::from_utf8_lossy(&said.stdout);
+    let hosts: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    if !said.status.success() || hosts.is_empty() {
+        let words = String::from_utf8_lossy(&said.stderr);
+        return Err(failed(
+            words.lines().next_back().unwrap_or("no names").to_owned(),
+        ));
+    }
+    Ok((hosts.len() > 1).then_some((hosts, How::Srun)))
+}
+
+/// Starts the pool; its nodes.
+pub fn start(
+    name: &str,
+    media: &Media,
+    a: &Nodes,
+    (hosts, how): (Vec<String>, How),
+) -> Result<(Plan, Vec<Node>), Fail> {
+    let (mount, warning) = mount::check(&media.mount, &media.media)?;
+    absent(name)?;
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    if how == How::Local {
+        let all: Vec<_> = hosts.iter().flat_map(|_| media.media.clone()).collect();
+        warnings.extend(
+            capacity::warnings(&all)
+                .into_iter()
+                .collect::<BTreeSet<_>>(),
+        );
+    }
+    warnings.iter().for_each(|w| say(format!("warning: {w}")));
+    let listen = a.listen.unwrap_or(match how {
+        How::Local => Listen::Loopback,
+        _ => Listen::All,
+    });
+    let home = std::env::var_os("FOREBAY_HOME").filter(|h| !h.is_empty());
+    let plan = Plan {
+        forebay: env!("CARGO_PKG_VERSION").into(),
+        name: name.to_owned(),
+        uuid: random::<16>()?.iter().map(|b| format!("{b:02x}")).collect(),
+        mount,
+        media: media.media.clone(),
+        reserve: media.reserve,
+        hosts,
+        how,
+        executable: executable()?,
+        fan_out: FAN_OUT,
+        home: home.map(|_| std::path::absolute(self::home()).unwrap_or_else(|_| self::home())),
+        listen,
+        encrypt: a.encrypt,
+        patience: Duration::from_secs_f64(a.patience),
+        within: Duration::from_secs_f64(a.within),
+    };
+    let begin = Begin {
+        me: 0,
+        key: Key(random::<32>()?),
+        plan,
+    };
+    match order(&begin, &*launcher(&begin.plan)) {
+        Outcome::Running(nodes) => Ok((begin.plan, nodes)),
+        Outcome::Failed(missing) => {
+            // Nothing is left, unless node 0 was killed at the very last moment.
+            down::remove_plan(&begin.plan);
+            Err(Fail::failed(format!(
+                "the pool '{name}' can't start: {}; nothing of it is left",
+                words(&begin.plan, &missing)
+            )))
+        }
+    }
+}
+
+/// Which nodes are missing, and why.
+fn words(plan: &Plan, missing: &[Missing]) -> String {
+    let name = |m: &Missing| {
+        let host = plan.hosts.get(m.node as usize).map_or("?", String::as_str);
+        let below = match m.below {
+            0 => String::new(),
+            n => format!(", and {n} that it was to start"),
+        };
+        format!("node {} on {host}{below}: {}", m.node, m.why)
+    };
+    let mut list: Vec<String> = missing.iter().take(NAMED).map(name).collect();
+    if missing.len() > NAMED {
+        list.push(format!("and {} more nodes", missing.len() - NAMED));
+    }
+    list.join("; ")
+}
+
+fn absent(name: &str) -> Result<(), Fail> {
+    match Pool::state(name) {
+        PoolState::Absent => Ok(()),
+        PoolState::Running => Err(PoolError::Exists(name.to_owned()).into()),
+        PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned()).into()),
+        PoolState::Damaged(why) => Err(PoolError::Damaged {
+            name: name.to_owned(),
+            why,
+        }
+        .into()),
+    }
+}
+
+fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
+    let mut bytes = Zeroizing::new([0; N]);
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == N => Ok(bytes),
+        _ => Err(Fail::failed(
+            "no random numbers can be had: getrandom failed",
+        )),
+    }
+}
+
+fn executable() -> Result<PathBuf, Fail> {
+    std::env::current_exe()
+        .map_err(|e| Fail::failed(format!("can't tell where this program lies: {e}")))
+}
+
+/// A node for programs.
+pub fn as_json(node: &Node) -> serde_json::Value {
+    let addresses = node
+        .addresses
+        .iter()
+        .map(|a| SocketAddr::from(*a).to_string());
+    serde_json::json!({
+        "node": node.number.0, "name": node.name, "addresses": addresses.collect::<Vec<_>>(),
+        "capacity": capacity(std::slice::from_ref(node)),
+    })
+}
+
+/// The capacity of nodes, together.
+pub fn capacity(nodes: &[Node]) -> u64 {
+    let media = nodes.iter().flat_map(|n| &n.media);
+    media.map(|m| m.capacity).sum()
+}
+
+/// What nodes are made of, in words: `4 nodes, each with memory:1.0 GiB (4.0 GiB)`.
+pub fn describe(plan: &Plan, nodes: &[Node]) -> String {
+    let media = if plan.media.is_empty() {
+        let same = nodes.windows(2).all(|n| n[0].media == n[1].media);
+        let list: Vec<String> = nodes
+            .first()
+            .map_or(&[][..], |n| &n.media[..])
+            .iter()
+            .map(|m| {
+                let kind = match m.kind {
+                    MediumKind::Memory => "memory",
+                    MediumKind::Files => "files",
+                };
+                if same {
+                    format!("{kind}:{}", format_size(m.capacity))
+                } else {
+                    kind.into()
+                }
+            })
+            .collect();
+        list.join(", ")
+    } else {
+        let list: Vec<String> = plan.media.iter().map(ToString::to_string).collect();
+        list.join(", ")
+    };
+    let count = crate::output::count(nodes.len() as u64, "node");
+    format!(
+        "{count}, each with {media} ({})",
+        format_size(capacity(nodes))
+    )
+}
+
+/// The other hosts of a pool.
+pub struct Elsewhere {
+    plan: Plan,
+    hosts: BTreeSet<String>,
+}
+
+impl Elsewhere {
+    /// Those of the pool `name`, which has a node here; None if all its nodes are here.
+    pub fn of(name: &str) -> Option<Elsewhere> {
+        let places = places(name);
+        let plan = places.iter().find_map(|p| Plan::read(&p.dir).ok())?;
+        if plan.how == How::Local {
+            return None;
+        }
+        let host = |p: &forebay_client::Place| plan.hosts.get(p.node? as usize);
+        let here: BTreeSet<&String> = places.iter().filter_map(host).collect();
+        let mut hosts: BTreeSet<String> = plan.hosts.iter().cloned().collect();
+        hosts.retain(|h| !here.contains(h));
+        (!hosts.is_empty()).then_some(Elsewhere { plan, hosts })
+    }
+
+    /// Runs `forebay` with these arguments on the host of node `node`.
+    pub fn at(&self, node: u32, arguments: &[&str]) -> Result<(), Fail> {
+        match self.plan.hosts.get(node as usize) {
+            Some(host) => self.call(host, arguments),
+            None => Err(Fail::usage(format!(
+                "the pool '{}' has no node {node}; it has nodes 0 to {}",
+                self.plan.name,
+                self.plan.hosts.len() - 1
+            ))),
+        }
+    }
+
+    /// Runs `forebay` with these arguments on all other hosts, some at a time. The first failure is
+    /// the result, but all are tried.
+    pub fn each(&self, arguments: &[&str]) -> Result<(), Fail> {
+        let hosts: Vec<&String> = self.hosts.iter().collect();
+        let mut failed = None;
+        for some in hosts.chunks(32) {
+            let results: Vec<Result<(), Fail>> = std::thread::scope(|s| {
+                let calls: Vec<_> = some
+                    .iter()
+                    .map(|host| s.spawn(|| self.call(host, arguments)))
+                    .collect();
+                let end = |c: std::thread::ScopedJoinHandle<_>| {
+                    c.join()
+                        .unwrap_or_else(|_| Err(Fail::failed("a thread failed")))
+                };
+                calls.into_iter().map(end).collect()
+            });
+            failed = failed.or(results.into_iter().find_map(Result::err));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn call(&self, host: &str, arguments: &[&str]) -> Result<(), Fail> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(home) = &self.plan.home {
+            let mut setting = OsString::from("FOREBAY_HOME=");
+            setting.push(home);
+            words.extend(["env".into(), setting]);
+        }
+        words.push(self.plan.executable.clone().into());
+        words.extend(arguments.iter().map(OsString::from));
+        let failed = |why: &str| Fail::failed(format!("{host}: {why}"));
+        let said = remote(&self.plan.how, host, &words)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| failed(&format!("can't be reached: {e}")))?;
+        if said.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&said.stderr);
+        let last = text.lines().rfind(|l| !l.trim().is_empty());
+        let last = last.map(|l| l.strip_prefix("forebay: ").unwrap_or(l));
+        Err(failed(last.unwrap_or("can't be reached")))
+    }
+}

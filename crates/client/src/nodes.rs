@@ -1,0 +1,179 @@
+//! The nodes of a pool on this host: where their directories lie, and which of them a process uses.
+//!
+//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each that is on this host
+//! lies in HOME/NAME/node-K, complete as a pool of one node is; besides, it has
+//!
+//! ```text
+//! key    the pool's key, by which nodes know each other (mode 0600)
+//! map    the pool map as this node knows it; there when the pool has come up
+//! ```
+
+use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
+use std::path::{Path, PathBuf};
+
+/// Beginning of the name of a node's directory.
+const PREFIX: &str = "node-";
+
+/// Variables that tell a process its place among those that were started with it on this host, then those
+/// that tell it among all; the first one that is there counts.
+const RANKS: [&str; 7] = [
+    "MPI_LOCALRANKID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+];
+
+/// Where one node of a pool lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number; None if the pool has only this one.
+    pub node: Option<u32>,
+    pub dir: PathBuf,
+}
+
+impl Place {
+    /// The state of this node alone.
+    pub fn state(&self) -> PoolState {
+        if !self.dir.exists() {
+            return PoolState::Absent;
+        }
+        match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
+            Err(e) => PoolState::Damaged(e.to_string()),
+            Ok(()) if keeper_pid(&self.dir).is_some() => PoolState::Running,
+            Ok(()) => PoolState::Stale,
+        }
+    }
+}
+
+/// Where the nodes of pool `name` on this host lie, by number; none if there is no such pool.
+pub fn places(name: &str) -> Vec<Place> {
+    let dir = home().join(name);
+    let mut nodes: Vec<Place> = std::fs::read_dir(&dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| {
+            let node = e.file_name().to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+            Some(Place {
+                node: Some(node),
+                dir: e.path(),
+            })
+        })
+        .collect();
+    nodes.sort_by_key(|p| p.node);
+    if nodes.is_empty() && dir.exists() {
+        nodes.push(Place { node: None, dir });
+    }
+    nodes
+}
+
+/// Where node `node` of pool `name` lies, or would.
+pub fn node_dir(name: &str, node: u32) -> PathBuf {
+    home().join(name).join(format!("{PREFIX}{node}"))
+}
+
+/// The name of the pool that has its directory, or that of a node, at `dir`.
+pub(crate) fn name_of(dir: &Path) -> String {
+    let last = |d: &Path| d.file_name().map(|n| n.to_string_lossy().into_owned());
+    let own = last(dir).unwrap_or_default();
+    let above = dir.parent().filter(|a| a.parent() == Some(&home()));
+    match above.and_then(last) {
+        Some(pool) if own.starts_with(PREFIX) => pool,
+        _ => own,
+    }
+}
+
+/// The place that this process uses of pool `name`: that of node `wanted`; else of the one that
+/// FOREBAY_NODE names; else processes that an MPI launcher or srun has started are spread over the nodes
+/// here by their rank; else the lowest.
+///
+/// # Errors
+/// If there is no such pool or node on this host.
+pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
+    config::check_name(name)?;
+    let mut places = places(name);
+    let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
+    let wanted = match (wanted, variable("FOREBAY_NODE")) {
+        (Some(node), _) => Some(node),
+        (None, Some(text)) if places.first().is_some_and(|p| p.node.is_some()) => {
+            Some(text.parse().map_err(|_| {
+                PoolError::Invalid(format!(
+                    "FOREBAY_NODE is '{text}', which is no number of a node"
+                ))
+            })?)
+        }
+        (None, _) => None,
+    };
+    if places.is_empty() {
+        return Err(PoolError::Absent(name.to_owned()));
+    }
+    let rank = || {
+        RANKS
+            .iter()
+            .find_map(|v| variable(v)?.parse::<usize>().ok())
+    };
+    let at = match wanted {
+        Some(node) => {
+            let is_it = |p: &Place| p.node.unwrap_or(0) == node;
+            places.iter().position(is_it).ok_or_else(|| {
+                let here: Vec<String> = places
+                    .iter()
+                    .map(|p| p.node.unwrap_or(0).to_string())
+                    .collect();
+                PoolError::Invalid(format!(
+                    "node {node} of the pool '{name}' isn't on this host; here: {}",
+                    here.join(", ")
+                ))
+            })?
+        }
+        None => rank().unwrap_or(0) % places.len(),
+    };
+    Ok(places.swap_remove(at))
+}
+
+/// Refuses a node whose pool never came up: nobody may use it alone.
+pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
+    if config.member.is_none() || dir.join("map").exists() {
+        return Ok(());
+    }
+    Err(PoolError::Damaged {
+        name: config.name.clone(),
+        why: "its start was never completed".into(),
+    })
+}
+
+impl Pool {
+    /// Opens the pool `name` at the node that this process uses: see [`choose`].
+    ///
+    /// # Errors
+    /// If there is none, it belongs to somebody else, or it is damaged.
+    pub fn open_node(name: &str, wanted: Option<u32>) -> Result<Pool, PoolError> {
+        let place = choose(name, wanted)?;
+        let pool = Pool::open_dir(&place.dir)?;
+        check_started(pool.config(), &place.dir)?;
+        Ok(pool)
+    }
+}
+
+/// Refuses to make a node where something of another pool is.
+pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
+    for place in places(&config.name) {
+        let sibling = place.node.is_some_and(|n| n != member.node);
+        let empty = || std::fs::read_dir(&place.dir).is_ok_and(|mut d| d.next().is_none());
+        // Of the same pool; or just being made, or removed, by one.
+        let passes = if sibling {
+            !place.dir.join("pool.json").exists()
+                || PoolConfig::read(&place.dir).is_ok_and(|c| c.uuid == config.uuid)
+        } else {
+            place.node.is_none() && empty()
+        };
+        if passes {
+            continue;
+        }
+        crate::check_absent(&config.name, place.state())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! What the threads of a daemon share.
+
+use super::home::Served;
+use super::link::{Link, NodeState};
+use super::maps::Maps;
+use super::memory::Memory;
+use super::question::{Got, Question, Waiting};
+use super::wire::Hello;
+use super::workers::Workers;
+use super::{Options, Serve};
+use forebay_client::requests::{Desk, Taken};
+use forebay_net::{Connection, Error, NodeId, Peer, Responder, TcpTransport, Transport};
+use forebay_store::elsewhere::serve::Class;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Threads for the questions of each class, in the order of [`Class`].
+const THREADS: [(&str, usize); 4] = [
+    ("fb-leaf", 32),
+    ("fb-entry", 32),
+    ("fb-composite", 32),
+    ("fb-names", 1),
+];
+
+pub struct Core {
+    pub me: NodeId,
+    /// Another one after each start.
+    pub incarnation: u64,
+    pub options: Options,
+    pub desk: Desk,
+    pub maps: Maps,
+    pub memory: Memory<Responder>,
+    pub served: Served,
+    pub transport: OnceLock<TcpTransport>,
+    pub serve: OnceLock<Arc<dyn Serve>>,
+    pub links: RwLock<HashMap<NodeId, Arc<Link>>>,
+    workers: [Arc<Workers>; 4],
+    /// The incarnations of the other daemons.
+    known: Mutex<HashMap<NodeId, Arc<Mutex<u64>>>>,
+    serving: AtomicBool,
+    stopped: AtomicBool,
+}
+
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub fn new(me: NodeId, incarnation: u64, options: Options, desk: Desk, maps: Maps) -> Core {
+        Core {
+            me,
+            incarnation,
+            options,
+            desk,
+            maps,
+            memory: Memory::default(),
+            served: Served::default(),
+            transport: OnceLock::new(),
+            serve: OnceLock::new(),
+            links: RwLock::default(),
+            workers: THREADS.map(|(name, most)| Workers::new(name, most)),
+            known: Mutex::default(),
+            serving: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// A line in the keeper's log.
+    pub fn say(&self, what: &str) {
+        eprintln!("forebay keeper: {what}");
+    }
+
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Acquire)
+    }
+
+    pub fn begin_serving(&self) {
+        self.serving.store(true, Release);
+    }
+
+    /// What serves, once it does.
+    pub fn serving(&self) -> Option<&Arc<dyn Serve>> {
+        if !self.serving.load(Acquire) || self.stopped() {
+            return None;
+        }
+        self.serve.get()
+    }
+
+    pub fn workers(&self, class: Class) -> &Arc<Workers> {
+        match class {
+            Class::Leaf => &self.workers[0],
+            Class::Entry => &self.workers[1],
+            Class::Composite => &self.workers[2],
+            Class::Names => &self.workers[3],
+        }
+    }
+
+    /// A node for people.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let map = self.maps.get();
+        match map.as_ref().and_then(|map| map.node(node)) {
+            Some(n) => format!("node {} ({})", node.0, n.name),
+            None => format!("node {}", node.0),
+        }
+    }
+
+    pub fn addresses_of(&self, node: NodeId) -> Vec<SocketAddr> {
+        let map = self.maps.get();
+        let node = map.as_ref().and_then(|map| map.node(node));
+        node.map_or(Vec::new(), |n| {
+            n.addresses.iter().map(|&a| a.into()).collect()
+        })
+    }
+
+    pub fn link(&self, node: NodeId) -> Option<Arc<Link>> {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.get(&node).cloned()
+    }
+
+    pub fn all_links(&self) -> Vec<Arc<Link>> {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.values().cloned().collect()
+    }
+
+    pub fn states(&self) -> Vec<NodeState> {
+        let mut states: Vec<NodeState> = self.all_links().iter().map(|l| l.about()).collect();
+        states.sort_by_key(|s| s.node);
+        states
+    }
+
+    pub fn connect(
+        &self,
+        peer: Peer,
+        deadline: std::time::Instant,
+    ) -> Result<Arc<dyn Connection>, Error> {
+        match self.transport.get() {
+            Some(transport) if !self.stopped() => transport.connect(peer, deadline),
+            _ => Err(Error::Local("this node leaves".into())),
+        }
+    }
+
+    pub fn hello(&self) -> Hello {
+        let map = self.maps.get();
+        Hello {
+            incarnation: self.incarnation,
+            epoch: map.as_ref().map_or(0, |m| m.epoch()),
+            map: map.map_or(0, |m| m.encode().len() as u64),
+        }
+    }
+
+    fn repeatable(&self, kind: u16) -> bool {
+        self.serve.get().is_some_and(|s| s.repeatable(kind))
+    }
+
+    // ---- questions of this node ----
+
+    /// A process of this node asks.
+    pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {
+        let repeatable = self.repeatable(taken.kind());
+        let patience = self.options.patience;
+        self.ask(Question::of_cell(taken, repeatable, patience));
+    }
+
+    /// This daemon asks.
+    pub fn ask_here(self: &Arc<Self>, node: NodeId, kind: u16, waiting: Arc<Waiting>) {
+        let repeatable = self.repeatable(kind);
+        let patience = self.options.patience;
+        self.ask(Question::of_here(node, kind, repeatable, patience, waiting));
+    }
+
+    fn ask(self: &Arc<Self>, question: Arc<Question>) {
+        if question.kind >= super::wire::OWN {
+            return question.fail(Errno::PROTO);
+        }
+        if question.node == self.me {
+            return self.ask_myself(question);
+        }
+        match self.link(question.node) {
+            Some(link) => link.post(question),
+            None => question.fail(Errno::HOSTDOWN),
+        }
+    }
+
+    /// The home is this very node.
+    fn ask_myself(self: &Arc<Self>, question: Arc<Question>) {
+        let Some(serve) = self.serving().cloned() else {
+            return question.fail(Errno::HOSTDOWN);
+        };
+        let Some(class) = serve.class(question.kind) else {
+            return question.fail(Errno::PROTO);
+        };
+        let me = self.me;
+        self.workers(class).submit(Box::new(move || {
+            let Some(origin) = question.origin() else {
+                return;
+            };
+            let done =
+                origin.with_bytes(|bytes| serve.serve(me, question.kind, origin.head(), bytes));
+            drop(origin);
+            match done {
+                Ok(reply) => question.answer(0, &reply.head, Got::Inline(&reply.body)),
+                Err(e) => question.fail(e),
+            }
+        }));
+    }
+
+    // ---- other daemons ----
+
+    fn known(&self, node: NodeId) -> Arc<Mutex<u64>> {
+        lock(&self.known).entry(node).or_default().clone()
+    }
+
+    /// The daemon of `node` is the one with this incarnation. If there was another one before, what is
+    /// kept for that is given up before anything of the new one is served.
+    pub fn met(&self, node: NodeId, incarnation: u64) {
+        let known = self.known(node);
+        let mut known = lock(&known);
+        let before = std::mem::replace(&mut *known, incarnation);
+        if before != 0
+            && before != incarnation
+            && let Some(serve) = self.serve.get()
+        {
+            serve.gone(node);
+        }
+    }
+
+    /// The node has been out of reach for long.
+    pub fn gone(&self, node: NodeId) {
+        let known = self.known(node);
+        let mut known = lock(&known);
+        if std::mem::take(&mut *known) != 0
+            && let Some(serve) = self.serve.get()
+        {
+            let after: Duration = self.options.gone_after;
+            self.say(&format!(
+                "{} is given up after {:.0} s: what it held here is released",
+                self.name_of(node),
+                after.as_secs_f64()
+            ));
+            serve.gone(node);
+        }
+    }
+
+    /// Ends everything that waits or works.
+    pub fn stop(&self) {
+        self.stopped.store(true, Release);
+        self.desk.stop();
+        self.all_links().iter().for_each(|l| l.stop());
+        if let Some(transport) = self.transport.get() {
+            transport.shutdown();
+        }
+        self.workers.iter().for_each(|w| w.stop());
+    }
+}

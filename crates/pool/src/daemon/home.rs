@@ -1,0 +1,273 @@
+//! The serving side: what other nodes ask of this one.
+//!
+//! The transport's threads only note a question and pass it to a worker of its class.
+
+use super::core::{Core, lock};
+use super::memory::{Kept, Verdict};
+use super::question::code;
+use super::wire::{self, Asking, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN};
+use forebay_net::transport::Answer;
+use forebay_net::{Body, Connection, Error, Handler, Incoming, Landing, Peer, Responder, Source};
+use forebay_placement::PoolMap;
+use forebay_store::elsewhere::serve::Class;
+use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Bytes of questions that have come and aren't carried out yet, all together.
+const MOST_BYTES: usize = 256 << 20;
+/// Buffers kept for later.
+const KEPT_BUFFERS: usize = 16;
+
+/// Serves other nodes.
+pub struct Home(pub Weak<Core>);
+
+/// Where bytes of questions lie.
+#[derive(Default)]
+pub struct Served {
+    buffers: Arc<Buffers>,
+}
+
+#[derive(Default)]
+struct Buffers {
+    free: Mutex<Vec<Vec<u8>>>,
+    out: AtomicUsize,
+}
+
+/// Bytes of a question. The memory is used again.
+struct Buffer {
+    bytes: Vec<u8>,
+    length: usize,
+    of: Arc<Buffers>,
+}
+
+impl Buffers {
+    fn get(self: &Arc<Self>, length: usize) -> Option<Buffer> {
+        if self.out.fetch_add(length, AcqRel) + length > MOST_BYTES {
+            self.out.fetch_sub(length, AcqRel);
+            return None;
+        }
+        let mut bytes = lock(&self.free).pop().unwrap_or_default();
+        if bytes.len() < length {
+            bytes.resize(length, 0);
+        }
+        Some(Buffer {
+            bytes,
+            length,
+            of: self.clone(),
+        })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.of.out.fetch_sub(self.length, AcqRel);
+        let mut free = lock(&self.of.free);
+        if free.len() < KEPT_BUFFERS {
+            free.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Landing for Buffer {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn piece(&mut self, at: usize) -> &mut [u8] {
+        &mut self.bytes[at..self.length]
+    }
+}
+
+/// Bytes of an answer, which may be sent more than once.
+struct Shared(Arc<Vec<u8>>);
+
+impl Source for Shared {
+    fn length(&self) -> usize {
+        self.0.len()
+    }
+
+    fn piece(&self, at: usize) -> &[u8] {
+        &self.0[at..]
+    }
+}
+
+impl Handler for Home {
+    fn serve(&self, request: Incoming, reply: Responder) {
+        // Not answering says that it wasn't carried out: it comes again.
+        let Some(core) = self.0.upgrade() else { return };
+        if core.serving().is_none() {
+            return;
+        }
+        if request.kind >= OWN {
+            own(core, request, reply);
+        } else {
+            question(&core, request, reply);
+        }
+    }
+
+    fn landing(
+        &self,
+        _from: Peer,
+        kind: u16,
+        _head: &[u8],
+        length: usize,
+    ) -> Option<Box<dyn Landing>> {
+        if kind == MAP && length <= MAX_MAP {
+            return Some(Box::new(vec![0; length]));
+        }
+        if kind >= OWN || length > MAX_BODY {
+            return None;
+        }
+        let core = self.0.upgrade()?;
+        Some(Box::new(core.served.buffers.get(length)?))
+    }
+
+    fn ended(&self, peer: Peer, _why: &Error) {
+        if let Some(link) = self.0.upgrade().and_then(|core| core.link(peer.node)) {
+            link.ended();
+        }
+    }
+}
+
+fn answer(reply: Responder, kept: &Kept) {
+    reply.answer(Answer {
+        status: kept.status,
+        head: kept.head.clone(),
+        body: kept
+            .body
+            .as_ref()
+            .map(|b| Box::new(Shared(b.clone())) as Box<dyn Source>),
+    });
+}
+
+fn fail(reply: Responder, error: Errno) {
+    reply.reply(code(error), wire::encode_answer(&[], &[]));
+}
+
+/// A question of a store.
+fn question(core: &Arc<Core>, request: Incoming, reply: Responder) {
+    let Some(serve) = core.serving().cloned() else {
+        return;
+    };
+    let (from, kind) = (request.connection.peer().node, request.kind);
+    let Some(class) = serve.class(kind) else {
+        return fail(reply, Errno::PROTO);
+    };
+    let Some((asking, head, inline)) = Asking::decode(&request.head) else {
+        return fail(reply, Errno::PROTO);
+    };
+    let Asking {
+        asker,
+        number,
+        lowest,
+    } = asking;
+    match core
+        .memory
+        .begin(asker, number, lowest, request.deadline, reply)
+    {
+        Verdict::New => {}
+        Verdict::Joined => return,
+        Verdict::Again(reply, kept) => return answer(reply, &kept),
+        Verdict::Forgotten(reply) => return fail(reply, Errno::IO),
+    }
+    let core2 = core.clone();
+    let (message, body) = (request.head, request.body);
+    core.workers(class).submit(Box::new(move || {
+        let core = core2;
+        if !core.memory.is_wanted(asker, number) {
+            // Who asked has been told that there was no answer. It must not happen later.
+            if let Some(reply) = core.memory.finish(asker, number, None, false) {
+                fail(reply, Errno::HOSTDOWN);
+            }
+            return;
+        }
+        let again = serve.repeatable(kind);
+        let kept = with_body(body, &message[inline], |bytes| {
+            carried_out(serve.serve(from, kind, &message[head], bytes))
+        });
+        let kept = Arc::new(kept);
+        if let Some(reply) = core.memory.finish(asker, number, Some(&kept), again) {
+            answer(reply, &kept);
+        }
+    }));
+}
+
+fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
+    match body {
+        None => f(inline),
+        Some(body) => {
+            let length = body.length;
+            match body.into_landing::<Buffer>() {
+                Some(buffer) => f(&buffer.bytes[..length]),
+                None => f(&[]),
+            }
+        }
+    }
+}
+
+fn carried_out(done: Result<forebay_store::elsewhere::serve::Reply, Errno>) -> Kept {
+    let reply = match done {
+        Ok(reply) if reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY => reply,
+        failed => {
+            return Kept {
+                status: code(failed.err().unwrap_or(Errno::PROTO)),
+                head: wire::encode_answer(&[], &[]),
+                body: None,
+            };
+        }
+    };
+    let inline = wire::goes_inline(reply.head.len(), reply.body.len());
+    Kept {
+        status: 0,
+        head: match inline {
+            true => wire::encode_answer(&reply.head, &reply.body),
+            false => wire::encode_answer(&reply.head, &[]),
+        },
+        body: (!inline).then(|| Arc::new(reply.body)),
+    }
+}
+
+/// A message between daemons.
+fn own(core: Arc<Core>, request: Incoming, reply: Responder) {
+    let workers = core.workers(Class::Composite).clone();
+    // They may wait: what is kept for a daemon that has ended is given up first.
+    workers.submit(Box::new(move || {
+        let connection = request.connection;
+        match request.kind {
+            HELLO => hello(&core, &connection, &request.head, reply),
+            MAP => {
+                let map = request.body.and_then(|body| {
+                    let length = body.length;
+                    let bytes = body.into_landing::<Vec<u8>>()?;
+                    PoolMap::decode(&bytes[..length]).ok()
+                });
+                match map {
+                    Some(map) => {
+                        core.learn(map, connection.peer().node);
+                        reply.reply(0, Vec::new());
+                    }
+                    None => reply.reply(code(Errno::PROTO), Vec::new()),
+                }
+            }
+            GET_MAP => match core.maps.get() {
+                Some(map) => reply.answer(Answer {
+                    status: 0,
+                    head: Vec::new(),
+                    body: Some(Box::new(map.encode())),
+                }),
+                None => reply.reply(code(Errno::AGAIN), Vec::new()),
+            },
+            _ => reply.reply(code(Errno::PROTO), Vec::new()),
+        }
+    }));
+}
+
+fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply: Responder) {
+    let Some(hello) = Hello::decode(head) else {
+        return reply.reply(code(Errno::PROTO), Vec::new());
+    };
+    core.met(connection.peer().node, hello.incarnation);
+    reply.reply(0, core.hello().encode());
+}

@@ -1,0 +1,162 @@
+//! The pool's map as this daemon has it, in memory and in its file, and how maps meet.
+//!
+//! What changes in this version are addresses: a daemon that was started again and didn't get its port
+//! back. Each node is right about its own; for the rest, the map with the higher epoch is.
+
+use super::core::{Core, lock};
+use super::wire::{GET_MAP, Hello, MAP};
+use forebay_net::{Connection, NodeId, Request};
+use forebay_placement::PoolMap;
+use forebay_placement::map::Address;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for telling another daemon.
+const TELLING: Duration = Duration::from_secs(5);
+
+/// The map.
+pub struct Maps {
+    path: PathBuf,
+    map: Mutex<Option<Arc<PoolMap>>>,
+    /// Where this node listens.
+    own: Mutex<Vec<Address>>,
+}
+
+/// The map in the node's directory `dir`, if there is a sound one.
+pub fn read(dir: &Path) -> Option<PoolMap> {
+    let bytes = std::fs::read(dir.join("map")).ok()?;
+    PoolMap::decode(&bytes).ok()
+}
+
+impl Maps {
+    pub fn new(dir: &Path) -> Maps {
+        Maps {
+            path: dir.join("map"),
+            map: Mutex::default(),
+            own: Mutex::default(),
+        }
+    }
+
+    /// The present one.
+    pub fn get(&self) -> Option<Arc<PoolMap>> {
+        lock(&self.map).clone()
+    }
+
+    /// Where this node listens, from now on.
+    pub fn set_own(&self, own: Vec<Address>) {
+        *lock(&self.own) = own;
+    }
+
+    fn write(&self, map: &PoolMap) -> Result<(), Errno> {
+        let part = self.path.with_extension("part");
+        std::fs::write(&part, map.encode())
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        rustix::fs::rename(&part, &self.path)
+    }
+}
+
+/// `map`, with what `node` says of itself.
+fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
+    match map.node(node) {
+        Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
+        _ => map,
+    }
+}
+
+impl Core {
+    /// Takes `map` into use; with this node's own addresses. Whether they are others than in `map`.
+    pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
+        let mut present = lock(&self.maps.map);
+        let own = lock(&self.maps.own).clone();
+        let new = with_own(map.clone(), self.me, &own);
+        let changed = new.epoch() != map.epoch();
+        self.maps.write(&new)?;
+        *present = Some(Arc::new(new));
+        drop(present);
+        self.desk.map_changed();
+        Ok(changed)
+    }
+
+    /// Another daemon has sent its map.
+    pub fn learn(&self, theirs: PoolMap, from: NodeId) {
+        let mut present = lock(&self.maps.map);
+        let Some(mine) = present.clone() else { return };
+        if theirs.pool() != mine.pool() {
+            return;
+        }
+        let of_sender = theirs.node(from).map(|n| n.addresses.clone());
+        let epoch = theirs.epoch();
+        let newest = match epoch > mine.epoch() {
+            true => theirs,
+            false => PoolMap::clone(&mine),
+        };
+        let own = lock(&self.maps.own).clone();
+        let mut new = with_own(newest, self.me, &own);
+        if let Some(addresses) = of_sender {
+            new = with_own(new, from, &addresses);
+        }
+        if new == *mine {
+            return;
+        }
+        if let Err(e) = self.maps.write(&new) {
+            self.say(&format!("can't write the pool's map: {e}"));
+        }
+        let more = new.epoch() > epoch;
+        *present = Some(Arc::new(new));
+        drop(present);
+        self.desk.map_changed();
+        if more {
+            self.tell_all();
+        }
+    }
+
+    /// Sends the map to all to whom there is a connection; the others learn of it when there is one.
+    fn tell_all(&self) {
+        for link in self.all_links() {
+            if let Some(connection) = link.connection() {
+                self.tell(&connection);
+            }
+        }
+    }
+
+    fn tell(&self, connection: &Arc<dyn Connection>) {
+        let Some(map) = self.maps.get() else { return };
+        let request = Request {
+            kind: MAP,
+            body: Some(Box::new(map.encode())),
+            ..Request::default()
+        };
+        // If it doesn't arrive, the connection is cut, and the next one begins with a hello.
+        let _ = connection.start(request, Instant::now() + TELLING, Box::new(|_| {}));
+    }
+
+    /// Another daemon has answered our hello: who has the older map gets the newer one.
+    pub fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
+        let Some(mine) = self.maps.get() else { return };
+        if hello.epoch < mine.epoch() {
+            return self.tell(connection);
+        }
+        if hello.epoch == mine.epoch() || hello.map > super::wire::MAX_MAP as u64 {
+            return;
+        }
+        let request = Request {
+            kind: GET_MAP,
+            // It may have grown since.
+            landing: Some(Box::new(vec![0u8; hello.map as usize + (64 << 10)])),
+            ..Request::default()
+        };
+        let Ok(reply) = connection.call(request, Instant::now() + TELLING) else {
+            return;
+        };
+        let map = reply.body.and_then(|body| {
+            let length = body.length;
+            let bytes = body.into_landing::<Vec<u8>>()?;
+            PoolMap::decode(&bytes[..length]).ok()
+        });
+        if let Some(map) = map {
+            self.learn(map, connection.peer().node);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the node's
+//! processes to them. It runs inside the node's keeper.
+//!
+//! ```text
+//! process -> cell -> link -> network -> home -> worker -> store
+//! ```
+//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
+//!   of the daemon's own store;
+//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
+//! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
+
+mod core;
+mod direct;
+mod home;
+mod link;
+mod maps;
+mod memory;
+mod question;
+mod wire;
+mod workers;
+
+pub use link::{NodeState, Reach};
+pub use maps::read as read_map;
+
+use self::core::Core;
+use direct::Direct;
+use forebay_client::requests::Desk;
+use forebay_client::{Pool, PoolConfig, PoolError};
+use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
+use forebay_placement::PoolMap;
+use forebay_placement::map::Address;
+use forebay_store::elsewhere::Elsewhere;
+use forebay_store::elsewhere::serve::{Class, Reply, Server};
+use home::Home;
+use link::Link;
+use maps::Maps;
+use rustix::io::Errno;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a daemon works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: Vec<IpAddr>,
+    /// Where other nodes reach it, if that isn't where it listens.
+    pub advertise: Vec<SocketAddr>,
+    /// Whether bodies are encrypted on the network, too.
+    pub encrypt: bool,
+    /// How long who asks waits for an answer: then the other node is down.
+    pub patience: Duration,
+    /// After so long out of reach, what a node held here is given up.
+    pub gone_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            listen: vec![Ipv4Addr::LOCALHOST.into()],
+            advertise: Vec::new(),
+            encrypt: false,
+            patience: Duration::from_secs(10),
+            gone_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What answers questions: the store, or what tests have in its place.
+pub trait Serve: Send + Sync {
+    /// The class of a kind of question; None if there is none.
+    fn class(&self, kind: u16) -> Option<Class>;
+
+    /// Whether it may be carried out a second time.
+    fn repeatable(&self, kind: u16) -> bool;
+
+    /// Carries a question out. May wait.
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno>;
+
+    /// Gives up what is kept for `node`.
+    fn gone(&self, node: NodeId);
+}
+
+/// The store of this node.
+struct Store {
+    pool: Arc<Pool>,
+    server: Server,
+}
+
+impl Serve for Store {
+    fn class(&self, kind: u16) -> Option<Class> {
+        Server::class(kind)
+    }
+
+    fn repeatable(&self, kind: u16) -> bool {
+        Server::repeatable(kind)
+    }
+
+    fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
+        self.server.serve(self.pool.store(), from, kind, head, body)
+    }
+
+    fn gone(&self, node: NodeId) {
+        self.server.gone(self.pool.store(), node);
+    }
+}
+
+/// Which node of which pool a daemon is for.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its number.
+    pub node: NodeId,
+    /// How many there are.
+    pub nodes: u32,
+}
+
+/// A node's daemon.
+pub struct Daemon {
+    core: Arc<Core>,
+    pool: Option<Arc<Pool>>,
+    dispatcher: Mutex<Option<JoinHandle<()>>>,
+    /// There was a map before: other nodes may know us by other addresses.
+    again: bool,
+}
+
+fn network(e: forebay_net::Error) -> PoolError {
+    PoolError::Daemon(e.to_string())
+}
+
+impl Daemon {
+    /// Makes the daemon of the node in `dir` and listens. Nobody is served yet.
+    ///
+    /// # Errors
+    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened on.
+    pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
+        let config = PoolConfig::read(dir)?;
+        let Some(member) = config.member else {
+            let why = format!("the pool '{}' has only one node", config.name);
+            return Err(PoolError::Daemon(why));
+        };
+        let mut id = [0; 16];
+        for (i, byte) in id.iter_mut().enumerate() {
+            let digits = config.uuid.get(2 * i..2 * i + 2);
+            *byte = digits
+                .and_then(|d| u8::from_str_radix(d, 16).ok())
+                .unwrap_or(0);
+        }
+        let identity = Identity {
+            pool: PoolId(id),
+            node: NodeId(member.node),
+            nodes: member.nodes,
+        };
+        let mut opened = None;
+        let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
+            let pool = Arc::new(Pool::open_dir_among(dir, others)?);
+            opened = Some(pool.clone());
+            Ok(Arc::new(Store {
+                pool,
+                server: Server::default(),
+            }))
+        })?;
+        daemon.pool = opened;
+        Ok(daemon)
+    }
+
+    /// As [`Daemon::listen`], with something else than a store to be served; for tests.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen_as(
+        dir: &Path,
+        identity: Identity,
+        options: Options,
+        serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
+    ) -> Result<Daemon, PoolError> {
+        let io = |what: &str, error| PoolError::Io {
+            what: what.into(),
+            path: dir.to_owned(),
+            error,
+        };
+        let desk = Desk::open(dir).map_err(|e| match e {
+            Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
+            e => io("can't open the file 'requests' in", e),
+        })?;
+        let key = PoolKey::read(&dir.join("key")).map_err(network)?;
+        let before = read_map(dir);
+        let nodes = match &before {
+            Some(map) => map.nodes().iter().map(|n| n.number).collect(),
+            None => (0..identity.nodes).map(NodeId).collect(),
+        };
+        let incarnation = new_incarnation().map_err(|e| io("no random numbers for", e))?;
+        let (me, maps) = (identity.node, Maps::new(dir));
+        let core = Arc::new(Core::new(me, incarnation, options, desk, maps));
+        let direct = Arc::new(Direct::new(me, nodes));
+        direct.set(Arc::downgrade(&core));
+        let _ = core.serve.set(serve(direct)?);
+
+        let own = before.as_ref().and_then(|map| map.node(me));
+        let port = own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port);
+        let start = |port: u16| {
+            let addresses = core.options.listen.iter();
+            let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
+            let options = forebay_net::Options {
+                pool: identity.pool,
+                node: me,
+                key: key.clone(),
+                encrypt: core.options.encrypt,
+                limits: Limits::default(),
+            };
+            TcpTransport::start(options, Arc::new(Home(Arc::downgrade(&core))), &addresses)
+        };
+        // Others know the port it had; who was killed a moment ago may still have it.
+        let mut transport = start(port);
+        for _ in 0..10 {
+            if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            transport = start(port);
+        }
+        if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+            transport = start(0);
+        }
+        let _ = core.transport.set(transport.map_err(network)?);
+        Ok(Daemon {
+            core,
+            pool: None,
+            dispatcher: Mutex::default(),
+            again: before.is_some(),
+        })
+    }
+
+    /// Where other nodes can reach it.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.core
+            .transport
+            .get()
+            .map_or(Vec::new(), |t| t.addresses())
+    }
+
+    /// The node that it serves; None in tests.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref()
+    }
+
+    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map` says,
+    /// others are told.
+    ///
+    /// # Errors
+    /// If the map is of another pool, or can't be written.
+    pub fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
+        let core = &self.core;
+        let Some(me) = map.node(core.me) else {
+            let why = format!("node {} isn't in the pool's map", core.me.0);
+            return Err(PoolError::Daemon(why));
+        };
+        let bound = match &core.options.advertise[..] {
+            [] => self.addresses(),
+            others => others.to_vec(),
+        };
+        let own: Vec<Address> = match bound.iter().find(|a| a.ip().is_unspecified()) {
+            // The map knows better by which addresses we are reached.
+            Some(any) => {
+                let port = any.port();
+                me.addresses
+                    .iter()
+                    .map(|a| Address { ip: a.ip, port })
+                    .collect()
+            }
+            None => bound
+                .iter()
+                .map(|a| Address {
+                    ip: a.ip(),
+                    port: a.port(),
+                })
+                .collect(),
+        };
+        core.maps.set_own(own);
+        let moved = core
+            .adopt(&map)
+            .map_err(|e| PoolError::Daemon(format!("can't write the pool's map: {e}")))?;
+        let weak = Arc::downgrade(core);
+        let links = map.nodes().iter().filter(|n| n.number != core.me);
+        let links = links.map(|n| (n.number, Link::new(&weak, n.number)));
+        *core.links.write().unwrap_or_else(PoisonError::into_inner) = links.collect();
+        core.begin_serving();
+        for taken in core.desk.begin(core.options.patience) {
+            core.ask_for(taken);
+        }
+        let there = core.clone();
+        let dispatcher = std::thread::Builder::new()
+            .name("fb-dispatch".into())
+            .spawn(move || dispatch(&there))
+            .map_err(|e| PoolError::Daemon(format!("a thread can't be started: {e}")))?;
+        *self::core::lock(&self.dispatcher) = Some(dispatcher);
+        if moved || self.again {
+            // Where we are now, and what has changed meanwhile.
+            core.all_links().iter().for_each(|link| link.watch());
+        }
+        Ok(())
+    }
+
+    /// How it stands with the other nodes.
+    pub fn states(&self) -> Vec<NodeState> {
+        self.core.states()
+    }
+
+    /// The pool's map as it is now.
+    pub fn map(&self) -> Option<Arc<PoolMap>> {
+        self.core.maps.get()
+    }
+
+    /// Ends it. Questions of processes that have no answer are left to the next daemon.
+    pub fn shutdown(self) {}
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.core.stop();
+        if let Some(dispatcher) = self::core::lock(&self.dispatcher).take() {
+            let _ = dispatcher.join();
+        }
+    }
+}
+
+/// Takes what processes of this node ask.
+fn dispatch(core: &Arc<Core>) {
+    loop {
+        let all = core.desk.wait();
+        if core.stopped() {
+            return;
+        }
+        for taken in all {
+            core.ask_for(taken);
+        }
+    }
+}
+
+fn new_incarnation() -> Result<u64, Errno> {
+    forebay_client::requests::random()
+}

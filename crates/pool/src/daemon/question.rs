@@ -1,0 +1,295 @@
+//! A question on its way to another node: from a cell of a process of this node, or from this daemon
+//! itself.
+
+use forebay_client::requests::{self, Asked, Taken, clock};
+use forebay_net::{Body, Landing, NodeId, Source};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A question and who waits for its answer.
+pub struct Question {
+    pub node: NodeId,
+    pub kind: u16,
+    /// Who asks stops waiting then.
+    pub deadline: Instant,
+    /// Whether it may be carried out twice.
+    pub repeatable: bool,
+    number: AtomicU64,
+    sent_to: AtomicU64,
+    /// None once it is answered.
+    origin: Mutex<Option<Origin>>,
+}
+
+/// Where it comes from.
+#[derive(Clone)]
+pub enum Origin {
+    /// A process of this node.
+    Cell(Arc<Taken>),
+    /// This daemon.
+    Here(Arc<Waiting>),
+}
+
+/// Bytes that came with an answer.
+pub enum Got<'a> {
+    Nothing,
+    Inline(&'a [u8]),
+    Landed(Body),
+}
+
+/// A question of the daemon's own.
+pub struct Waiting {
+    head: Vec<u8>,
+    bytes: Option<Arc<Vec<u8>>>,
+    room: usize,
+    answer: Mutex<Option<Answer>>,
+    there: Condvar,
+}
+
+/// Its answer: 0 or an error, head, bytes.
+type Answer = (u32, Vec<u8>, Vec<u8>);
+
+/// A place that isn't free yet.
+pub struct Busy;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Question {
+    /// Of a cell; it has to be answered within `patience`.
+    pub fn of_cell(taken: Arc<Taken>, repeatable: bool, patience: Duration) -> Arc<Question> {
+        let left = Duration::from_nanos(taken.deadline().saturating_sub(clock()));
+        Arc::new(Question {
+            node: taken.node(),
+            kind: taken.kind(),
+            deadline: Instant::now() + left.min(patience),
+            repeatable,
+            number: AtomicU64::new(taken.number()),
+            sent_to: AtomicU64::new(taken.sent_to()),
+            origin: Mutex::new(Some(Origin::Cell(taken))),
+        })
+    }
+
+    /// Of the daemon itself.
+    pub fn of_here(
+        node: NodeId,
+        kind: u16,
+        repeatable: bool,
+        patience: Duration,
+        waiting: Arc<Waiting>,
+    ) -> Arc<Question> {
+        Arc::new(Question {
+            node,
+            kind,
+            deadline: Instant::now() + patience,
+            repeatable,
+            number: AtomicU64::new(0),
+            sent_to: AtomicU64::new(0),
+            origin: Mutex::new(Some(Origin::Here(waiting))),
+        })
+    }
+
+    /// Its number among all questions of this node; 0: it has none yet.
+    pub fn number(&self) -> u64 {
+        self.number.load(Acquire)
+    }
+
+    pub fn set_number(&self, number: u64) {
+        self.number.store(number, Release);
+        if let Some(Origin::Cell(taken)) = &*lock(&self.origin) {
+            taken.set_number(number);
+        }
+    }
+
+    /// The incarnation of the other daemon that it was sent to; 0: it wasn't.
+    pub fn sent_to(&self) -> u64 {
+        self.sent_to.load(Acquire)
+    }
+
+    pub fn set_sent_to(&self, incarnation: u64) {
+        if self.sent_to.swap(incarnation, AcqRel) == incarnation {
+            return;
+        }
+        if let Some(Origin::Cell(taken)) = &*lock(&self.origin) {
+            taken.set_sent_to(incarnation);
+        }
+    }
+
+    /// Who waits, if anybody does.
+    pub fn origin(&self) -> Option<Origin> {
+        lock(&self.origin).clone()
+    }
+
+    /// Answers it, if it isn't yet.
+    pub fn answer(&self, status: u32, head: &[u8], got: Got<'_>) {
+        let origin = lock(&self.origin).take();
+        match origin {
+            Some(Origin::Cell(taken)) => answer_cell(taken, status, head, got),
+            Some(Origin::Here(waiting)) => {
+                let bytes = match got {
+                    Got::Nothing => Vec::new(),
+                    Got::Inline(bytes) => bytes.to_vec(),
+                    Got::Landed(body) => {
+                        let length = body.length;
+                        let mut bytes = body.into_landing::<Vec<u8>>().unwrap_or_default();
+                        bytes.truncate(length);
+                        *bytes
+                    }
+                };
+                let fits = bytes.len() <= waiting.room;
+                let status = if fits { status } else { code(Errno::PROTO) };
+                *lock(&waiting.answer) = Some((status, head.to_vec(), bytes));
+                waiting.there.notify_all();
+            }
+            None => {}
+        }
+    }
+
+    /// Answers it with an error.
+    pub fn fail(&self, error: Errno) {
+        self.answer(code(error), &[], Got::Nothing);
+    }
+}
+
+/// An error as a status.
+pub fn code(error: Errno) -> u32 {
+    error.raw_os_error() as u32
+}
+
+fn answer_cell(taken: Arc<Taken>, status: u32, head: &[u8], got: Got<'_>) {
+    let received = match got {
+        Got::Nothing => 0,
+        Got::Inline([]) => 0,
+        Got::Inline(bytes) => {
+            let copied = taken.room().and_then(|mut room| {
+                let to = room.bytes().get_mut(..bytes.len())?;
+                to.copy_from_slice(bytes);
+                Some(())
+            });
+            if copied.is_none() {
+                return taken.answer(code(Errno::PROTO), &[], 0);
+            }
+            bytes.len()
+        }
+        // It has landed in the cell.
+        Got::Landed(body) => body.length,
+    };
+    taken.answer(status, head, received);
+}
+
+impl Origin {
+    /// The question, encoded by the store.
+    pub fn head(&self) -> &[u8] {
+        match self {
+            Origin::Cell(taken) => taken.head(),
+            Origin::Here(waiting) => &waiting.head,
+        }
+    }
+
+    /// The bytes that go with it.
+    pub fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+        match self {
+            Origin::Cell(taken) => match taken.body() {
+                Some(body) => f(body.bytes()),
+                None => f(&[]),
+            },
+            Origin::Here(waiting) => f(waiting.bytes.as_deref().map_or(&[], |b| b)),
+        }
+    }
+
+    /// The same, to be sent from where they lie.
+    pub fn source(&self) -> Option<Box<dyn Source>> {
+        match self {
+            Origin::Cell(taken) => taken.body().map(|b| Box::new(CellBody(b)) as _),
+            Origin::Here(waiting) => waiting.bytes.clone().map(|b| Box::new(b) as _),
+        }
+    }
+
+    /// How many bytes go with it.
+    pub fn sends(&self) -> usize {
+        match self {
+            Origin::Cell(taken) => match taken.asked() {
+                Asked::Send(len) => len,
+                _ => 0,
+            },
+            Origin::Here(waiting) => waiting.bytes.as_ref().map_or(0, |b| b.len()),
+        }
+    }
+
+    /// Where bytes of the answer go, if there may be any.
+    pub fn landing(&self) -> Result<Option<Box<dyn Landing>>, Busy> {
+        match self {
+            Origin::Cell(taken) => match taken.asked() {
+                Asked::Receive(len @ 1..) => match taken.room() {
+                    Some(room) => Ok(Some(Box::new(CellRoom(room, len)))),
+                    None => Err(Busy),
+                },
+                _ => Ok(None),
+            },
+            Origin::Here(waiting) => {
+                Ok((waiting.room > 0)
+                    .then(|| Box::new(vec![0u8; waiting.room]) as Box<dyn Landing>))
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// A question with these bytes, or room for so many.
+    pub fn new(head: Vec<u8>, bytes: Option<Vec<u8>>, room: usize) -> Arc<Waiting> {
+        Arc::new(Waiting {
+            head,
+            bytes: bytes.map(Arc::new),
+            room,
+            answer: Mutex::default(),
+            there: Condvar::new(),
+        })
+    }
+
+    /// The answer; None if there is none by `until`.
+    pub fn wait(&self, until: Instant) -> Option<Answer> {
+        let mut answer = lock(&self.answer);
+        loop {
+            if let Some(answer) = answer.take() {
+                return Some(answer);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            answer = self
+                .there
+                .wait_timeout(answer, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+/// Bytes sent from a cell.
+struct CellBody(requests::Body);
+
+impl Source for CellBody {
+    fn length(&self) -> usize {
+        self.0.bytes().len()
+    }
+
+    fn piece(&self, at: usize) -> &[u8] {
+        &self.0.bytes()[at..]
+    }
+}
+
+/// Room in a cell, and how much.
+struct CellRoom(requests::Room, usize);
+
+impl Landing for CellRoom {
+    fn length(&self) -> usize {
+        self.1
+    }
+
+    fn piece(&mut self, at: usize) -> &mut [u8] {
+        &mut self.0.bytes()[at..]
+    }
+}

@@ -1,0 +1,185 @@
+//! By what command the daemon of a node is launched: here, by a remote shell, by Slurm.
+
+use super::{How, Plan};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Knows how to launch a daemon on a host. The daemon's messages go over the command's standard input and
+/// output; what it says on its standard error tells people why nothing came of it.
+pub trait Launcher: Send + Sync {
+    /// The command that launches the daemon of node `node`.
+    fn command(&self, node: u32) -> Command;
+    /// Whether the command ends when the daemon has come up. If not, it goes on as long as the
+    /// daemon does.
+    fn leaves(&self) -> bool;
+}
+
+/// The launcher of a plan.
+pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
+    let words = Words {
+        executable: plan.executable.clone().into_os_string(),
+        pool: plan.name.clone(),
+    };
+    match &plan.how {
+        How::Local => Box::new(Local { words }),
+        how => Box::new(Remote {
+            words,
+            how: how.clone(),
+            hosts: plan.hosts.clone(),
+        }),
+    }
+}
+
+/// The command of a daemon. Pool and node stand there for people who look at a list of processes; the
+/// daemon is told what counts by messages.
+struct Words {
+    executable: OsString,
+    pool: String,
+}
+
+impl Words {
+    fn list(&self, node: u32) -> Vec<OsString> {
+        let node = node.to_string();
+        let rest = [
+            "keeper",
+            "--launched",
+            "--pool",
+            &self.pool,
+            "--node",
+            &node,
+        ];
+        let mut words = vec![self.executable.clone()];
+        words.extend(rest.iter().map(OsString::from));
+        words
+    }
+}
+
+/// On this host.
+struct Local {
+    words: Words,
+}
+
+impl Launcher for Local {
+    fn command(&self, node: u32) -> Command {
+        let words = self.words.list(node);
+        // The same file, whatever has its name now.
+        let itself = std::env::current_exe().is_ok_and(|e| e == Path::new(&words[0]));
+        let program = if itself {
+            "/proc/self/exe".into()
+        } else {
+            words[0].clone()
+        };
+        let mut command = Command::new(program);
+        std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
+        command.args(&words[1..]).current_dir("/");
+        for variable in ["LD_PRELOAD", "FOREBAY_NODE", "FOREBAY_DIR"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn leaves(&self) -> bool {
+        true
+    }
+}
+
+/// By a remote shell, or by Slurm.
+struct Remote {
+    words: Words,
+    how: How,
+    hosts: Vec<String>,
+}
+
+impl Launcher for Remote {
+    fn command(&self, node: u32) -> Command {
+        let host = self.hosts.get(node as usize).map_or("", String::as_str);
+        remote(&self.how, host, &self.words.list(node))
+    }
+
+    fn leaves(&self) -> bool {
+        self.how != How::Srun
+    }
+}
+
+/// A command that runs these words on a host.
+pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
+    let mut command = match how {
+        How::Local => {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]);
+            command
+        }
+        How::Rsh(program) => {
+            let mut command = Command::new(program);
+            let name = Path::new(program).file_name();
+            if name.is_some_and(|n| n == "ssh") {
+                // Never ask, never wait for long, no pseudo-terminal, nothing forwarded.
+                let options = [
+                    "-o",
+                    "BatchMode=yes",
+                    "-o",
+                    "ConnectTimeout=10",
+                    "-T",
+                    "-x",
+                    "-a",
+                ];
+                command.args(options);
+            }
+            let quoted = words.iter().map(|w| quoted(w)).collect::<Vec<_>>();
+            command.arg(host).arg(quoted.join(OsStr::new(" ")));
+            command
+        }
+        How::Srun => {
+            // Beside the steps of the job itself, and without a share of what they may use.
+            let mut command = Command::new("srun");
+            let options = [
+                "--overlap",
+                "--nodes=1",
+                "--ntasks=1",
+                "--mem=0",
+                "--quiet",
+                "-w",
+                host,
+            ];
+            command.args(options).args(words);
+            command
+        }
+    };
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+/// A word as the shell of any host reads it back.
+pub fn quoted(word: &OsStr) -> OsString {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(b);
+    if !word.is_empty() && word.as_bytes().iter().all(plain) {
+        return word.to_owned();
+    }
+    let mut out = vec![b'\''];
+    for &b in word.as_bytes() {
+        match b {
+            b'\'' => out.extend_from_slice(b"'\\''"),
+            b => out.push(b),
+        }
+    }
+    out.push(b'\'');
+    std::os::unix::ffi::OsStringExt::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        for word in ["", "plain", "/a b", "it's", "$HOME `x` \"y\" \\ \n*", "é"] {
+            let text = quoted(word.as_ref());
+            let mut line = OsString::from("printf %s ");
+            line.push(&text);
+            let said = Command::new("sh").arg("-c").arg(line).output().unwrap();
+            assert_eq!(said.stdout, word.as_bytes(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a pool is to be: all that its daemons are told when they are launched, but for the key.
+
+use crate::Tree;
+use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
+use forebay_media::MediumSpec;
+use forebay_placement::map::{MAX_NAME, MAX_NODES};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How daemons are launched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// All on this host.
+    Local,
+    /// By a remote shell, called as `PROGRAM HOST COMMAND`: ssh or the like.
+    Rsh(String),
+    /// By srun, as steps of this Slurm job. It stays as long as the daemon runs.
+    Srun,
+}
+
+/// On which of a host's addresses its daemons listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Listen {
+    /// Only for this host.
+    Loopback,
+    /// Those of all interfaces that are up, but for loopback.
+    All,
+    /// Those in this network: address and length of the prefix.
+    Network(IpAddr, u8),
+}
+
+impl Listen {
+    /// Those of a host's addresses on which its daemons listen.
+    pub fn pick(&self, own: &[IpAddr]) -> Vec<IpAddr> {
+        let bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => u128::from(u32::from(ip)) << 96,
+            IpAddr::V6(ip) => u128::from(ip),
+        };
+        let fits = |ip: &&IpAddr| match *self {
+            Listen::Loopback => ip.is_loopback(),
+            Listen::All => !ip.is_loopback(),
+            Listen::Network(net, length) => {
+                let differ = bits(**ip) ^ bits(net);
+                ip.is_ipv4() == net.is_ipv4() && differ.leading_zeros() >= u32::from(length)
+            }
+        };
+        let mut picked: Vec<IpAddr> = own.iter().filter(fits).copied().collect();
+        if *self == Listen::Loopback {
+            picked.truncate(1);
+        }
+        picked
+    }
+}
+
+/// Reads `10.0.0.0/8`, or a single address.
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let bad =
+            || format!("'{text}' is no network: write an address and a prefix, as in 10.1.0.0/16");
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length.parse::<u8>().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.unwrap_or(most);
+        (length <= most)
+            .then_some(Listen::Network(address, length))
+            .ok_or_else(bad)
+    }
+}
+
+/// A pool of several nodes, as `up` wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The version of Forebay that starts it.
+    pub forebay: String,
+    /// The pool's name.
+    pub name: String,
+    /// Its identity: 32 hexadecimal digits.
+    pub uuid: String,
+    /// Prefix under which programs see it.
+    pub mount: String,
+    /// The media of each node; empty: each chooses by what its host has.
+    pub media: Vec<MediumSpec>,
+    /// Room kept ready in each medium.
+    pub reserve: Option<u64>,
+    /// The host of each node, by its number.
+    pub hosts: Vec<String>,
+    /// How its daemons are launched.
+    pub how: How,
+    /// This program, on all hosts.
+    pub executable: PathBuf,
+    /// How many daemons one launches at most.
+    pub fan_out: u32,
+    /// Where pools lie, unless that is where they lie by default.
+    pub home: Option<PathBuf>,
+    /// Where daemons listen.
+    pub listen: Listen,
+    /// Whether the contents of files are encrypted on their way, too.
+    pub encrypt: bool,
+    /// How long a node that doesn't answer is waited for.
+    pub patience: Duration,
+    /// How long the start may take.
+    pub within: Duration,
+}
+
+impl Plan {
+    /// The tree over which it starts.
+    pub fn tree(&self) -> Tree {
+        Tree::new(self.hosts.len() as u32, self.fan_out)
+    }
+
+    /// How many nodes are on the host of node `n`.
+    pub fn neighbours(&self, n: u32) -> u32 {
+        let host = self.hosts.get(n as usize);
+        self.hosts.iter().filter(|h| Some(*h) == host).count() as u32
+    }
+
+    /// The name of node `n` for people: its host's, with its number where a host has several.
+    pub fn node_name(&self, n: u32, host: &str) -> String {
+        let mut name = if self.neighbours(n) > 1 {
+            format!("{host}/{n}")
+        } else {
+            host.to_owned()
+        };
+        name.retain(|c| !c.is_control());
+        while name.len() > MAX_NAME {
+            name.pop();
+        }
+        name
+    }
+
+    /// The identity as bytes.
+    pub fn pool(&self) -> Option<[u8; 16]> {
+        let mut bytes = [0; 16];
+        if self.uuid.len() != 32 || !self.uuid.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&self.uuid[2 * i..2 * i + 2], 16).ok()?;
+        }
+        Some(bytes)
+    }
+
+    /// What is wrong with it, if it can't be node `me`'s.
+    pub(crate) fn check(&self, me: u32) -> Option<&'static str> {
+        let count = self.hosts.len();
+        let sound = (1..=MAX_NODES).contains(&count)
+            && (me as usize) < count
+            && self.pool().is_some()
+            && self.fan_out > 0;
+        (!sound).then_some("the plan is impossible")
+    }
+
+    /// What node `n` is made of, with these media.
+    ///
+    /// # Errors
+    /// If the name, the mount prefix or the media can't be used.
+    pub fn config(&self, n: u32, media: Vec<MediumSpec>) -> Result<PoolConfig, PoolError> {
+        let options = CreateOptions {
+            name: self.name.clone(),
+            mount: self.mount.clone(),
+            media,
+            reserve: self.reserve,
+        };
+        let nodes = self.hosts.len() as u32;
+        PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })
+    }
+
+    /// Notes it in a node's directory, for who starts its daemon again.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn write(&self, dir: &Path) -> std::io::Result<()> {
+        std::fs::write(dir.join("plan.json"), serde_json::to_string(self)?)
+    }
+
+    /// Reads it from a node's directory.
+    ///
+    /// # Errors
+    /// If it isn't there, or damaged.
+    pub fn read(dir: &Path) -> std::io::Result<Plan> {
+        Ok(serde_json::from_slice(&std::fs::read(
+            dir.join("plan.json"),
+        )?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_addresses() {
+        let own: Vec<IpAddr> = ["127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::5"]
+            .map(|a| a.parse().unwrap())
+            .to_vec();
+        let pick = |text: &str| text.parse::<Listen>().unwrap().pick(&own);
+        assert_eq!(pick("10.0.0.0/8"), own[1..2]);
+        assert_eq!(pick("0.0.0.0/0"), own[..3]);
+        assert_eq!(pick("fd00::/16"), own[4..]);
+        assert_eq!(pick("192.168.0.1"), own[2..3]);
+        assert!(pick("192.168.0.2").is_empty());
+        assert_eq!(Listen::Loopback.pick(&own), own[..1]);
+        assert_eq!(Listen::All.pick(&own), [own[1], own[2], own[4]]);
+        for bad in ["", "10.0.0.0/33", "x/8", "10.0.0.0/", "::/129"] {
+            assert!(bad.parse::<Listen>().is_err(), "{bad}");
+        }
+    }
+}

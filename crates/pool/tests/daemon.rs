@@ -1,0 +1,162 @@
+//! Questions from processes through their node's daemon to other nodes, while all is well.
+
+mod support;
+
+use forebay_net::NodeId;
+use forebay_placement::Slot;
+use forebay_pool::daemon::{Options, Reach};
+use forebay_store::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
+use rustix::io::Errno;
+use support::*;
+
+#[test]
+fn questions_reach_other_nodes_and_come_back() {
+    within(60, || {
+        let nodes = Nodes::new(3);
+        let daemons = nodes.daemons(&Options::default());
+        let channel = nodes.channel(0);
+        for to in 0..3 {
+            for size in [0, 1, 500, 40_000, MAX_HEAD] {
+                let head = pattern(size, to as u8);
+                assert_eq!(say(&channel, to, ECHO, &head), Ok(head), "{to} {size}");
+            }
+            for size in [1, 4096, 16 << 10, (16 << 10) + 1, 300_000, MAX_BODY] {
+                let bytes = pattern(size, to as u8);
+                let sum = sum(&bytes).to_le_bytes().to_vec();
+                assert_eq!(
+                    send(&channel, to, ECHO, b"h", &bytes),
+                    Ok(sum),
+                    "{to} {size}"
+                );
+                let got = receive(&channel, to, GIVE, size.min(MAX_BODY - 10), "").unwrap();
+                assert!(got == pattern(got.len(), got.len() as u8), "{to} {size}");
+                assert_eq!(got.len(), size.min(MAX_BODY - 10));
+            }
+            // With a head that leaves no room for small bytes beside it.
+            let bytes = pattern(16 << 10, 1);
+            let head = pattern(MAX_HEAD, 1);
+            let sum = sum(&bytes).to_le_bytes().to_vec();
+            assert_eq!(send(&channel, to, ECHO, &head, &bytes), Ok(sum));
+            assert_eq!(say(&channel, to, FAIL, b""), Err(Errno::NOENT));
+            assert_eq!(say(&channel, to, 1000, b""), Err(Errno::PROTO));
+            assert_eq!(say(&channel, to, 0x8000, b""), Err(Errno::PROTO));
+        }
+        assert_eq!(say(&channel, 77, ECHO, b""), Err(Errno::HOSTDOWN));
+        // A worker that asks others, over the network and in its own node.
+        for to in 0..3 {
+            let answer = say(&channel, to, ASK, b"all").unwrap();
+            assert_eq!(answer[..2], [3, 0]);
+            assert_eq!(answer[2..], sum(&pattern(100_000, 1)).to_le_bytes());
+        }
+        let all: Vec<NodeId> = [2, 0, 77, 1].map(NodeId).to_vec();
+        let told = channel.ask_all(&all, ECHO, b"x");
+        let ok = told.iter().map(|t| t.as_ref().map(|t| t.head.clone()));
+        let ok: Vec<_> = ok.map(|r| r.map_err(|e| *e)).collect();
+        let x = Ok(b"x".to_vec());
+        assert_eq!(ok, [x.clone(), x.clone(), Err(Errno::HOSTDOWN), x]);
+
+        // What the map says.
+        assert_eq!(channel.nodes(), [0, 1, 2].map(NodeId));
+        let mine = (0..1000).filter(|&s| channel.node_of(Slot(s * 200)) == NodeId(0));
+        assert!((200..500).contains(&mine.count()));
+        let slot = channel.slot_here(12345).unwrap();
+        assert_eq!(channel.node_of(slot), NodeId(0));
+        let states = daemons[0].0.states();
+        assert_eq!(states.len(), 2);
+        assert!(states.iter().all(|s| s.reach == Reach::Up), "{states:?}");
+        assert!(daemons.iter().all(|d| d.1.gone.lock().unwrap().is_empty()));
+    });
+}
+
+#[test]
+fn many_threads_of_many_nodes_ask_each_other() {
+    within(100, || {
+        let nodes = Nodes::new(3);
+        let _daemons = nodes.daemons(&Options::default());
+        std::thread::scope(|s| {
+            for from in 0..3 {
+                for t in 0..20u32 {
+                    let nodes = &nodes;
+                    s.spawn(move || {
+                        let channel = nodes.channel(from);
+                        for i in 0..30u32 {
+                            let to = (from + t + i) % 3;
+                            match (t + i) % 5 {
+                                0 => {
+                                    let bytes = pattern(200_000 + i as usize, t as u8);
+                                    let sum = sum(&bytes).to_le_bytes().to_vec();
+                                    assert_eq!(send(&channel, to, ECHO, b"", &bytes), Ok(sum));
+                                }
+                                1 => {
+                                    let size = 150_000 + i as usize;
+                                    let got = receive(&channel, to, GIVE, size, "").unwrap();
+                                    assert!(got == pattern(size, size as u8));
+                                }
+                                2 => {
+                                    let answer = say(&channel, to, ASK, b"all").unwrap();
+                                    assert_eq!(answer[..2], [3, from as u8]);
+                                }
+                                _ => {
+                                    let head = [t as u8, i as u8];
+                                    assert_eq!(
+                                        say(&channel, to, ECHO, &head).as_deref(),
+                                        Ok(&head[..])
+                                    );
+                                }
+                            }
+                        }
+                    });
+                }
+            }
+        });
+    });
+}
+
+/// No thread of a daemon wakes up when nobody asks.
+#[test]
+fn an_idle_daemon_uses_no_cpu() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let daemons = nodes.processes(&Settings::default());
+        let channel = nodes.channel(0);
+        for i in 0..100u8 {
+            assert_eq!(say(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
+        }
+        let bytes = pattern(500_000, 1);
+        assert!(send(&channel, 1, ECHO, b"", &bytes).is_ok());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let used = |pid: u32| {
+            let mut ticks = 0u64;
+            let mut switches = 0u64;
+            for task in std::fs::read_dir(format!("/proc/{pid}/task"))
+                .unwrap()
+                .flatten()
+            {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+                let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+                ticks += fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap();
+                let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+                let line = status.lines().find(|l| l.starts_with("voluntary")).unwrap();
+                switches += line
+                    .split_whitespace()
+                    .nth(1)
+                    .unwrap()
+                    .parse::<u64>()
+                    .unwrap();
+            }
+            (ticks, switches)
+        };
+        let before: Vec<_> = daemons.iter().map(|d| used(d.child.id())).collect();
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        for (daemon, before) in daemons.iter().zip(before) {
+            let after = used(daemon.child.id());
+            assert_eq!(after.0, before.0, "ticks");
+            assert!(after.1 - before.1 <= 2, "wake-ups: {before:?} {after:?}");
+        }
+    });
+}
+
+#[test]
+fn child() {
+    support::child();
+}

@@ -1,0 +1,439 @@
+//! Questions while daemons are killed and started again, connections cut, askers killed: each question is
+//! carried out at most once, and exactly once if its asker is told so; nobody waits longer than the patience.
+
+mod support;
+
+use forebay_net::faults::{Faults, Relay};
+use forebay_pool::daemon::{Options, Reach};
+use forebay_store::elsewhere::Bytes;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+use support::*;
+
+/// What threads were told about the notes they had taken, by note.
+type Told = HashMap<String, Result<(), Errno>>;
+
+/// Threads on node 0 have node 1 take notes while `f` runs; what they were told.
+fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
+    let over = AtomicBool::new(false);
+    let (told, count) = (Mutex::new(Told::new()), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        for t in 0..8 {
+            let (over, told, count, nodes) = (&over, &told, &count, &nodes);
+            s.spawn(move || {
+                let channel = nodes.channel(0);
+                while !over.load(SeqCst) {
+                    let note = format!("note-{t}-{}", count.fetch_add(1, SeqCst));
+                    let answer = match t {
+                        // Some with many bytes in the answer.
+                        0 if kind == NOTE => {
+                            receive(&channel, 1, GIVE_ONCE, 50_000, &note).map(|got| {
+                                assert!(got == pattern(50_000, 50_000u64 as u8));
+                            })
+                        }
+                        // Some with many bytes in the question.
+                        1 => send(&channel, 1, kind, note.as_bytes(), &pattern(100_000, 1))
+                            .map(|head| assert_eq!(head, b"noted")),
+                        _ => say(&channel, 1, kind, note.as_bytes())
+                            .map(|head| assert_eq!(head, b"noted")),
+                    };
+                    told.lock().unwrap().insert(note, answer);
+                    // There are few cores.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        f();
+        over.store(true, SeqCst);
+    });
+    told.into_inner().unwrap()
+}
+
+/// Each note was taken as its asker was told. How many failed.
+fn check(nodes: &Nodes, told: &Told, twice: bool) -> usize {
+    let noted = nodes.noted(1);
+    for (note, times) in &noted {
+        assert!(told.contains_key(note), "{note} came from nowhere");
+        assert!(*times == 1 || twice, "{note} was taken {times} times");
+    }
+    let mut failed = 0;
+    for (note, answer) in told {
+        match answer {
+            Ok(()) => assert!(noted.contains_key(note), "{note} is lost"),
+            Err(_) => failed += 1,
+        }
+    }
+    println!("{} notes, {failed} failed", told.len());
+    assert!(told.len() > 100, "{}", told.len());
+    failed
+}
+
+/// A daemon that is killed and started again over the same directory.
+fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings) {
+    process.kill();
+    *process = nodes.process(node, settings);
+    process.serve(None);
+}
+
+#[test]
+fn connections_are_cut() {
+    within(100, || {
+        let nodes = Nodes::new(2);
+        let settings = Settings {
+            pause: 2,
+            ..Settings::default()
+        };
+        // Node 0 reaches node 1 through the relay; so node 1 has to say that it is there. It is started
+        // once to have a port, which it keeps.
+        let mut daemons = nodes.processes(&settings);
+        let relay = Relay::start(daemons[1].address).unwrap();
+        daemons[1].kill();
+        let advertise = Some(relay.address());
+        let settings = Settings {
+            advertise,
+            ..settings
+        };
+        let address = daemons[1].address;
+        daemons[1] = nodes.process(1, &settings);
+        assert_eq!(daemons[1].address, address);
+        daemons[1].serve(None);
+        let channel = nodes.channel(0);
+        until("node 0 knows", 10, || {
+            let map = forebay_pool::daemon::read_map(&nodes.of(0)).unwrap();
+            map.nodes()[1].addresses[0].port == relay.address().port()
+        });
+        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        let told = take_notes(&nodes, NOTE, || {
+            for i in 0..60 {
+                std::thread::sleep(Duration::from_millis(40));
+                relay.set(Faults {
+                    cut_after: (i % 3 == 0).then_some(20_000 + i * 1000),
+                    delay: Duration::from_millis(i % 2),
+                    ..Faults::default()
+                });
+                relay.cut();
+            }
+            relay.set(Faults::default());
+        });
+        assert_eq!(check(&nodes, &told, false), 0);
+        assert!(nodes.noted(1).len() >= told.len());
+    });
+}
+
+#[test]
+fn the_home_is_killed_and_started_again() {
+    within(100, || {
+        let nodes = Nodes::new(2);
+        let settings = Settings {
+            pause: 1,
+            ..Settings::default()
+        };
+        let mut daemons = nodes.processes(&settings);
+        let told = take_notes(&nodes, NOTE, || {
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(150));
+                replace(&nodes, &mut daemons[1], 1, &settings);
+            }
+        });
+        let failed = check(&nodes, &told, false);
+        // Those that were being carried out at that moment, perhaps.
+        assert!(failed <= 8 * 10, "{failed}");
+        assert!(told.values().all(|t| matches!(t, Ok(()) | Err(Errno::IO))));
+        assert!(nodes.log(0).contains("was started anew"));
+        let gone = std::fs::read_to_string(nodes.of(0).join("gone")).unwrap();
+        assert_eq!(gone.lines().filter(|l| *l == "1").count(), 10);
+    });
+}
+
+#[test]
+fn what_may_be_carried_out_twice_never_fails() {
+    within(100, || {
+        let nodes = Nodes::new(2);
+        let settings = Settings {
+            pause: 1,
+            ..Settings::default()
+        };
+        let mut daemons = nodes.processes(&settings);
+        let told = take_notes(&nodes, NOTE_AGAIN, || {
+            for _ in 0..8 {
+                std::thread::sleep(Duration::from_millis(150));
+                replace(&nodes, &mut daemons[1], 1, &settings);
+            }
+        });
+        assert_eq!(check(&nodes, &told, true), 0);
+    });
+}
+
+#[test]
+fn the_askers_daemon_is_killed_and_started_again() {
+    within(100, || {
+        let nodes = Nodes::new(2);
+        let settings = Settings {
+            pause: 1,
+            ..Settings::default()
+        };
+        let mut daemons = nodes.processes(&settings);
+        let told = take_notes(&nodes, NOTE, || {
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(150));
+                replace(&nodes, &mut daemons[0], 0, &settings);
+            }
+        });
+        assert_eq!(check(&nodes, &told, false), 0);
+    });
+}
+
+#[test]
+fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
+    within(60, || {
+        let nodes = Nodes::new(3);
+        let settings = Settings {
+            patience: 800,
+            gone_after: 1500,
+            ..Settings::default()
+        };
+        let options = Options {
+            patience: Duration::from_millis(800),
+            gone_after: Duration::from_millis(1500),
+            ..Options::default()
+        };
+        // Node 0 in this process, to look at its states.
+        let (own, simple) = listen(&nodes.of(0), 0, 3, options, Duration::ZERO);
+        let mut daemons: Vec<Process> = (1..3).map(|i| nodes.process(i, &settings)).collect();
+        let addresses = [own.addresses()[0], daemons[0].address, daemons[1].address];
+        let map = map(&addresses);
+        own.serve(std::sync::Arc::new(map.clone())).unwrap();
+        daemons.iter_mut().for_each(|d| d.serve(Some(&map)));
+        let channel = nodes.channel(0);
+        assert!(say(&channel, 1, ECHO, b"x").is_ok());
+        let reach = |node: usize| own.states()[node - 1].reach;
+        assert_eq!((reach(1), reach(2)), (Reach::Up, Reach::Untried));
+        daemons[0].kill();
+
+        let start = Instant::now();
+        assert_eq!(say(&channel, 1, NOTE, b"x"), Err(Errno::HOSTDOWN));
+        let took = start.elapsed();
+        assert!(
+            took > Duration::from_millis(700) && took < Duration::from_secs(3),
+            "{took:?}"
+        );
+        assert_eq!(reach(1), Reach::Unreachable);
+        assert!(
+            own.states()[0]
+                .why
+                .as_ref()
+                .is_some_and(|w| w.contains("node 1"))
+        );
+        // From now on at once; and who needs the other node isn't in the way of anybody.
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for _ in 0..300 {
+                s.spawn(|| {
+                    let bytes = pattern(100_000, 1);
+                    assert_eq!(send(&channel, 1, NOTE, b"", &bytes), Err(Errno::HOSTDOWN));
+                });
+                s.spawn(|| assert!(say(&channel, 2, ECHO, b"y").is_ok()));
+            }
+        });
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+        until("it is given up", 5, || {
+            !simple.gone.lock().unwrap().is_empty()
+        });
+        assert_eq!(simple.gone.lock().unwrap()[..], [forebay_net::NodeId(1)]);
+
+        // It comes back; who waits just then goes on.
+        let asker = std::thread::spawn({
+            let channel = nodes.channel(0);
+            move || {
+                let end = Instant::now() + Duration::from_secs(10);
+                while say(&channel, 1, ECHO, b"z").is_err() {
+                    assert!(Instant::now() < end);
+                }
+            }
+        });
+        daemons[0] = nodes.process(1, &settings);
+        daemons[0].serve(None);
+        asker.join().unwrap();
+        assert_eq!(reach(1), Reach::Up);
+        assert_eq!(simple.gone.lock().unwrap().len(), 1, "told once");
+    });
+}
+
+/// A network that swallows everything, as of a host that has lost its power.
+#[test]
+fn a_node_that_says_nothing_is_given_up() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let options = Options {
+            patience: Duration::from_millis(700),
+            ..Options::default()
+        };
+        let (one, _) = listen(&nodes.of(1), 1, 2, options.clone(), Duration::ZERO);
+        let relay = Relay::start(one.addresses()[0]).unwrap();
+        let (own, _) = listen(&nodes.of(0), 0, 2, options, Duration::ZERO);
+        let map = std::sync::Arc::new(map(&[own.addresses()[0], relay.address()]));
+        own.serve(map).unwrap();
+        // Node 1 isn't served by a map: nobody is answered before.
+        let channel = nodes.channel(0);
+        assert_eq!(say(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
+        let real = [own.addresses()[0], one.addresses()[0]];
+        one.serve(std::sync::Arc::new(support::map(&real))).unwrap();
+        until("it serves", 5, || say(&channel, 1, ECHO, b"x").is_ok());
+        relay.set(Faults {
+            hold: true,
+            ..Faults::default()
+        });
+        let start = Instant::now();
+        let bytes = pattern(300_000, 1);
+        std::thread::scope(|s| {
+            s.spawn(|| assert_eq!(say(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN)));
+            s.spawn(|| assert_eq!(send(&channel, 1, ECHO, b"x", &bytes), Err(Errno::HOSTDOWN)));
+            s.spawn(|| assert!(receive(&channel, 1, GIVE, 300_000, "").is_err()));
+        });
+        assert!(
+            start.elapsed() < Duration::from_millis(2500),
+            "{:?}",
+            start.elapsed()
+        );
+        until("it is known", 5, || {
+            own.states()[0].reach == Reach::Unreachable
+        });
+        relay.set(Faults::default());
+        until("it is back", 10, || say(&channel, 1, ECHO, b"x").is_ok());
+    });
+}
+
+#[test]
+fn a_daemon_with_another_port_tells_the_others() {
+    within(60, || {
+        let nodes = Nodes::new(3);
+        let settings = Settings::default();
+        let mut daemons = nodes.processes(&settings);
+        let channels: Vec<_> = (0..3).map(|i| nodes.channel(i)).collect();
+        assert!(say(&channels[0], 2, ECHO, b"").is_ok());
+        let before = daemons[2].address;
+        // The same again.
+        replace(&nodes, &mut daemons[2], 2, &settings);
+        assert_eq!(daemons[2].address, before);
+        daemons[2].kill();
+        let taken = std::net::TcpListener::bind(before).unwrap();
+        daemons[2] = nodes.process(2, &settings);
+        daemons[2].serve(None);
+        assert_ne!(daemons[2].address, before);
+        for channel in &channels[..2] {
+            until("it is found", 10, || say(channel, 2, ECHO, b"").is_ok());
+        }
+        drop(taken);
+        let address = |dir: u32| {
+            let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
+            (map.epoch(), map.nodes()[2].addresses[0].port)
+        };
+        for node in 0..3 {
+            assert_eq!(address(node), (2, daemons[2].address.port()), "{node}");
+        }
+        // One that was down learns of it when it comes back.
+        daemons[0].kill();
+        daemons[2].kill();
+        let taken = std::net::TcpListener::bind(daemons[2].address).unwrap();
+        daemons[2] = nodes.process(2, &settings);
+        daemons[2].serve(None);
+        daemons[0] = nodes.process(0, &settings);
+        daemons[0].serve(None);
+        until("it is found", 10, || {
+            say(&channels[0], 2, ECHO, b"").is_ok()
+        });
+        drop(taken);
+    });
+}
+
+#[test]
+fn askers_are_killed() {
+    within(100, || {
+        let nodes = Nodes::new(2);
+        let daemons = nodes.processes(&Settings::default());
+        for round in 0..25u64 {
+            let mut askers: Vec<_> = (0..3)
+                .map(|_| {
+                    again("asker")
+                        .env("FB_DIR", nodes.of(0))
+                        .env("FB_NODE", "0 2")
+                        .stdout(std::process::Stdio::null())
+                        .spawn()
+                        .unwrap()
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(60 + 7 * round));
+            for asker in &mut askers {
+                asker.kill().unwrap();
+            }
+            for asker in &mut askers {
+                asker.wait().unwrap();
+            }
+        }
+        // All cells can be had again, small ones and large ones.
+        let channel = nodes.channel(0);
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for i in 0..64 {
+                let channel = &channel;
+                s.spawn(move || {
+                    let bytes = pattern(100_000 + i, 1);
+                    let expected = sum(&bytes).to_le_bytes();
+                    for _ in 0..5 {
+                        let head = send(channel, 1, ECHO, b"", &bytes);
+                        assert_eq!(head.as_deref(), Ok(&expected[..]));
+                    }
+                });
+            }
+            for i in 0..192u64 {
+                let channel = &channel;
+                s.spawn(move || {
+                    let ms = (300 + i % 5).to_le_bytes();
+                    assert!(say(channel, 1, SLOW, &ms).is_ok());
+                });
+            }
+        });
+        assert!(
+            start.elapsed() < Duration::from_secs(9),
+            "{:?}",
+            start.elapsed()
+        );
+        drop(daemons);
+    });
+}
+
+/// More ask at once than there are cells.
+#[test]
+fn all_cells_are_taken() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let _daemons = nodes.daemons(&Options::default());
+        let channel = nodes.channel(0);
+        std::thread::scope(|s| {
+            for i in 0..400u64 {
+                let channel = &channel;
+                s.spawn(move || match i % 2 {
+                    0 => assert!(say(channel, 1, SLOW, &20u64.to_le_bytes()).is_ok()),
+                    _ => {
+                        let mut room = vec![0; 60_000];
+                        let bytes = Bytes::Receive(room.as_mut_ptr(), room.len());
+                        let head = 60_000u64.to_le_bytes();
+                        assert!(ask(channel, 1, GIVE, &head, bytes).is_ok());
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn child() {
+    support::child();
+}

@@ -1,0 +1,521 @@
+//! What the tests of daemons share: nodes with directories of their own on loopback, served by something
+//! simple instead of a store; daemons and askers as processes of their own, which are this very test
+//! program, started again.
+// Each test that includes this file uses a part of it.
+#![allow(dead_code)]
+
+use forebay_client::requests::Channel;
+use forebay_net::{NodeId, PoolId, PoolKey};
+use forebay_placement::map::{Address, Medium, MediumKind};
+use forebay_placement::{Node, PoolMap, State};
+use forebay_pool::daemon::{Daemon, Identity, Options, Serve, read_map};
+use forebay_store::elsewhere::serve::{Class, Reply};
+use forebay_store::elsewhere::{Bytes, Elsewhere, Told};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Answers with the head, and with the sum of the bytes if there are any.
+pub const ECHO: u16 = 1;
+/// Gives as many bytes as the head says.
+pub const GIVE: u16 = 2;
+/// Notes the head in the file `done`; must not be carried out twice.
+pub const NOTE: u16 = 3;
+/// The same, but may be.
+pub const NOTE_AGAIN: u16 = 4;
+/// Takes as many milliseconds as the head says.
+pub const SLOW: u16 = 5;
+/// Asks all others for an echo.
+pub const ASK: u16 = 6;
+/// Fails.
+pub const FAIL: u16 = 7;
+/// Gives bytes, and notes that it did.
+pub const GIVE_ONCE: u16 = 8;
+
+pub const POOL: PoolId = PoolId([5; 16]);
+
+/// Serves the kinds above.
+pub struct Simple {
+    pub dir: PathBuf,
+    pub others: Arc<dyn Elsewhere>,
+    pub gone: Mutex<Vec<NodeId>>,
+    /// How long it takes to carry out a note.
+    pub pause: Duration,
+}
+
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(7, |s: u64, b| s.wrapping_mul(31).wrapping_add((*b).into()))
+}
+
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|i| (i as u8).wrapping_mul(7) ^ (i >> 8) as u8 ^ seed)
+        .collect()
+}
+
+pub fn number(head: &[u8]) -> u64 {
+    head.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+impl Simple {
+    fn note(&self, head: &[u8]) {
+        std::thread::sleep(self.pause);
+        let mut file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("done"))
+            .unwrap();
+        let line = String::from_utf8_lossy(head).into_owned() + "\n";
+        file.write_all(line.as_bytes()).unwrap();
+    }
+}
+
+impl Serve for Simple {
+    fn class(&self, kind: u16) -> Option<Class> {
+        match kind {
+            ECHO..=NOTE_AGAIN | FAIL | GIVE_ONCE => Some(Class::Leaf),
+            SLOW | ASK => Some(Class::Composite),
+            _ => None,
+        }
+    }
+
+    fn repeatable(&self, kind: u16) -> bool {
+        matches!(kind, ECHO | GIVE | NOTE_AGAIN)
+    }
+
+    fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
+        let reply = |head: &[u8]| Reply {
+            head: head.to_vec(),
+            body: Vec::new(),
+        };
+        match kind {
+            ECHO if body.is_empty() => Ok(reply(head)),
+            ECHO => Ok(reply(&sum(body).to_le_bytes())),
+            GIVE | GIVE_ONCE => {
+                if kind == GIVE_ONCE {
+                    self.note(&head[8..]);
+                }
+                Ok(Reply {
+                    head: head.to_vec(),
+                    body: pattern(number(head) as usize, head[0]),
+                })
+            }
+            NOTE | NOTE_AGAIN => {
+                self.note(head);
+                Ok(reply(b"noted"))
+            }
+            SLOW => {
+                std::thread::sleep(Duration::from_millis(number(head)));
+                Ok(reply(b"slept"))
+            }
+            ASK => {
+                let nodes: Vec<NodeId> = self.others.nodes().to_vec();
+                let told = self.others.ask_all(&nodes, ECHO, head);
+                let good = told
+                    .iter()
+                    .filter(|t| t.as_ref().is_ok_and(|t| t.head == head));
+                let mut answer = vec![good.count() as u8, from.0 as u8];
+                let bytes = pattern(100_000, 1);
+                // SAFETY: bytes of our own.
+                let told = unsafe {
+                    let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
+                    self.others.ask(from, ECHO, b"", bytes)?
+                };
+                answer.extend_from_slice(&told.head);
+                Ok(reply(&answer))
+            }
+            FAIL => Err(Errno::NOENT),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn gone(&self, node: NodeId) {
+        self.gone.lock().unwrap().push(node);
+        let line = format!("{}\n", node.0);
+        let mut file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("gone"))
+            .unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
+}
+
+/// Directories of nodes, removed in the end.
+pub struct Nodes {
+    pub dir: PathBuf,
+    pub count: u32,
+}
+
+impl Nodes {
+    pub fn new(count: u32) -> Nodes {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Relaxed);
+        let dir = std::env::temp_dir().join(format!("fb-daemons-{}-{n}", std::process::id()));
+        let key = PoolKey::generate().unwrap();
+        for i in 0..count {
+            let node = dir.join(format!("node-{i}"));
+            std::fs::create_dir_all(&node).unwrap();
+            key.write(&node.join("key")).unwrap();
+        }
+        Nodes { dir, count }
+    }
+
+    pub fn of(&self, node: u32) -> PathBuf {
+        self.dir.join(format!("node-{node}"))
+    }
+
+    pub fn channel(&self, node: u32) -> Channel {
+        Channel::open(&self.of(node), NodeId(node), self.count).unwrap()
+    }
+
+    /// What was noted at a node, and how often.
+    pub fn noted(&self, node: u32) -> HashMap<String, usize> {
+        let text = std::fs::read_to_string(self.of(node).join("done")).unwrap_or_default();
+        let mut noted = HashMap::new();
+        for line in text.lines() {
+            *noted.entry(line.to_owned()).or_insert(0) += 1;
+        }
+        noted
+    }
+
+    pub fn log(&self, node: u32) -> String {
+        std::fs::read_to_string(self.of(node).join("log")).unwrap_or_default()
+    }
+
+    /// Daemons in this process, serving.
+    pub fn daemons(&self, options: &Options) -> Vec<(Daemon, Arc<Simple>)> {
+        let made: Vec<_> = (0..self.count)
+            .map(|i| listen(&self.of(i), i, self.count, options.clone(), Duration::ZERO))
+            .collect();
+        let addresses: Vec<SocketAddr> = made.iter().map(|(d, _)| d.addresses()[0]).collect();
+        let map = Arc::new(map(&addresses));
+        for (daemon, _) in &made {
+            daemon.serve(map.clone()).unwrap();
+        }
+        made
+    }
+
+    /// Daemons as processes, serving.
+    pub fn processes(&self, settings: &Settings) -> Vec<Process> {
+        let mut made: Vec<_> = (0..self.count).map(|i| self.process(i, settings)).collect();
+        let addresses: Vec<SocketAddr> = made.iter().map(|d| d.address).collect();
+        for process in &mut made {
+            process.serve(Some(&map(&addresses)));
+        }
+        made
+    }
+
+    /// One that listens.
+    pub fn process(&self, node: u32, settings: &Settings) -> Process {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.of(node).join("log"))
+            .unwrap();
+        let mut child = again("daemon")
+            .env("FB_DIR", self.of(node))
+            .env("FB_NODE", format!("{node} {}", self.count))
+            .env("FB_SETTINGS", settings.text())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let address = loop {
+            let mut line = String::new();
+            assert!(out.read_line(&mut line).unwrap() > 0, "{}", self.log(node));
+            if let Some((_, address)) = line.split_once("address ") {
+                break address.trim().parse().unwrap();
+            }
+        };
+        Process {
+            input: child.stdin.take().unwrap(),
+            child,
+            out,
+            address,
+        }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// How a daemon in a process of its own is to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub patience: u64,
+    pub gone_after: u64,
+    pub pause: u64,
+    pub advertise: Option<SocketAddr>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            patience: 10_000,
+            gone_after: 30_000,
+            pause: 0,
+            advertise: None,
+        }
+    }
+}
+
+impl Settings {
+    fn text(&self) -> String {
+        let advertise = self.advertise.map_or("-".into(), |a| a.to_string());
+        let Settings {
+            patience,
+            gone_after,
+            pause,
+            ..
+        } = self;
+        format!("{patience} {gone_after} {pause} {advertise}")
+    }
+
+    fn from(text: &str) -> (Options, Duration) {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ms = |i: usize| Duration::from_millis(words[i].parse().unwrap());
+        let options = Options {
+            patience: ms(0),
+            gone_after: ms(1),
+            advertise: words[3].parse().ok().into_iter().collect(),
+            ..Options::default()
+        };
+        (options, ms(2))
+    }
+}
+
+/// A daemon in a process of its own.
+pub struct Process {
+    pub child: Child,
+    input: ChildStdin,
+    out: BufReader<std::process::ChildStdout>,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    /// Lets it serve; without a map, by the one in its directory.
+    pub fn serve(&mut self, map: Option<&PoolMap>) {
+        let bytes = map.map_or(Vec::new(), |m| m.encode());
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        writeln!(self.input, "{hex}").unwrap();
+        let mut line = String::new();
+        while !line.contains("serving") {
+            line.clear();
+            assert!(self.out.read_line(&mut line).unwrap() > 0);
+        }
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// This program again, as something else: a test named `child` looks what.
+pub fn again(what: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("FB_CHILD", what)
+        .stdin(Stdio::null());
+    command
+}
+
+/// To be called by a test named `child`.
+pub fn child() {
+    let Ok(what) = std::env::var("FB_CHILD") else {
+        return;
+    };
+    // Whatever happens, it ends.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(120));
+        std::process::exit(3);
+    });
+    let dir = PathBuf::from(std::env::var_os("FB_DIR").unwrap());
+    let node = std::env::var("FB_NODE").unwrap();
+    let (node, nodes) = node.split_once(' ').unwrap();
+    let (node, nodes) = (node.parse().unwrap(), nodes.parse().unwrap());
+    match what.as_str() {
+        "daemon" => {
+            let (options, pause) = Settings::from(&std::env::var("FB_SETTINGS").unwrap());
+            let (daemon, _) = listen(&dir, node, nodes, options, pause);
+            println!("address {}", daemon.addresses()[0]);
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).unwrap();
+            let bytes: Vec<u8> = (0..line.trim().len() / 2)
+                .map(|i| u8::from_str_radix(&line[2 * i..2 * i + 2], 16).unwrap())
+                .collect();
+            let map = match bytes.is_empty() {
+                true => read_map(&dir).unwrap(),
+                false => PoolMap::decode(&bytes).unwrap(),
+            };
+            daemon.serve(Arc::new(map)).unwrap();
+            println!("serving");
+            // Until the test has ended.
+            let _ = std::io::stdin().read_line(&mut line);
+        }
+        "asker" => {
+            // Asks for ever, much and little, until it is killed.
+            let channel = Channel::open(&dir, NodeId(node), nodes).unwrap();
+            let bytes = pattern(700_000, 3);
+            std::thread::scope(|s| {
+                for t in 0..6u8 {
+                    let (channel, bytes) = (&channel, &bytes);
+                    s.spawn(move || {
+                        let mut room = vec![0; bytes.len()];
+                        loop {
+                            let (at, len) = (room.as_mut_ptr(), room.len());
+                            let length = (len as u64).to_le_bytes();
+                            match t % 3 {
+                                0 => drop(send(channel, 1, ECHO, b"", bytes)),
+                                1 => drop(ask(channel, 1, GIVE, &length, Bytes::Receive(at, len))),
+                                _ => drop(say(channel, 1, ECHO, b"hello")),
+                            }
+                        }
+                    });
+                }
+            });
+        }
+        _ => {}
+    }
+    std::process::exit(0);
+}
+
+pub fn listen(
+    dir: &Path,
+    node: u32,
+    nodes: u32,
+    options: Options,
+    pause: Duration,
+) -> (Daemon, Arc<Simple>) {
+    let identity = Identity {
+        pool: POOL,
+        node: NodeId(node),
+        nodes,
+    };
+    let mut simple = None;
+    let daemon = Daemon::listen_as(dir, identity, options, |others| {
+        let made = Arc::new(Simple {
+            dir: dir.to_owned(),
+            others,
+            gone: Mutex::default(),
+            pause,
+        });
+        simple = Some(made.clone());
+        Ok(made)
+    });
+    (daemon.unwrap(), simple.unwrap())
+}
+
+pub fn map(addresses: &[SocketAddr]) -> PoolMap {
+    let node = |(i, a): (usize, &SocketAddr)| Node {
+        number: NodeId(i as u32),
+        name: format!("host{i}"),
+        addresses: vec![Address {
+            ip: a.ip(),
+            port: a.port(),
+        }],
+        state: State::Up,
+        since: 0,
+        weight: 100,
+        media: vec![Medium {
+            kind: MediumKind::Memory,
+            capacity: 1 << 30,
+        }],
+    };
+    PoolMap::first(POOL.0, addresses.iter().enumerate().map(node).collect()).unwrap()
+}
+
+pub fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+pub fn ask(
+    c: &dyn Elsewhere,
+    node: u32,
+    kind: u16,
+    head: &[u8],
+    bytes: Bytes,
+) -> Result<Told, Errno> {
+    // SAFETY: the tests' own bytes.
+    unsafe { c.ask(NodeId(node), kind, head, bytes) }
+}
+
+/// Asks without bytes: the head of the answer.
+pub fn say(c: &dyn Elsewhere, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>, Errno> {
+    ask(c, node, kind, head, Bytes::None).map(|t| t.head)
+}
+
+/// Sends bytes: the head of the answer.
+pub fn send(
+    c: &dyn Elsewhere,
+    node: u32,
+    kind: u16,
+    head: &[u8],
+    bytes: &[u8],
+) -> Result<Vec<u8>, Errno> {
+    let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
+    ask(c, node, kind, head, bytes).map(|t| t.head)
+}
+
+/// Asks for so many bytes, with room for a few more.
+pub fn receive(
+    c: &dyn Elsewhere,
+    node: u32,
+    kind: u16,
+    length: usize,
+    more: &str,
+) -> Result<Vec<u8>, Errno> {
+    let mut room = vec![0; length + 10];
+    let head = [&(length as u64).to_le_bytes()[..], more.as_bytes()].concat();
+    let bytes = Bytes::Receive(room.as_mut_ptr(), room.len());
+    let told = ask(c, node, kind, &head, bytes)?;
+    assert_eq!(told.head, head);
+    room.truncate(told.received);
+    Ok(room)
+}
+
+/// Waits until `f` holds.
+pub fn until(what: &str, seconds: u64, f: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !f() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs `f`, and ends the process if it takes longer.
+pub fn within(seconds: u64, f: impl FnOnce()) {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let name = std::thread::current().name().unwrap_or("?").to_string();
+    let watch = std::thread::spawn(move || {
+        let limit = Duration::from_secs(seconds);
+        if wait.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name}: still running after {seconds} s");
+            std::process::exit(101);
+        }
+    });
+    f();
+    drop(done);
+    let _ = watch.join();
+}

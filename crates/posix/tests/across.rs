@@ -1,0 +1,250 @@
+//! Operations over several nodes, killed at every step: what they change is then either undone or
+//! done, in one piece, and nothing is left over.
+//!
+//! A process of its own carries an operation out on all stores of a pool and kills itself at the n-th
+//! question that one node asks another, before it is carried out or behind it; for every n there is.
+
+mod support;
+
+use forebay_posix::{Errno, Fs};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
+use support::nodes::Nodes;
+use support::*;
+
+/// Everything that can be seen of a pool: paths, with the content of files and their number of links.
+type Seen = BTreeMap<String, Option<(Vec<u8>, u32)>>;
+
+fn look(fs: &Fs) -> Seen {
+    let mut seen = Seen::new();
+    let mut todo = vec![String::new()];
+    while let Some(dir) = todo.pop() {
+        for e in fs.list(format!("{dir}/").as_bytes()).unwrap() {
+            let path = format!("{dir}/{}", String::from_utf8_lossy(&e.name));
+            if e.kind == libc::S_IFDIR {
+                assert_eq!(fs.stat(path.as_bytes(), false).unwrap().ino, e.ino);
+                todo.push(path.clone());
+                seen.insert(path, None);
+            } else {
+                let nlink = fs.stat(path.as_bytes(), false).unwrap().nlink;
+                let content = match e.kind {
+                    libc::S_IFLNK => fs.readlink(path.as_bytes()).unwrap(),
+                    _ => read_all(&fs.open(path.as_bytes(), O_RDONLY, 0).unwrap()),
+                };
+                seen.insert(path, Some((content, nlink)));
+            }
+        }
+    }
+    seen
+}
+
+fn put(fs: &Fs, path: &str, content: &[u8]) {
+    let f = fs.open(path.as_bytes(), O_CREAT | O_RDWR, 0o644).unwrap();
+    write_all(&f, content, 0);
+    f.close().unwrap();
+}
+
+/// What is there before each operation. Names come with a number, so that they lie on other nodes
+/// each time.
+fn prepare(nodes: &Nodes, n: usize) {
+    let view = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
+    put(view(0), &format!("/source{n}"), b"the source");
+    put(view(1), &format!("/target{n}"), &pattern(3, 5000));
+    view(2)
+        .link(
+            format!("/source{n}").as_bytes(),
+            format!("/other{n}").as_bytes(),
+        )
+        .unwrap();
+    for dir in ["full", "empty", "empty-too"] {
+        view(3)
+            .mkdir(format!("/{dir}{n}").as_bytes(), 0o755)
+            .unwrap();
+    }
+    put(view(4), &format!("/full{n}/inside"), b"inside");
+    view(5)
+        .symlink(b"inside", format!("/full{n}/link").as_bytes())
+        .unwrap();
+}
+
+const OPERATIONS: [&str; 14] = [
+    "rename",
+    "replace",
+    "rename-dir",
+    "replace-dir",
+    "into-dir",
+    "unlink",
+    "unlink-last",
+    "link",
+    "create",
+    "mkdir",
+    "rmdir",
+    "unlink-link",
+    "rename-link",
+    "same",
+];
+
+fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
+    let p = |name: &str| format!("/{name}").replace('#', &n.to_string()).into_bytes();
+    match what {
+        "rename" => fs.rename(&p("source#"), &p("new#")),
+        "replace" => fs.rename(&p("source#"), &p("target#")),
+        "rename-dir" => fs.rename(&p("full#"), &p("moved#")),
+        "replace-dir" => fs.rename(&p("full#"), &p("empty#")),
+        "into-dir" => fs.rename(&p("empty#"), &p("empty-too#/down")),
+        "unlink" => fs.unlink(&p("source#")),
+        "unlink-last" => fs.unlink(&p("target#")),
+        "link" => fs.link(&p("target#"), &p("full#/linked")),
+        "create" => fs
+            .open(&p("full#/created"), O_CREAT | O_EXCL | O_RDWR, 0o600)
+            .and_then(|f| f.close()),
+        "mkdir" => fs.mkdir(&p("full#/dir"), 0o700),
+        "rmdir" => fs.rmdir(&p("empty#")),
+        "unlink-link" => fs.unlink(&p("full#/link")),
+        "rename-link" => fs.rename(&p("full#/link"), &p("link#")),
+        "same" => fs.rename(&p("source#"), &p("other#")),
+        _ => panic!("no operation {what}"),
+    }
+}
+
+fn nodes_of(dirs: &str) -> Nodes {
+    Nodes::open(dirs.split(':').map(Into::into).collect(), 60)
+}
+
+/// Carries an operation out: arguments are directories, operation, number, where to be killed (0:
+/// nowhere), whether behind the question. Prints how many questions there were.
+#[test]
+#[ignore = "a process of the other tests"]
+fn worker() {
+    let Some((role, a, _)) = worker_role() else {
+        return;
+    };
+    assert_eq!(role, "one");
+    let nodes = nodes_of(&a[0]);
+    let (n, at): (usize, usize) = (a[2].parse().unwrap(), a[3].parse().unwrap());
+    let fs = &nodes.views[n % nodes.views.len()];
+    nodes.together.kill_behind.store(a[4] == "true", SeqCst);
+    nodes.together.kill_at.store(at, SeqCst);
+    carry_out(fs, &a[1], n).unwrap();
+    nodes.together.kill_at.store(0, SeqCst);
+    println!("> {}", nodes.together.asked.load(SeqCst));
+}
+
+#[test]
+fn killed_at_every_step() {
+    let nodes = Nodes::new("across-kills", 3, &["memory:64M"], 300);
+    let dirs: Vec<String> = nodes
+        .dirs
+        .iter()
+        .map(|d| d.to_string_lossy().into_owned())
+        .collect();
+    let dirs = dirs.join(":");
+    let mut n = 0;
+    let (mut undone, mut done, mut recovered) = (0, 0, 0);
+    for what in OPERATIONS {
+        for behind in [false, true] {
+            for at in 1.. {
+                n += 1;
+                prepare(&nodes, n);
+                let before = look(&nodes.views[0]);
+                let arguments = format!("{dirs} {what} {n} {at} {behind}");
+                let mut worker = nodes.pools[0].worker("one", &arguments);
+                wait_until("the worker ends", || worker.is_done());
+                let whole = !worker.finish_killed();
+                let left = nodes.recover();
+                recovered += left;
+                let after = look(&nodes.views[n % 3]);
+                nodes.assert_whole();
+                let story =
+                    format!("{what}, number {n}, killed at question {at}, behind: {behind}");
+                match (after == before, whole) {
+                    (true, false) => undone += 1,
+                    _ => {
+                        // It is done: nothing is left to do, and what it should do is there.
+                        done += 1;
+                        check_done(what, n, &before, &after, &story);
+                    }
+                }
+                if whole {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{n} operations: {undone} undone, {done} done; {recovered} completed from notes");
+    assert!(undone > 30 && done > 30 && recovered > 10);
+    clear(&nodes);
+}
+
+/// Compares with what a model makes of it.
+fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
+    let mut expected = before.clone();
+    let p = |name: &str| format!("/{name}").replace('#', &n.to_string());
+    let mut moved = |from: String, to: String| {
+        let old = expected.get(&to).cloned().flatten();
+        let below = format!("{from}/");
+        let inside: Vec<String> = expected
+            .keys()
+            .filter(|k| k.starts_with(&below))
+            .cloned()
+            .collect();
+        for path in inside {
+            let node = expected.remove(&path).unwrap();
+            expected.insert(format!("{to}/{}", &path[below.len()..]), node);
+        }
+        let node = expected.remove(&from).unwrap();
+        expected.insert(to, node);
+        old
+    };
+    match what {
+        "rename" => _ = moved(p("source#"), p("new#")),
+        "replace" => _ = moved(p("source#"), p("target#")),
+        "rename-dir" => _ = moved(p("full#"), p("moved#")),
+        "replace-dir" => _ = moved(p("full#"), p("empty#")),
+        "into-dir" => _ = moved(p("empty#"), p("empty-too#/down")),
+        "rename-link" => _ = moved(p("full#/link"), p("link#")),
+        "unlink" => {
+            expected.remove(&p("source#"));
+            let other = expected.get_mut(&p("other#")).unwrap().as_mut().unwrap();
+            other.1 -= 1;
+        }
+        "unlink-last" => _ = expected.remove(&p("target#")),
+        "unlink-link" => _ = expected.remove(&p("full#/link")),
+        "link" => {
+            let target = expected.get_mut(&p("target#")).unwrap();
+            target.as_mut().unwrap().1 += 1;
+            let target = target.clone();
+            expected.insert(p("full#/linked"), target);
+        }
+        "create" => _ = expected.insert(p("full#/created"), Some((Vec::new(), 1))),
+        "mkdir" => _ = expected.insert(p("full#/dir"), None),
+        "rmdir" => _ = expected.remove(&p("empty#")),
+        _ => {}
+    }
+    for (path, node) in &expected {
+        let got = after.get(path);
+        let short = |n: &Option<(Vec<u8>, u32)>| n.as_ref().map(|f| (f.0.len(), f.1));
+        assert!(
+            got == Some(node),
+            "{story}: {path} is {:?} instead of {:?}",
+            got.map(short),
+            short(node)
+        );
+    }
+    let more: Vec<_> = after
+        .keys()
+        .filter(|k| !expected.contains_key(*k))
+        .collect();
+    assert!(more.is_empty(), "{story}: there are also {more:?}");
+}
+
+fn clear(nodes: &Nodes) {
+    for (path, node) in look(&nodes.views[0]).into_iter().rev() {
+        match node {
+            None => nodes.views[1].rmdir(path.as_bytes()).unwrap(),
+            Some(_) => nodes.views[2].unlink(path.as_bytes()).unwrap(),
+        }
+    }
+    assert_eq!(nodes.used(), 0, "pages are left");
+    nodes.assert_whole();
+}

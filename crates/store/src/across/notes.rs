@@ -1,0 +1,273 @@
+//! Notes: what is still to be done for an entry on other nodes, so that it is done whatever happens.
+
+use super::*;
+
+/// What is still to be done for an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Note {
+    /// Its object has to be told that it has lost the name.
+    Drop(Entry),
+    /// It is being renamed.
+    Move {
+        source: Entry,
+        to: (ObjectId, Vec<u8>),
+        /// Whether the new name's link record has been made.
+        announced: bool,
+        /// Whether the new entry is there.
+        placed: bool,
+    },
+}
+
+impl Note {
+    pub(super) fn encode(&self, owner: u32) -> Vec<u8> {
+        match self {
+            Note::Drop(entry) => encode(&(0u8, owner, *entry)),
+            Note::Move {
+                source,
+                to,
+                announced,
+                placed,
+            } => encode(&(1u8, owner, *source, to.0, to.1.clone(), *announced, *placed)),
+        }
+    }
+
+    pub(super) fn decode(mut bytes: &[u8]) -> Option<(Note, u32)> {
+        let (what, owner) = <(u8, u32)>::take(&mut bytes)?;
+        let note = match what {
+            0 => Note::Drop(decode(bytes)?),
+            1 => {
+                let (source, dir, name, announced, placed) = decode(bytes)?;
+                Note::Move {
+                    source,
+                    to: (dir, name),
+                    announced,
+                    placed,
+                }
+            }
+            _ => return None,
+        };
+        Some((note, owner))
+    }
+}
+
+impl Store {
+    /// In a transaction: the note on an entry, if there is one.
+    pub(super) fn note_on(
+        &self,
+        w: &mut Write<'_>,
+        name: Named<'_>,
+    ) -> Result<Option<(Note, u32)>> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        match w.get(shard, &Key::note(name.0, name.1))? {
+            None => Ok(None),
+            Some(bytes) => Note::decode(bytes).map(Some).ok_or(Errno::IO),
+        }
+    }
+
+    /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
+    /// finished; see [`Store::retry_noted`].
+    pub(crate) fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
+        if self.elsewhere.is_none() || self.note_on(w, name)?.is_none() {
+            return Ok(());
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
+    pub(crate) fn retry_noted<T>(
+        &self,
+        name: Named<'_>,
+        mut f: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut nap = Nap::new();
+        loop {
+            match f() {
+                Err(Errno::AGAIN) => self.wait_for_note(name, &mut nap)?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Completes the note on `name`, or waits a moment for whoever is at it. What serves another
+    /// node doesn't wait: EAGAIN, and who has asked waits and asks again. So no node's threads are
+    /// all busy with waiting for those of another.
+    pub(super) fn wait_for_note(&self, name: Named<'_>, nap: &mut Nap) -> Result<()> {
+        match self.settle_note(name)? {
+            true => Ok(()),
+            false if IN_A_HURRY.with(Cell::get) => Err(Errno::AGAIN),
+            false => nap.wait(),
+        }
+    }
+
+    /// EAGAIN while there is a note on the entry.
+    pub(crate) fn note_gone(&self, name: Named<'_>) -> Result<()> {
+        let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
+        match snapshot.get(&Key::note(name.0, name.1))? {
+            Some(_) => Err(Errno::AGAIN),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until an entry is no longer being renamed.
+    pub(crate) fn wait_for_move(&self, name: Named<'_>, nap: &mut Nap) -> Result<()> {
+        self.wait_for_note(name, nap)
+    }
+
+    /// Sets the note on an entry, whose home this is.
+    pub(super) fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
+        let owner = self.own_identity()?;
+        let shard = self.shard_of_entry(name.0, name.1);
+        w.put(shard, &Key::note(name.0, name.1), &note.encode(owner))
+    }
+
+    pub(super) fn forget_note(&self, name: Named<'_>) -> Result<()> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
+        })
+    }
+
+    /// What was left undone is for the keeper.
+    pub(super) fn leave_unsettled(&self) {
+        self.control.header().unsettled.store(1, Release);
+        self.control.wake_keeper();
+    }
+
+    /// Lets the keeper find out whether the entry was made.
+    pub(super) fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.leave_unsettled();
+        self.write(self.object_set(id), Need::Removal, |w| {
+            match self.link_state(w, id, name)? {
+                Some(Link::Unconfirmed) => {
+                    let key = Key::link(id, name.0, name.1);
+                    w.put(self.shard_of(id), &key, &Link::Unconfirmed.encode(0))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Lets others take care of a note.
+    pub(super) fn disown_note(&self, name: Named<'_>) -> Result<()> {
+        self.leave_unsettled();
+        let shard = self.shard_of_entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            match self.note_on(w, name)? {
+                Some((note, _)) => {
+                    let key = Key::note(name.0, name.1);
+                    w.put(shard, &key, &note.encode(0))
+                }
+                None => Ok(()),
+            }
+        })
+    }
+
+    // ---- after deaths ----
+
+    /// Completes the note on an entry, if whoever began is gone. False: it is still at it.
+    pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        // Taken over in the transaction that sees that the owner is gone: by one alone.
+        let note = self.write(self.set(&[shard]), Need::Removal, |w| {
+            let Some((note, owner)) = self.note_on(w, name)? else {
+                return Ok(None);
+            };
+            if owner != 0 && identity_lives(&self.control, owner) {
+                return Ok(Some(None));
+            }
+            self.put_note(w, name, &note)?;
+            Ok(Some(Some(note)))
+        })?;
+        let note = match note {
+            None => return Ok(true),
+            Some(None) => return Ok(false),
+            Some(Some(note)) => note,
+        };
+        let settled = self.redo_note(name, &note);
+        if settled.is_err() {
+            self.disown_note(name)?;
+        }
+        settled.map(|()| true)
+    }
+
+    pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
+        match note {
+            Note::Drop(entry) => {
+                match self.lose_name(entry.id, name, None) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(e) => return Err(e),
+                }
+                self.forget_note(name)
+            }
+            Note::Move {
+                source,
+                to,
+                announced,
+                placed,
+            } => {
+                let to = (to.0, &to.1[..]);
+                let there = *placed || *announced && self.was_placed(*source, to)?;
+                if there {
+                    self.complete_move(name, *source, to)
+                } else {
+                    self.undo_move(name, *source, to)
+                }
+            }
+        }
+    }
+
+    /// Completes what processes of this node have begun and can't go on with: their notes, and names
+    /// of which they didn't know whether they were made. How many.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: some of it has to wait for another node.
+    pub fn settle_notes(&self) -> Result<usize> {
+        if self.elsewhere.is_none() {
+            return Ok(0);
+        }
+        let (mut notes, mut links) = (Vec::new(), Vec::new());
+        for env in &self.envs {
+            let snapshot = env.snapshot()?;
+            snapshot.scan(b"L", |key, value| match parse_key(key) {
+                Some((b'L', id, rest)) => {
+                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
+                        link == Link::Unconfirmed && !identity_lives(&self.control, owner)
+                    });
+                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
+                        links.push((id, rest.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+            snapshot.scan(b"N", |key, value| match parse_key(key) {
+                Some((b'N', dir, name)) => {
+                    let left = Note::decode(value)
+                        .is_some_and(|(_, owner)| !identity_lives(&self.control, owner));
+                    if left {
+                        notes.push((dir, name.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+        }
+        let mut result = Ok(());
+        let count = notes.len() + links.len();
+        for (dir, name) in notes {
+            result = self.settle_note((dir, &name)).map(|_| ()).and(result);
+        }
+        for (id, rest) in links {
+            let (dir, name) = rest.split_at(8);
+            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
+            let there = self.lookup(dir, name);
+            result = match there {
+                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
+                Ok(_) => self.lose_link(id, (dir, name), |_| false),
+                Err(e) => Err(e),
+            }
+            .and(result);
+        }
+        result.map(|()| count)
+    }
+}

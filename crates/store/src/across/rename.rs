@@ -1,0 +1,306 @@
+//! Renames in which several nodes take part: see the parent module for the steps.
+
+use super::notes::Note;
+use super::*;
+
+impl Store {
+    /// Renames in a pool of several nodes.
+    pub(crate) fn rename_among(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+        let target = self.lookup(to.0, to.1)?;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::NOENT),
+            (_, Some(t)) if t.id == source.id => {
+                // Unless somebody has just renamed it so.
+                return match self.lookup(from.0, from.1)? {
+                    Some(still) if still == source => Ok(()),
+                    _ => self.rename_among(from, to, mode, epoch),
+                };
+            }
+            _ => {}
+        }
+        let question = (from.0, from.1, to.0, to.1, mode, epoch);
+        let paths = |e: Entry| e.kind == libc::S_IFDIR || e.kind == libc::S_IFLNK;
+        if paths(source) || target.is_some_and(paths) {
+            let node = self.names_node().ok_or(Errno::NODEV)?;
+            return self.ask(node, kind::NAMES_RENAME, &question);
+        }
+        match self.entry_away(from.0, from.1) {
+            Some(home) => self.ask(home, kind::RENAME, &question),
+            None => self.rename_from_here(from, to, mode, epoch),
+        }
+    }
+
+    /// Renames what isn't a directory, or while nothing else changes directories; the old entry
+    /// lies here.
+    pub(crate) fn rename_from_here(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        let source = self.entry_here(from)?.ok_or(Errno::NOENT)?;
+        if self.entry_away(to.0, to.1).is_none()
+            && self.object_away(source.id).is_none()
+            && !is_dir(source)
+        {
+            match self.retry_noted(from, || self.rename_here(from, to, mode, epoch)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        self.rename_across(from, to, mode, epoch)
+    }
+
+    /// In a rename within this store: EREMOTE if something that takes part lies elsewhere, or has
+    /// a name there.
+    pub(crate) fn check_alone(
+        &self,
+        w: &mut Write<'_>,
+        (from, source): (Named<'_>, Entry),
+        (to, target): (Named<'_>, Option<Entry>),
+    ) -> Result<()> {
+        if self.elsewhere.is_none() {
+            return Ok(());
+        }
+        self.check_frozen(to.0)?;
+        self.check_note(w, from)?;
+        if self.note_on(w, to)?.is_some() {
+            return Err(Errno::REMOTE);
+        }
+        for (name, entry) in [(from, Some(source)), (to, target)] {
+            let Some(entry) = entry else { continue };
+            if is_dir(entry)
+                || self.object_away(entry.id).is_some()
+                || self.link_state(w, entry.id, name)?.is_some()
+            {
+                return Err(Errno::REMOTE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames, where not all that takes part lies in one store. This is the home of `from`.
+    /// Directories: only while nothing else changes any, and the target, if it is one, is empty.
+    pub(crate) fn rename_across(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        if mode == RenameMode::Exchange {
+            return Err(Errno::INVAL);
+        }
+        let mut nap = Nap::new();
+        loop {
+            match self.try_rename(from, to, mode, epoch) {
+                // Two renames in each other's way: one of them has to step back.
+                Err(Errno::DEADLK) => nap.wait()?,
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn try_rename(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        let shard = self.shard_of_entry(from.0, from.1);
+        let key = Key::entry(from.0, from.1);
+        let t = now();
+        let mut note = None;
+        let source = self.retry_noted(from, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_note(w, from)?;
+                let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                w.put(shard, &key, &moving(source))?;
+                let planned = Note::Move {
+                    source,
+                    to: (to.0, to.1.to_vec()),
+                    announced: false,
+                    placed: false,
+                };
+                self.put_note(w, from, &planned)?;
+                note = Some(planned);
+                Ok(source)
+            })
+        })?;
+        let set_note = |announced: bool, placed: bool| {
+            let note = Note::Move {
+                source,
+                to: (to.0, to.1.to_vec()),
+                announced,
+                placed,
+            };
+            self.write(self.set(&[shard]), Need::Removal, |w| {
+                self.put_note(w, from, &note)
+            })
+        };
+        let announced = (|| {
+            if !is_dir(source) {
+                self.add_link(source.id, to, Some(from))?;
+            }
+            set_note(true, false)
+        })();
+        let placed = announced.and_then(|()| self.replace(to, source, mode));
+        match placed {
+            Ok(Placed::Done) => {
+                set_note(true, true)?;
+                self.complete_move(from, source, to)?;
+                self.touch_dir(from.0, t)?;
+                if is_dir(source) && from.0 != to.0 {
+                    self.add_dir_links(from.0, -1)?;
+                    self.add_dir_links(to.0, 1)?;
+                }
+                Ok(())
+            }
+            Ok(Placed::Same) => self.undo_move(from, source, to),
+            Err(e) if is_unclear(e) => {
+                // Found out later, from the note. Not by us any more.
+                let _ = self.disown_note(from);
+                Err(e)
+            }
+            Err(e) => {
+                self.undo_move(from, source, to)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// The new entry is there: the old one goes.
+    pub(super) fn complete_move(
+        &self,
+        from: Named<'_>,
+        source: Entry,
+        to: Named<'_>,
+    ) -> Result<()> {
+        let shard = self.shard_of_entry(from.0, from.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            w.del(shard, &Key::entry(from.0, from.1)).map(|_| ())
+        })?;
+        match self.lose_name(source.id, from, Some(to)) {
+            Ok(()) | Err(Errno::NOENT) => self.forget_note(from),
+            Err(e) if is_unclear(e) => self.disown_note(from),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The new entry isn't there, and won't be: the old one stays.
+    pub(super) fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
+        if !is_dir(source) {
+            match self.undo_link(source.id, to) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => {
+                    let _ = self.disown_note(from);
+                    return Err(e);
+                }
+            }
+        }
+        let shard = self.shard_of_entry(from.0, from.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            let key = Key::entry(from.0, from.1);
+            if w.get(shard, &key)?.is_some() {
+                w.put(shard, &key, &source.encode())?;
+            }
+            w.del(shard, &Key::note(from.0, from.1)).map(|_| ())
+        })
+    }
+
+    /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
+    /// name.
+    pub(crate) fn replace(&self, to: Named<'_>, source: Entry, mode: RenameMode) -> Result<Placed> {
+        if let Some(home) = self.entry_away(to.0, to.1) {
+            let question = (to.0, to.1, source, mode);
+            let same: bool = self.ask(home, kind::REPLACE, &question)?;
+            return Ok(if same { Placed::Same } else { Placed::Done });
+        }
+        let shard = self.shard_of_entry(to.0, to.1);
+        let key = Key::entry(to.0, to.1);
+        let t = now();
+        let placed = self.retry_noted(to, || {
+            let seen = self.entry_here(to)?;
+            let beside = seen.filter(|e| self.object_away(e.id).is_none() && !is_dir(*e));
+            let set = self.set(&[shard]);
+            let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
+            self.write(set, Need::Bytes(0), |w| {
+                self.check_frozen(to.0)?;
+                match self.note_on(w, to)? {
+                    // It would wait for us just as we for it.
+                    Some((Note::Move { .. }, owner))
+                        if owner == 0 || identity_lives(&self.control, owner) =>
+                    {
+                        return Err(Errno::DEADLK);
+                    }
+                    Some(_) => return Err(Errno::AGAIN),
+                    None => {}
+                }
+                let there = match w.get(shard, &key)? {
+                    Some(bytes) => Some(entry_in(bytes).ok_or(Errno::IO)?.0),
+                    None => None,
+                };
+                if there != seen {
+                    return Err(Errno::AGAIN);
+                }
+                match there {
+                    Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EXIST),
+                    Some(t) if t.id == source.id => return Ok((Placed::Same, None)),
+                    Some(t) => match (is_dir(source), is_dir(t)) {
+                        (true, false) => return Err(Errno::NOTDIR),
+                        (false, true) => return Err(Errno::ISDIR),
+                        _ => {}
+                    },
+                    None => {}
+                }
+                w.put(shard, &key, &source.encode())?;
+                if let Some(target) = there {
+                    self.put_note(w, to, &Note::Drop(target))?;
+                }
+                if let Some(target) = beside
+                    && self.link_state(w, target.id, to)?.is_none()
+                {
+                    // By which it can be told twice that it has lost the name.
+                    self.set_link(w, target.id, to, Link::Counted)?;
+                }
+                Ok((Placed::Done, there))
+            })
+        })?;
+        if let (Placed::Done, there) = placed {
+            if let Some(target) = there {
+                self.finish_drop(to, target)?;
+                if is_dir(target) {
+                    self.add_dir_links(to.0, -1)?;
+                }
+            }
+            self.touch_dir(to.0, t)?;
+        }
+        Ok(placed.0)
+    }
+
+    /// Whether the new entry of a rename was set, also if it has been changed since.
+    pub(super) fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
+        // What has begun with the entry since is completed first.
+        let now_there = match self.entry_away(to.0, to.1) {
+            Some(home) => self.ask(home, kind::LOOKUP, &to)?,
+            None => self.lookup(to.0, to.1)?,
+        };
+        if now_there.is_some_and(|e: Entry| e.id == source.id) {
+            return Ok(true);
+        }
+        // A directory can't have gone on: nothing else changes directories meanwhile.
+        Ok(!is_dir(source) && !self.has_coming(source.id, to)?)
+    }
+}
