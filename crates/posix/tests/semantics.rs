@@ -904,3 +904,15 @@ fn damage_is_found() {
     assert_eq!(cells.used_bits(), good);
     p.assert_whole();
 }
+
+#[test]
+fn data_behind_a_hole_of_petabytes_is_found_at_once() {
+    let pool = TestPool::new("petabytes");
+    let f = pool.open(b"/f", O_CREAT | O_RDWR, 0o600).unwrap();
+    let far = 1u64 << 54;
+    f.set_len(far).unwrap();
+    assert_eq!(f.seek_data(0), Err(Errno::NXIO));
+    write_all(&f, b"x", far);
+    assert_eq!(f.seek_data(0), Ok(far));
+    assert_eq!(f.seek_hole(0), Ok(0));
+}

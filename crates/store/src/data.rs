@@ -13,7 +13,7 @@ use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::elsewhere::messages::kind;
 use crate::lock::Acquired;
 use crate::process::Critical;
-use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, tail};
+use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
@@ -685,7 +685,8 @@ impl Store {
             let chunk = at / CHUNK;
             let map = self.chunk_map(index, chunk, live.moved.load(Acquire), CELL_PAGES)?;
             if map.extents().is_empty() && !hole {
-                at = (chunk + 1) * CHUNK;
+                let next = self.next_chunk(ObjectId(live.id.load(Relaxed)), chunk + 1)?;
+                at = next.ok_or(Errno::NXIO)? * CHUNK;
                 continue;
             }
             let page = (at % CHUNK) as usize / PAGE;
@@ -704,6 +705,22 @@ impl Store {
             at = (at / PAGE as u64 + 1) * PAGE as u64;
         }
         if hole { Ok(size) } else { Err(Errno::NXIO) }
+    }
+
+    /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes, most
+    /// have none.
+    fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let mut found = None;
+        snapshot.scan(&Key::chunk(id, from), |key, _| {
+            if let Some((b'X', of, n)) = parse_key(key)
+                && of == id
+            {
+                found = n.try_into().ok().map(u64::from_be_bytes);
+            }
+            false
+        })?;
+        Ok(found)
     }
 
     // ---- writing back ----

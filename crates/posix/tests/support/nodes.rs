@@ -5,11 +5,11 @@ use super::{Limit, TestPool};
 use forebay_client::Pool;
 use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
-use forebay_store::elsewhere::serve::Server;
+use forebay_store::elsewhere::serve::{Reply, Server};
 use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What the nodes of a pool share.
 pub struct Together {
@@ -23,6 +23,8 @@ pub struct Together {
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
     pub kill_behind: AtomicBool,
+    /// The questions asked, if they are to be kept: kind, head, bytes.
+    pub kept: Mutex<Option<Vec<(u16, Vec<u8>, Vec<u8>)>>>,
 }
 
 /// One node's way to the others.
@@ -72,6 +74,9 @@ impl Elsewhere for Near {
             _ => &[],
         };
         assert!(body.len() <= MAX_BODY);
+        if let Some(kept) = &mut *self.all.kept.lock().unwrap() {
+            kept.push((kind, head.to_vec(), body.to_vec()));
+        }
         let pool = &self.all.pools.get().expect("all are there")[node.0 as usize];
         let server = &self.all.servers[node.0 as usize];
         let reply = server.serve(pool.store(), self.me, kind, head, body);
@@ -136,6 +141,7 @@ impl Nodes {
             asked: AtomicUsize::new(0),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
+            kept: Mutex::new(None),
         });
         let pools: Vec<Arc<Pool>> = dirs
             .iter()
@@ -155,6 +161,12 @@ impl Nodes {
             pools: Vec::new(),
             _limit: Limit::new("nodes", seconds),
         }
+    }
+
+    /// What node `k` answers to a question of node 0.
+    pub fn serve(&self, k: usize, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
+        let store = self.views[k].store();
+        self.together.servers[k].serve(store, NodeId(0), kind, head, body)
     }
 
     /// What the daemons do when processes, or they themselves, have died. How much was left to be

@@ -162,6 +162,7 @@ impl Server {
             }
             kind::ATTRIBUTE => {
                 let (id, name): (_, Vec<u8>) = parts(head)?;
+                check_name(&name)?;
                 let body = store.attribute(home(store, id)?, &name)?;
                 Ok(Reply {
                     head: encode(&()),
@@ -249,7 +250,10 @@ impl Server {
                 let (dir, difference) = parts(head)?;
                 told(store.add_dir_links(home(store, dir)?, difference)?)
             }
-            kind::EPOCH => told(store.names_epoch()),
+            kind::EPOCH => {
+                let () = parts(head)?;
+                told(store.names_epoch())
+            }
             kind::FREEZE => {
                 let (epoch, dir) = parts(head)?;
                 told(store.freeze(epoch, dir)?)
@@ -262,6 +266,7 @@ impl Server {
                 let (id, dir, name, from): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
                     parts(head)?;
                 check_name(&name)?;
+                from.as_ref().map_or(Ok(()), |f| check_name(&f.1))?;
                 let from = from.as_ref().map(|f| (f.0, &f.1[..]));
                 told(store.add_link(home(store, id)?, (dir, &name), from)?)
             }
@@ -274,6 +279,7 @@ impl Server {
                 let (id, dir, name, new): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
                     parts(head)?;
                 check_name(&name)?;
+                new.as_ref().map_or(Ok(()), |n| check_name(&n.1))?;
                 let new = new.as_ref().map(|n| (n.0, &n.1[..]));
                 told(store.lose_name(home(store, id)?, (dir, &name), new)?)
             }
@@ -297,13 +303,17 @@ impl Server {
                 told(self.locks.end(store, (from, owner, id))?)
             }
             kind::USAGE => {
+                let () = parts(head)?;
                 let usage = store.media().iter().map(|m| {
                     let u = m.usage();
                     (u.capacity, u.used, u.reserved)
                 });
                 told(List(usage.collect()))
             }
-            kind::SYNC_ALL => told(store.sync_all()?),
+            kind::SYNC_ALL => {
+                let () = parts(head)?;
+                told(store.sync_all()?)
+            }
             _ => Err(Errno::PROTO),
         }
     }

@@ -1,0 +1,111 @@
+//! Questions of other nodes with random and with damaged content: whatever comes is answered, or
+//! refused; nothing panics, nothing is read or kept without bounds.
+
+mod support;
+
+use forebay_posix::Errno;
+use forebay_store::elsewhere::serve::{Class, Server};
+use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use support::nodes::Nodes;
+use support::*;
+
+type Question = (u16, Vec<u8>, Vec<u8>);
+
+/// Does a little of everything, and keeps what the nodes asked each other.
+fn corpus(nodes: &Nodes) -> Vec<Question> {
+    *nodes.together.kept.lock().unwrap() = Some(Vec::new());
+    for n in 0..12 {
+        let fs = &nodes.views[n % 3];
+        let other = &nodes.views[(n + 1) % 3];
+        let p = |name: &str| format!("/{name}{n}").into_bytes();
+        fs.mkdir(&p("dir"), 0o755).unwrap();
+        let f = fs.open(&p("file"), O_CREAT | O_RDWR, 0o644).unwrap();
+        write_all(&f, &pattern(1, 5000), 0);
+        let g = other.open(&p("file"), O_RDWR, 0).unwrap();
+        write_all(&g, b"more", 4998);
+        assert_eq!(g.read_at(&mut [0; 10], 4998), Ok(4));
+        g.set_len(4000).unwrap();
+        g.sync().unwrap();
+        let _ = g.seek_hole(0);
+        g.close().unwrap();
+        f.close().unwrap();
+        other.chmod(&p("file"), 0o600).unwrap();
+        other.chmod(&p("dir"), 0o700).unwrap();
+        other
+            .set_xattr(&p("file"), b"user.x", b"value", true)
+            .unwrap();
+        assert_eq!(fs.xattrs(&p("file"), true).unwrap().len(), 1);
+        assert_eq!(other.xattr(&p("file"), b"user.x", true).unwrap(), b"value");
+        other.remove_xattr(&p("file"), b"user.x", true).unwrap();
+        other.link(&p("file"), &p("link")).unwrap();
+        other.symlink(b"file", &p("symlink")).unwrap();
+        fs.rename(&p("file"), &p("new")).unwrap();
+        fs.rename(&p("new"), &p("link-not")).unwrap();
+        fs.rename(&p("dir"), &p("directory")).unwrap();
+        fs.unlink(&p("symlink")).unwrap();
+        other.unlink(&p("link")).unwrap();
+        fs.rmdir(&p("directory")).unwrap();
+        fs.list(b"/").unwrap();
+    }
+    nodes.together.kept.lock().unwrap().take().unwrap()
+}
+
+#[test]
+fn damaged_questions_are_refused() {
+    let nodes = Nodes::new("questions", 3, &["memory:64M"], 4000);
+    let corpus = corpus(&nodes);
+    let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
+    assert!(kinds.len() > 25, "only the kinds {kinds:?}");
+    let mut answered = [0u64; 2];
+    let mut slowest = Duration::ZERO;
+    forebay_fuzz::run("questions", |r| {
+        let (mut kind, mut head, mut body) = corpus[r.below(corpus.len())].clone();
+        match r.below(4) {
+            0 => kind = r.below(300) as u16,
+            1 => head = r.bytes(200),
+            _ => {
+                let other = r.below(corpus.len());
+                r.mutate(&mut head, &corpus[other].1);
+            }
+        }
+        if r.once_in(4) {
+            body = r.bytes(3000);
+        }
+        // Those that wait for others do so for as long as a pool has patience.
+        if Server::class(kind).is_none_or(|c| c >= Class::Composite) && !r.once_in(200) {
+            return;
+        }
+        let began = Instant::now();
+        let reply = nodes.serve(r.below(3), kind, &head, &body);
+        slowest = slowest.max(began.elapsed());
+        match &reply {
+            Ok(reply) => {
+                assert!(reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY);
+                answered[0] += 1;
+            }
+            Err(_) => answered[1] += 1,
+        }
+    });
+    println!("{answered:?} answered and refused; the slowest took {slowest:?}");
+    assert!(answered[1] > 0);
+}
+
+#[test]
+fn what_is_no_question_is_refused() {
+    let nodes = Nodes::new("no-questions", 2, &["memory:16M"], 60);
+    for kind in 0..=u16::MAX {
+        if Server::class(kind).is_none() {
+            assert_eq!(nodes.serve(0, kind, b"", b""), Err(Errno::PROTO));
+        }
+    }
+    for kind in (0..=u16::MAX).filter(|k| Server::class(*k).is_some()) {
+        // Too much behind the arguments.
+        assert_eq!(
+            nodes.serve(0, kind, &[0; 2000], b""),
+            Err(Errno::PROTO),
+            "{kind}"
+        );
+    }
+}
