@@ -25,6 +25,7 @@ mod run;
 mod signals;
 mod stage;
 mod status;
+mod survey;
 mod up;
 
 use args::{Cli, Command};

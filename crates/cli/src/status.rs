@@ -55,75 +55,45 @@ pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     text
 }
 
-/// The media of all these nodes together, those with the same place in the list of each summed up.
-fn sums(pools: &[Arc<Pool>]) -> Vec<MediumUsage> {
-    let mut sums: Vec<MediumUsage> = Vec::new();
-    for pool in pools {
-        for (i, u) in pool.usage().into_iter().enumerate() {
-            match sums.get_mut(i) {
-                Some(sum) => {
-                    sum.capacity += u.capacity;
-                    sum.used += u.used;
-                    sum.reserved += u.reserved;
-                    sum.reserve += u.reserve;
-                    sum.spec.capacity += u.spec.capacity;
-                }
-                None => sums.push(u),
-            }
-        }
-    }
-    sums
+/// Whether the pool has several nodes.
+fn has_nodes(name: &str) -> bool {
+    places(name).iter().any(|p| p.node.is_some())
 }
 
-/// All nodes of a pool on this host; fails if one can't be used.
-pub fn all_here(name: &str) -> Result<Vec<Arc<Pool>>, Fail> {
-    // Says what is wrong, if something is.
-    let first = Pool::open_node(name, places(name).first().and_then(|p| p.node))?;
-    let mut pools = vec![Arc::new(first)];
-    for place in places(name).iter().skip(1) {
-        pools.push(Arc::new(Pool::open_node(name, place.node)?));
-    }
-    Ok(pools)
-}
-
-pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
-    let pools = all_here(name)?;
-    let usage = sums(&pools);
-    let config = pools[0].config();
-    let mount = &config.mount;
-    let elsewhere = config.member.map_or(0, |m| m.nodes as usize - pools.len());
-    if as_json {
-        let media: Vec<Value> = usage.iter().map(medium).collect();
-        let records: Option<u64> = pools.iter().map(|p| p.store().record_bytes().ok()).sum();
-        json(
-            &value!({ "name": name, "mount": mount, "media": media, "record_bytes": records,
-                      "nodes": pools.len(), "nodes_elsewhere": elsewhere }),
-        )?;
-        return Ok(code::OK);
-    }
+/// Media in the form of df(1).
+pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
     let mut rows = vec![
         ["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"]
             .map(String::from)
             .to_vec(),
     ];
-    for u in &usage {
+    for u in usage {
         rows.push(vec![
             u.spec.to_string(),
             format_size(u.capacity),
             format_size(u.used),
             format_size(u.capacity.saturating_sub(u.used)),
             percent(u.used, u.capacity),
-            mount.clone(),
+            mount.to_owned(),
         ]);
     }
-    write(table(&rows, &[0, 5]).as_bytes())?;
-    if elsewhere > 0 {
-        crate::output::say(format!(
-            "these are the {} on this host; {} more on others",
-            crate::output::count(pools.len() as u64, "node"),
-            elsewhere
-        ));
+    table(&rows, &[0, 5])
+}
+
+pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
+    if has_nodes(name) {
+        return node_status::df(name, as_json);
     }
+    let pool = Pool::open(name)?;
+    let usage = pool.usage();
+    let mount = &pool.config().mount;
+    if as_json {
+        let media: Vec<Value> = usage.iter().map(medium).collect();
+        let records = pool.store().record_bytes().ok();
+        json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
+        return Ok(code::OK);
+    }
+    write(df_table(&usage, mount).as_bytes())?;
     Ok(code::OK)
 }
 
@@ -137,7 +107,7 @@ pub fn state_words(state: &PoolState) -> String {
 }
 
 pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
-    if places(name).iter().any(|p| p.node.is_some()) {
+    if has_nodes(name) {
         return node_status::status(name, as_json);
     }
     let pool = Arc::new(Pool::open(name)?);

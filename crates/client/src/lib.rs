@@ -41,7 +41,7 @@ use requests::Channel;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub struct Listing {
 }
 
 /// How full a medium of a pool is, in bytes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MediumUsage {
     pub spec: MediumSpec,
     pub capacity: u64,

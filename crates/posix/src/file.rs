@@ -284,15 +284,16 @@ impl Fs {
             shard: o.shard.load(Relaxed) as usize,
             name,
         };
-        store.list(dir, &mut position, |name, e| {
+        // What was told isn't told again, even if the rest can't be had.
+        let listed = store.list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
             more
-        })?;
+        });
         o.shard.store(position.shard as u32, Relaxed);
         store.open_set_name(o, &position.name);
         o.offset.store(offset, Release);
-        Ok(())
+        listed
     }
 
     /// fstat(2).

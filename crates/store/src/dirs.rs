@@ -66,9 +66,9 @@ impl Store {
             let more = if node == others.me() {
                 let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
                 position.shard -= base;
-                let more = self.list_here(dir, position, &mut each)?;
+                let more = self.list_here(dir, position, &mut each);
                 position.shard += base;
-                more
+                more?
             } else {
                 self.list_away(node, dir, position, &mut each)?
             };

@@ -7,8 +7,10 @@
 //! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
 //!   of the daemon's own store;
 //! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
+//! - [`about`]: what is told of a node to people;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
 
+mod about;
 mod core;
 mod direct;
 mod home;
@@ -19,10 +21,12 @@ mod question;
 mod wire;
 mod workers;
 
+pub use about::{ABOUT, About, Unreachable};
 pub use link::{NodeState, Reach};
 pub use maps::read as read_map;
 
 use self::core::Core;
+use about::Teller;
 use direct::Direct;
 use forebay_client::requests::Desk;
 use forebay_client::{Pool, PoolConfig, PoolError};
@@ -90,18 +94,25 @@ pub trait Serve: Send + Sync {
 struct Store {
     pool: Arc<Pool>,
     server: Server,
+    teller: Arc<Teller>,
 }
 
 impl Serve for Store {
     fn class(&self, kind: u16) -> Option<Class> {
-        Server::class(kind)
+        match kind {
+            ABOUT => Some(Class::Leaf),
+            kind => Server::class(kind),
+        }
     }
 
     fn repeatable(&self, kind: u16) -> bool {
-        Server::repeatable(kind)
+        kind == ABOUT || Server::repeatable(kind)
     }
 
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
+        if kind == ABOUT {
+            return self.teller.tell(&self.pool);
+        }
         self.server.serve(self.pool.store(), from, kind, head, body)
     }
 
@@ -158,15 +169,18 @@ impl Daemon {
             nodes: member.nodes,
         };
         let mut opened = None;
+        let teller = Arc::new(Teller::default());
         let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
             Ok(Arc::new(Store {
                 pool,
                 server: Server::default(),
+                teller: teller.clone(),
             }))
         })?;
         daemon.pool = opened;
+        teller.set(Arc::downgrade(&daemon.core));
         Ok(daemon)
     }
 

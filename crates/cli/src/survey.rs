@@ -1,0 +1,186 @@
+//! What can be found out about all nodes of a pool: from their directories where they are on this host,
+//! from their daemons otherwise.
+
+use crate::fail::Fail;
+use forebay_client::requests::Channel;
+use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
+use forebay_placement::{Node, NodeId, PoolMap};
+use forebay_pool::daemon::{ABOUT, About, read_map};
+use forebay_store::elsewhere::Elsewhere;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A pool of several nodes, as seen from this host.
+pub struct Survey {
+    pub config: PoolConfig,
+    /// The newest that a node here has.
+    pub map: PoolMap,
+    pub nodes: Vec<Known>,
+}
+
+/// What is known of one node.
+pub struct Known {
+    pub node: Node,
+    pub state: State,
+    /// Since when, in seconds since 1970.
+    pub since: Option<u64>,
+    /// Why it can't be reached.
+    pub why: Option<String>,
+    pub use_of: Option<Use>,
+    /// If it is on this host.
+    pub here: Option<Here>,
+}
+
+/// How a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Up,
+    /// Its daemon, on this host, doesn't run.
+    Dead,
+    /// Its daemon, on this host, is stopped.
+    Paused,
+    /// It doesn't answer.
+    Unreachable,
+    /// There is nobody on this host to ask.
+    Unknown,
+}
+
+impl State {
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Up => "up",
+            State::Dead => "dead",
+            State::Paused => "paused",
+            State::Unreachable => "unreachable",
+            State::Unknown => "unknown",
+        }
+    }
+}
+
+/// How much of a node is used.
+pub struct Use {
+    pub media: Vec<MediumUsage>,
+    pub record_bytes: Option<u64>,
+    pub processes: usize,
+}
+
+/// What can be seen of a node on this host.
+pub struct Here {
+    pub place: Place,
+    pub keeper: Option<u32>,
+    pub pool: Option<Arc<Pool>>,
+}
+
+impl Here {
+    fn look(place: &Place) -> Here {
+        Here {
+            place: place.clone(),
+            keeper: keeper_pid(&place.dir),
+            pool: Pool::open_dir(&place.dir).ok().map(Arc::new),
+        }
+    }
+
+    fn state(&self) -> State {
+        let Some(pid) = self.keeper else {
+            return State::Dead;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        match stat
+            .rsplit(')')
+            .next()
+            .and_then(|s| s.trim().chars().next())
+        {
+            Some('T' | 't') => State::Paused,
+            _ => State::Up,
+        }
+    }
+
+    fn used(&self) -> Option<Use> {
+        let pool = self.pool.as_ref()?;
+        Some(Use {
+            media: pool.usage(),
+            record_bytes: pool.store().record_bytes().ok(),
+            processes: pool.attached().len(),
+        })
+    }
+}
+
+impl Survey {
+    /// Of the pool `name`, which has several nodes. Waits for those that don't answer as long as the
+    /// pool's patience.
+    pub fn of(name: &str) -> Result<Survey, Fail> {
+        let places = places(name);
+        let newest = places.iter().filter_map(|p| read_map(&p.dir));
+        let config = places.iter().find_map(|p| PoolConfig::read(&p.dir).ok());
+        let (Some(map), Some(config)) = (newest.max_by_key(PoolMap::epoch), config) else {
+            // Opening it says what is wrong.
+            Pool::open(name)?;
+            return Err(PoolError::Absent(name.to_owned()).into());
+        };
+        let mut here: HashMap<u32, Here> = places
+            .iter()
+            .filter_map(|p| Some((p.node?, Here::look(p))))
+            .collect();
+        let states: HashMap<u32, State> = here.iter().map(|(n, h)| (*n, h.state())).collect();
+        let asker = places.iter().find(|p| {
+            let state = p.node.and_then(|n| states.get(&n));
+            state == Some(&State::Up)
+        });
+        let can_answer = |n: &NodeId| matches!(states.get(&n.0), None | Some(State::Up));
+        let asked: Vec<NodeId> = map.nodes().iter().map(|n| n.number).collect();
+        let asked: Vec<NodeId> = asked.into_iter().filter(can_answer).collect();
+        let mut told = asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &asked));
+        // What the asker's daemon knows of the others.
+        let own = asker.and_then(|p| told.get(&p.node?)?.as_ref());
+        let unreachable = own.map_or(Vec::new(), |about| about.unreachable.clone());
+        let nodes = map.nodes().iter().map(|node| {
+            let n = node.number.0;
+            let here = here.remove(&n);
+            let about = told.remove(&n);
+            let lost = unreachable.iter().find(|u| u.node == n);
+            let state = match (&here, &about) {
+                (_, Some(Some(_))) => State::Up,
+                (Some(h), None) => h.state(),
+                (_, Some(None)) => State::Unreachable,
+                (None, None) => State::Unknown,
+            };
+            let about = about.flatten();
+            Known {
+                since: match (&about, state) {
+                    (Some(about), _) => Some(about.since),
+                    (None, State::Up) => Some(node.since),
+                    _ => lost.map(|l| l.since),
+                },
+                why: lost
+                    .filter(|_| state == State::Unreachable)
+                    .and_then(|l| l.why.clone()),
+                use_of: match about {
+                    Some(about) => Some(Use {
+                        media: about.media,
+                        record_bytes: about.record_bytes,
+                        processes: about.processes,
+                    }),
+                    None => here.as_ref().and_then(Here::used),
+                },
+                node: node.clone(),
+                state,
+                here,
+            }
+        });
+        let nodes = nodes.collect();
+        Ok(Survey { config, map, nodes })
+    }
+}
+
+/// What the daemons of these nodes answer, by way of the one at `place`; None where there is no answer.
+fn ask(place: &Place, count: usize, nodes: &[NodeId]) -> HashMap<u32, Option<About>> {
+    let me = NodeId(place.node.unwrap_or(0));
+    let Ok(channel) = Channel::open(&place.dir, me, count as u32) else {
+        return HashMap::new();
+    };
+    let answers = channel.ask_all(nodes, ABOUT, &[]);
+    let abouts = answers
+        .into_iter()
+        .map(|a| serde_json::from_slice(&a.ok()?.head).ok());
+    nodes.iter().map(|n| n.0).zip(abouts).collect()
+}

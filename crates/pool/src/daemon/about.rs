@@ -1,0 +1,90 @@
+//! What a daemon tells of its node to whoever asks: for `forebay status` and `df`.
+
+use super::core::Core;
+use super::{Reach, wire};
+use forebay_client::{MediumUsage, Pool};
+use forebay_store::elsewhere::serve::Reply;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::sync::{OnceLock, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The kind of this question: the last that isn't the daemons' own. It has no head, and is answered by an
+/// [`About`] as JSON.
+pub const ABOUT: u16 = wire::OWN - 1;
+/// Nodes out of reach that are told of.
+const MOST: usize = 200;
+
+/// A node, as its daemon sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// Since when its daemon serves, in seconds since 1970.
+    pub since: u64,
+    /// How full its media are.
+    pub media: Vec<MediumUsage>,
+    /// Bytes of its records.
+    pub record_bytes: Option<u64>,
+    /// How many processes use it.
+    pub processes: usize,
+    /// Nodes that it can't reach.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// A node that can't be reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Unreachable {
+    /// Its number.
+    pub node: u32,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+    /// Why.
+    pub why: Option<String>,
+}
+
+/// What a daemon needs to know to tell it.
+#[derive(Default)]
+pub struct Teller {
+    core: OnceLock<Weak<Core>>,
+    since: OnceLock<u64>,
+}
+
+fn seconds(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+impl Teller {
+    /// Whose links it tells of.
+    pub fn set(&self, core: Weak<Core>) {
+        let _ = self.core.set(core);
+        let _ = self.since.set(seconds(SystemTime::now()));
+    }
+
+    /// The answer.
+    ///
+    /// # Errors
+    /// If the daemon isn't ready.
+    pub fn tell(&self, pool: &Pool) -> Result<Reply, Errno> {
+        let core = self.core.get().and_then(Weak::upgrade);
+        let core = core.ok_or(Errno::HOSTDOWN)?;
+        let unreachable = core.states().into_iter();
+        let unreachable = unreachable
+            .filter(|s| s.reach == Reach::Unreachable)
+            .take(MOST)
+            .map(|s| Unreachable {
+                node: s.node.0,
+                since: seconds(s.since),
+                why: s.why.map(|w| w.chars().take(100).collect()),
+            });
+        let about = About {
+            since: self.since.get().copied().unwrap_or(0),
+            media: pool.usage(),
+            record_bytes: pool.store().record_bytes().ok(),
+            processes: pool.attached().len(),
+            unreachable: unreachable.collect(),
+        };
+        Ok(Reply {
+            head: serde_json::to_vec(&about).map_err(|_| Errno::IO)?,
+            ..Reply::default()
+        })
+    }
+}
