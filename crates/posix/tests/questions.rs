@@ -8,10 +8,8 @@ use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use support::nodes::Nodes;
+use support::nodes::{Nodes, Question};
 use support::*;
-
-type Question = (u16, Vec<u8>, Vec<u8>);
 
 /// Does a little of everything, and keeps what the nodes asked each other.
 fn corpus(nodes: &Nodes) -> Vec<Question> {

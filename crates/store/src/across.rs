@@ -58,7 +58,8 @@ enum Link {
     Counted,
     /// It counts; whether the entry is there isn't known yet.
     Unconfirmed,
-    /// A rename is under way to it: it doesn't count yet.
+    /// A rename is under way to it: it doesn't count yet. Its owner is the slot of the old name,
+    /// by which a rename knows its own.
     Coming,
 }
 
@@ -218,14 +219,19 @@ impl Store {
         }
         let t = now();
         self.write(self.object_set(id), Need::Bytes(0), |w| {
-            let there = self.link_state(w, id, name)?;
             match from {
                 Some(from) => {
+                    let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
+                    let shard = self.shard_of(id);
+                    let key = Key::link(id, name.0, name.1);
+                    match w.get(shard, &key)? {
+                        None => w.put(shard, &key, &coming)?,
+                        Some(there) if there == coming => {}
+                        // It has that name, or is just getting or losing it in another way.
+                        Some(_) => return Err(Errno::ALREADY),
+                    }
                     if self.link_state(w, id, from)?.is_none() {
                         self.set_link(w, id, from, Link::Counted)?;
-                    }
-                    if there.is_none() {
-                        self.set_link(w, id, name, Link::Coming)?;
                     }
                     // It must be there.
                     let shard = self.shard_of(id);
@@ -233,7 +239,7 @@ impl Store {
                         .ok_or(Errno::NOENT)
                         .map(|_| ())
                 }
-                None if there.is_some() => Ok(()),
+                None if self.link_state(w, id, name)?.is_some() => Err(Errno::ALREADY),
                 None => {
                     self.count_link(w, id, t)?;
                     self.set_link(w, id, name, Link::Unconfirmed)
@@ -253,32 +259,33 @@ impl Store {
         })
     }
 
-    /// The object hasn't got the name after all.
-    pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    /// The object doesn't get the name after all for which it was to lose that in slot `from`.
+    pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::UNDO_LINK, &(id, name.0, name.1));
+            return self.ask(home, kind::UNDO_LINK, &(id, name.0, name.1, from));
         }
-        self.lose_link(id, name, |link| link == Link::Coming)
+        let (shard, key) = (self.shard_of(id), Key::link(id, name.0, name.1));
+        self.write(self.object_set(id), Need::Removal, |w| {
+            if w.get(shard, &key)? == Some(&Link::Coming.encode(from)) {
+                w.del(shard, &key)?;
+            }
+            Ok(())
+        })
     }
 
-    /// Takes a link record away, and the name if it `counts` not otherwise.
-    fn lose_link(
-        &self,
-        id: ObjectId,
-        name: Named<'_>,
-        uncounted: impl Fn(Link) -> bool,
-    ) -> Result<()> {
+    /// The object hasn't got a name that counts already.
+    fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
         let done = self.write(self.object_set(id), Need::Removal, |w| {
-            let Some(link) = self.link_state(w, id, name)? else {
-                return Ok(());
-            };
-            w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
-            if uncounted(link) {
+            if !matches!(
+                self.link_state(w, id, name)?,
+                Some(Link::Counted | Link::Unconfirmed)
+            ) {
                 return Ok(());
             }
+            w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
             self.drop_link(w, id, t, &mut freed).map(|_| ())
         });
         self.undo_mark(done, id)?;
@@ -463,13 +470,13 @@ impl Store {
                 Ok(Some(Ok(id)))
             }
             Ok(Some(there)) => {
-                self.lose_link(id, name, |_| false)?;
+                self.lose_link(id, name)?;
                 Ok(Some(Err(there)))
             }
             Err(e) => {
                 match is_unclear(e) {
                     true => self.disown_link(id, name)?,
-                    false => self.lose_link(id, name, |_| false)?,
+                    false => self.lose_link(id, name)?,
                 }
                 Err(e)
             }
@@ -485,18 +492,28 @@ impl Store {
         epoch: u64,
     ) -> Result<()> {
         let kind = self.stat(id)?.kind();
-        self.add_link(id, name, None)?;
+        let mut nap = Nap::new();
+        while let Err(e) = self.add_link(id, name, None) {
+            // It may have that name by now, or lose it.
+            if e != Errno::ALREADY {
+                return Err(e);
+            }
+            if self.lookup(name.0, name.1)?.is_some() {
+                return Err(Errno::EXIST);
+            }
+            nap.wait()?;
+        }
         let question = (name.0, name.1, Entry { id, kind }, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
             Ok(None) => self.confirm_link(id, name),
             Ok(Some(_)) => {
-                self.lose_link(id, name, |_| false)?;
+                self.lose_link(id, name)?;
                 Err(Errno::EXIST)
             }
             Err(e) => {
                 match is_unclear(e) {
                     true => self.disown_link(id, name)?,
-                    false => self.lose_link(id, name, |_| false)?,
+                    false => self.lose_link(id, name)?,
                 }
                 Err(e)
             }

@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// Kind, head, bytes.
+pub type Question = (u16, Vec<u8>, Vec<u8>);
+
 /// What the nodes of a pool share.
 pub struct Together {
     slices: Slices,
@@ -23,8 +26,8 @@ pub struct Together {
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
     pub kill_behind: AtomicBool,
-    /// The questions asked, if they are to be kept: kind, head, bytes.
-    pub kept: Mutex<Option<Vec<(u16, Vec<u8>, Vec<u8>)>>>,
+    /// The questions asked, if they are to be kept.
+    pub kept: Mutex<Option<Vec<Question>>>,
 }
 
 /// One node's way to the others.

@@ -263,7 +263,7 @@ impl Store {
             let there = self.lookup(dir, name);
             result = match there {
                 Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
-                Ok(_) => self.lose_link(id, (dir, name), |_| false),
+                Ok(_) => self.lose_link(id, (dir, name)),
                 Err(e) => Err(e),
             }
             .and(result);

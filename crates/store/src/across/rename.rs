@@ -105,6 +105,14 @@ impl Store {
             match self.try_rename(from, to, mode, epoch) {
                 // Two renames in each other's way: one of them has to step back.
                 Err(Errno::DEADLK) => nap.wait()?,
+                // The object has the new name already, or gets or loses it in another way.
+                Err(Errno::ALREADY) => {
+                    let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+                    if self.lookup(to.0, to.1)?.is_some_and(|t| t.id == source.id) {
+                        return Ok(());
+                    }
+                    nap.wait()?;
+                }
                 result => return result,
             }
         }
@@ -202,7 +210,7 @@ impl Store {
     /// The new entry isn't there, and won't be: the old one stays.
     pub(super) fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
         if !is_dir(source) {
-            match self.undo_link(source.id, to) {
+            match self.undo_link(source.id, to, Slot::of_entry(from.0, from.1).0) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => {
                     let _ = self.disown_note(from);

@@ -55,7 +55,7 @@ pub mod kind {
     pub const THAW: u16 = 22;
     /// `id, parent, name, Option<other parent, name>`: it is about to get this name
     pub const ADD_LINK: u16 = 23;
-    /// `id, parent, name`: it hasn't got this name after all
+    /// `id, parent, name, slot of the other name`: it doesn't get this name after all
     pub const UNDO_LINK: u16 = 24;
     /// `id, parent, name, Option<new parent, name> -> gone`: it has lost this name
     pub const DROP_LINK: u16 = 25;

@@ -271,9 +271,9 @@ impl Server {
                 told(store.add_link(home(store, id)?, (dir, &name), from)?)
             }
             kind::UNDO_LINK => {
-                let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
+                let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
-                told(store.undo_link(home(store, id)?, (dir, &name))?)
+                told(store.undo_link(home(store, id)?, (dir, &name), from)?)
             }
             kind::DROP_LINK => {
                 let (id, dir, name, new): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
