@@ -72,7 +72,10 @@ fn questions_reach_other_nodes_and_come_back() {
 fn many_threads_of_many_nodes_ask_each_other() {
     within(100, || {
         let nodes = Nodes::new(3);
-        let _daemons = nodes.daemons(&Options::default());
+        let _daemons = nodes.daemons(&Options {
+            encrypt: true,
+            ..Options::default()
+        });
         std::thread::scope(|s| {
             for from in 0..3 {
                 for t in 0..20u32 {

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// What the daemon needs to say that the patience is over, beyond it.
-const SLACK: u64 = 1_000_000_000;
+/// The daemon says so much earlier that the patience is over, at most; for who can't wait for that either.
+const EARLIER: u64 = 300_000_000;
 /// Longest sleep between looks at the clock.
 const TURN: Duration = Duration::from_secs(1);
 /// Looks before sleeping.
@@ -146,7 +146,9 @@ impl Channel {
         cell.way.store(way, Relaxed);
         cell.head.store(head.len() as u32, Relaxed);
         cell.body.store(len as u32, Relaxed);
-        cell.deadline.store(question.until, Relaxed);
+        let left = question.until.saturating_sub(clock());
+        let deadline = question.until - EARLIER.min(left / 10);
+        cell.deadline.store(deadline, Relaxed);
         cell.number.store(0, Relaxed);
         cell.sent_to.store(0, Relaxed);
         cell.sleeps.store(0, Relaxed);
@@ -295,7 +297,7 @@ impl Elsewhere for Channel {
             until: self.until(),
         };
         let image = IMAGE.load(Relaxed);
-        let until = question.until + SLACK;
+        let until = question.until;
         let index = self
             .shared
             .claim_waiting(self.owner(), image, length(bytes), until)?;
@@ -328,7 +330,7 @@ impl Elsewhere for Channel {
                 let until = self.until();
                 // Who has cells already doesn't wait for more: others may do the same.
                 let claimed = match open.is_empty() {
-                    true => self.shared.claim_waiting(owner, image, 0, until + SLACK),
+                    true => self.shared.claim_waiting(owner, image, 0, until),
                     false => match self.shared.claim(owner, image, 0) {
                         Some(index) => Ok(index),
                         None => break,
@@ -352,7 +354,7 @@ impl Elsewhere for Channel {
                     self.post(index);
                     Ok(mine)
                 });
-                open.push_back((asked, until + SLACK));
+                open.push_back((asked, until));
             }
             let Some((asked, until)) = open.pop_front() else {
                 return answers;
@@ -372,6 +374,8 @@ impl Elsewhere for Channel {
 
     fn after_fork_in_child(&self) {
         self.loading.reset();
+        // A later process may have the parent's id.
+        self.owner.store(0, Relaxed);
     }
 }
 

@@ -2,15 +2,14 @@
 //! there is a question, made anew when it was cut.
 //!
 //! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits, and a
-//! thread, of which there is one while it is needed, connects, again and again with pauses, until
-//! the patience of who asks is over. A question that a cut has left without an answer is sent again
+//! thread connects ([`super::connect`]), again and again with pauses, until the patience of who asks is over. A question that a cut has left without an answer is sent again
 //! with the same number, by which the other daemon knows whether it has carried it out. If that daemon
 //! was started anew in between nobody knows; then it is only sent again if that can't do harm.
 
 use super::core::Core;
 use super::question::{Got, Question};
-use super::wire::{self, Asking, HELLO, Hello};
-use forebay_net::{Connection, Error, NodeId, Peer, Reply, Request, WINDOW};
+use super::wire::{self, Asking};
+use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,15 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Questions under way on a connection; the rest is for the daemons' own.
 const MOST: usize = WINDOW - 16;
-/// Between tries to connect.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Once a node is given up, a try that failed speaks for so long.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
-/// Time for a connection and the first messages on it.
-const CONNECT: Duration = Duration::from_secs(3);
-/// A node that stays out of reach is named again after so long.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// How it stands with another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,34 +45,34 @@ pub enum Reach {
 }
 
 pub struct Link {
-    core: Weak<Core>,
-    node: NodeId,
+    pub(super) core: Weak<Core>,
+    pub(super) node: NodeId,
     state: Mutex<State>,
-    wake: Condvar,
+    pub(super) wake: Condvar,
 }
 
-struct State {
+pub(super) struct State {
     /// With the incarnation of the daemon at its other end.
-    connection: Option<(Arc<dyn Connection>, u64)>,
+    pub connection: Option<(Arc<dyn Connection>, u64)>,
     /// Not sent yet, or to be sent again.
-    queue: VecDeque<Arc<Question>>,
+    pub queue: VecDeque<Arc<Question>>,
     /// Numbers of all that isn't answered.
-    open: BTreeSet<u64>,
-    under_way: usize,
+    pub open: BTreeSet<u64>,
+    pub under_way: usize,
     /// When an answer came last.
-    heard: Instant,
+    pub heard: Instant,
     /// There is a thread that connects.
-    connecting: bool,
+    pub connecting: bool,
     /// It is to be found out whether the node is there, even without a question.
-    watch: bool,
-    reach: Reach,
-    since: SystemTime,
-    why: Option<String>,
-    down: Option<Instant>,
-    failed: Option<Instant>,
-    said: Option<Instant>,
+    pub watch: bool,
+    pub reach: Reach,
+    pub since: SystemTime,
+    pub why: Option<String>,
+    pub down: Option<Instant>,
+    pub failed: Option<Instant>,
+    pub said: Option<Instant>,
     /// [`Core::gone`] was called.
-    gone: bool,
+    pub gone: bool,
 }
 
 impl Link {
@@ -108,7 +100,7 @@ impl Link {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,7 +161,7 @@ impl Link {
     }
 
     /// Sends what waits, as long as there is a connection that takes it.
-    fn pump(self: &Arc<Self>, core: &Arc<Core>) {
+    pub(super) fn pump(self: &Arc<Self>, core: &Arc<Core>) {
         loop {
             let mut state = self.state();
             if state.queue.is_empty() {
@@ -299,176 +291,6 @@ impl Link {
         self.need_connection(state);
     }
 
-    /// Sees to it that a thread connects, or sends what is left as soon as that can be done.
-    fn need_connection(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.connecting {
-            return;
-        }
-        state.connecting = true;
-        let this = self.clone();
-        let thread = std::thread::Builder::new().name("fb-link".into());
-        if thread.spawn(move || this.connect()).is_err() {
-            state.connecting = false;
-            let failed = state.give_back(|_| true);
-            drop(state);
-            failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
-        }
-    }
-
-    /// The thread: connects until there is a connection, or nobody needs one.
-    fn connect(self: &Arc<Self>) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let Some(core) = self.core.upgrade().filter(|core| !core.stopped()) else {
-                let mut state = self.state();
-                state.connecting = false;
-                return;
-            };
-            let mut state = self.state();
-            state.drop_ended();
-            if state.connection.is_some() {
-                // It wasn't to be had just now.
-                state = self.pause(state, &mut pause);
-            }
-            if state.connection.is_none() {
-                drop(state);
-                if let Err(why) = self.try_to_connect(&core) {
-                    if !self.failed(&core, why) {
-                        return;
-                    }
-                    drop(core);
-                    drop(self.pause(self.state(), &mut pause));
-                    continue;
-                }
-                pause = FIRST_PAUSE;
-            } else {
-                drop(state);
-            }
-            self.pump(&core);
-            let mut state = self.state();
-            if state.connection.is_some() && state.queue.is_empty() {
-                state.connecting = false;
-                return;
-            }
-        }
-    }
-
-    fn pause<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        pause: &mut Duration,
-    ) -> MutexGuard<'a, State> {
-        let (state, _) = self
-            .wake
-            .wait_timeout(state, *pause)
-            .unwrap_or_else(PoisonError::into_inner);
-        *pause = (*pause * 2).min(LONGEST_PAUSE);
-        state
-    }
-
-    fn try_to_connect(&self, core: &Arc<Core>) -> Result<(), String> {
-        let first = self.state().queue.iter().map(|q| q.deadline).min();
-        let deadline = (Instant::now() + CONNECT).min(first.unwrap_or(Instant::now() + CONNECT));
-        // Where nobody can wait any more, it is still found out what is the matter.
-        let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
-        let addresses = core.addresses_of(self.node);
-        let mut why = format!("{} isn't in the pool's map", core.name_of(self.node));
-        for address in addresses {
-            let peer = Peer {
-                node: self.node,
-                address,
-            };
-            match self.connect_to(core, peer, deadline) {
-                Ok((connection, hello)) => {
-                    self.connected(core, connection.clone(), hello.incarnation);
-                    core.compare_maps(&connection, &hello);
-                    return Ok(());
-                }
-                Err(e) => why = e,
-            }
-        }
-        Err(why)
-    }
-
-    fn connect_to(
-        &self,
-        core: &Core,
-        peer: Peer,
-        deadline: Instant,
-    ) -> Result<(Arc<dyn Connection>, Hello), String> {
-        let connection = core.connect(peer, deadline).map_err(|e| e.to_string())?;
-        let request = Request {
-            kind: HELLO,
-            head: core.hello().encode(),
-            ..Request::default()
-        };
-        let reply = connection
-            .call(request, deadline)
-            .inspect_err(|_| connection.close());
-        let reply = reply.map_err(|e| e.to_string())?;
-        let hello = Hello::decode(&reply.head).ok_or("it speaks another language")?;
-        core.met(self.node, hello.incarnation);
-        Ok((connection, hello))
-    }
-
-    fn connected(&self, core: &Core, connection: Arc<dyn Connection>, incarnation: u64) {
-        let mut state = self.state();
-        state.connection = Some((connection, incarnation));
-        state.heard = Instant::now();
-        if let Some(down) = state.down.take()
-            && state.said.is_some()
-        {
-            let after = down.elapsed().as_secs_f64();
-            core.say(&format!(
-                "{} can be reached again after {after:.1} s",
-                core.name_of(self.node)
-            ));
-        }
-        if state.reach != Reach::Up {
-            state.since = SystemTime::now();
-        }
-        state.reach = Reach::Up;
-        (state.why, state.failed, state.said) = (None, None, None);
-        (state.watch, state.gone) = (false, false);
-    }
-
-    /// A try has failed. Whether to go on.
-    fn failed(&self, core: &Core, why: String) -> bool {
-        let now = Instant::now();
-        let mut state = self.state();
-        if state.reach != Reach::Unreachable {
-            state.since = SystemTime::now();
-        }
-        state.reach = Reach::Unreachable;
-        let down = *state.down.get_or_insert(now);
-        state.failed = Some(now);
-        let given_up = state.given_up(core);
-        let failed = state.give_back(|q| given_up || q.deadline <= now);
-        let quiet = (state.said).is_some_and(|at| now - at < SAY_AGAIN);
-        if !failed.is_empty() && !quiet {
-            state.said = Some(now);
-            core.say(&format!(
-                "{} can't be reached since {:.1} s: {why}",
-                core.name_of(self.node),
-                down.elapsed().as_secs_f64()
-            ));
-        }
-        state.why = Some(why);
-        let gone = !state.gone && now - down >= core.options.gone_after;
-        if gone {
-            state.gone = true;
-            state.watch = false;
-        }
-        let go_on = !state.queue.is_empty() || state.watch;
-        state.connecting = go_on;
-        drop(state);
-        failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
-        if gone {
-            core.gone(self.node);
-        }
-        go_on
-    }
-
     /// The daemon ends: nothing more is sent. Who waits is answered by the next one.
     pub fn stop(&self) {
         let mut state = self.state();
@@ -478,7 +300,7 @@ impl Link {
 }
 
 impl State {
-    fn drop_ended(&mut self) {
+    pub fn drop_ended(&mut self) {
         if self
             .connection
             .as_ref()
@@ -489,13 +311,13 @@ impl State {
     }
 
     /// Whether it has been out of reach for longer than anybody waits.
-    fn given_up(&self, core: &Core) -> bool {
+    pub fn given_up(&self, core: &Core) -> bool {
         self.down
             .is_some_and(|down| down.elapsed() >= core.options.patience)
     }
 
     /// Takes those out of the queue that are to fail.
-    fn give_back(&mut self, fails: impl Fn(&Question) -> bool) -> Vec<Arc<Question>> {
+    pub fn give_back(&mut self, fails: impl Fn(&Question) -> bool) -> Vec<Arc<Question>> {
         let (failed, rest): (VecDeque<_>, _) = self.queue.drain(..).partition(|q| fails(q));
         self.queue = rest;
         let failed = Vec::from(failed);

@@ -11,6 +11,7 @@
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
 
 mod about;
+mod connect;
 mod core;
 mod direct;
 mod home;
@@ -28,7 +29,7 @@ pub use maps::read as read_map;
 use self::core::Core;
 use about::Teller;
 use direct::Direct;
-use forebay_client::requests::Desk;
+use forebay_client::requests::{Asked, Desk, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
@@ -347,10 +348,12 @@ impl Drop for Daemon {
 /// Takes what processes of this node ask.
 fn dispatch(core: &Arc<Core>) {
     loop {
-        let all = core.desk.wait();
+        let mut all = core.desk.wait();
         if core.stopped() {
             return;
         }
+        // Sending much takes a while; others needn't wait for it.
+        all.sort_by_key(|t| matches!(t.asked(), Asked::Send(n) if n > SMALL_BODY));
         for taken in all {
             core.ask_for(taken);
         }
