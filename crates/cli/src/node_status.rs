@@ -3,9 +3,9 @@
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::status::{df_table, medium, percent, state_words, table};
+use crate::status::{df_table, medium, percent, table};
 use crate::survey::{Known, State, Survey};
-use forebay_client::{MediumUsage, PoolState, home};
+use forebay_client::{MediumUsage, home};
 use forebay_media::format_size;
 use serde_json::{Value, json as value};
 use std::fmt::Write;
@@ -76,16 +76,16 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     let number = k.node.number;
     let what = match k.state {
         State::Dead => Some(format!(
-            "its daemon is dead; start it again with: forebay node restart {number} --pool {name}"
+            "node {number}: its daemon is dead; start it again with: forebay node restart {number} --pool {name}"
         )),
         State::Paused => Some(format!(
-            "its daemon is stopped; let it go on with: forebay node resume {number} --pool {name}"
+            "node {number}: its daemon is stopped; let it go on with: forebay node resume {number} --pool {name}"
         )),
         State::Unreachable => k.why.clone(),
         State::Up | State::Unknown => None,
     };
     if let Some(what) = what {
-        let _ = writeln!(text, "node {number}: {what}");
+        let _ = writeln!(text, "{what}");
     }
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
     for (waiter, holder) in pool.iter().flat_map(|p| p.store().stuck()) {
@@ -102,14 +102,14 @@ pub fn status(name: &str, as_json_text: bool) -> Result<u8, Fail> {
     let Survey { config, map, nodes } = Survey::of(name)?;
     let up = nodes.iter().filter(|k| k.state == State::Up).count();
     let state = match up == nodes.len() {
-        true => PoolState::Running,
-        false => PoolState::Stale,
+        true => "running",
+        false => "degraded",
     };
     let uptime = (now() as i64 - config.created).max(0);
     let dir = std::path::absolute(home().join(name)).unwrap_or_else(|_| home().join(name));
     if as_json_text {
         json(&value!({
-            "name": name, "state": state_words(&state), "mount": config.mount, "dir": dir,
+            "name": name, "state": state, "mount": config.mount, "dir": dir,
             "uuid": config.uuid, "created": config.created, "uptime": uptime,
             "epoch": map.epoch(), "nodes": nodes.iter().map(as_json).collect::<Vec<_>>(),
         }))?;
@@ -117,7 +117,7 @@ pub fn status(name: &str, as_json_text: bool) -> Result<u8, Fail> {
     }
     let mut text = format!(
         "pool       {name}, {}\nup for     {}\nmounted on {}\ndirectory  {}\nnodes      {}, {up} up\n\n",
-        state_words(&state),
+        state,
         seconds(uptime as f64),
         config.mount,
         dir.display(),

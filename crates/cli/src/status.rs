@@ -97,7 +97,7 @@ pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-pub fn state_words(state: &PoolState) -> String {
+fn state_words(state: &PoolState) -> String {
     match state {
         PoolState::Running => "running".into(),
         PoolState::Stale => "stale".into(),

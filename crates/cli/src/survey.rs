@@ -130,9 +130,15 @@ impl Survey {
         let asked: Vec<NodeId> = map.nodes().iter().map(|n| n.number).collect();
         let asked: Vec<NodeId> = asked.into_iter().filter(can_answer).collect();
         let mut told = asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &asked));
-        // What the asker's daemon knows of the others.
-        let own = asker.and_then(|p| told.get(&p.node?)?.as_ref());
-        let unreachable = own.map_or(Vec::new(), |about| about.unreachable.clone());
+        // What the asker's daemon knows of those that don't answer; only now has it tried them all.
+        let silent = told.values().any(Option::is_none);
+        let own = asker.filter(|_| silent || asked.len() < map.nodes().len());
+        let own = own.and_then(|p| {
+            ask(p, map.nodes().len(), &[NodeId(p.node?)])
+                .into_values()
+                .next()
+        });
+        let unreachable = own.flatten().map_or(Vec::new(), |about| about.unreachable);
         let nodes = map.nodes().iter().map(|node| {
             let n = node.number.0;
             let here = here.remove(&n);
