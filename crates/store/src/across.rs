@@ -322,10 +322,14 @@ impl Store {
                 inode.tail = tail::NAME;
                 return w.put(shard, &Key::inode(id), &inode.encode(name));
             }
-            if self.link_state(w, id, name)?.is_none() {
+            let Some(link) = self.link_state(w, id, name)? else {
+                return Ok(());
+            };
+            w.del(shard, &Key::link(id, name.0, name.1))?;
+            if link == Link::Coming {
+                // The rename that brought it has still to end; then it counts the name out.
                 return Ok(());
             }
-            w.del(shard, &Key::link(id, name.0, name.1))?;
             if let Some(new) = new
                 && self.link_state(w, id, new)? == Some(Link::Coming)
             {

@@ -242,14 +242,6 @@ impl Store {
         Ok(index)
     }
 
-    /// Ends the entry of a file that wasn't made after all.
-    pub(crate) fn live_forget(&self, index: u32) -> Result<()> {
-        let _section = self.section()?;
-        let chain = Chain::lock(self, self.live(index).id.load(Relaxed))?;
-        self.live_end(chain, index);
-        Ok(())
-    }
-
     /// Ends an entry that nobody uses any more.
     pub(crate) fn live_end(&self, chain: Chain<'_>, index: u32) {
         let live = self.live(index);

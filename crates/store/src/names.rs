@@ -255,7 +255,7 @@ impl Store {
             (other, live) => {
                 drop(held);
                 if let Some(live) = live {
-                    self.live_forget(live)?;
+                    self.live_release(live)?;
                 }
                 other.map(|made| made.map(|_| unreachable!("the cases before")))
             }
