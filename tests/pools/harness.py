@@ -355,7 +355,8 @@ def run_one(name, forebay, base, disk):
     except Exception:
         problems.append(traceback.format_exc())
     for pool in [] if t.damaged else os.listdir(t.home):
-        if os.path.exists(os.path.join(t.home, pool, "pool.json")):
+        if any(os.path.exists(os.path.join(t.home, pool, node, "pool.json"))
+               for node in ("", "node-0")):
             r = subprocess.run([forebay, "fsck", "--pool", pool], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20)
             if r.returncode:
