@@ -12,7 +12,15 @@ import traceback
 CASES = {}
 
 
+# The exit code of a case that can't be run here.
+SKIPPED = 77
+
+
 class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
     pass
 
 
@@ -352,6 +360,9 @@ def run_one(name, forebay, base, disk):
         CASES[name](t)
     except Failed as e:
         problems.append(str(e))
+    except Skipped as e:
+        print("  - " + str(e))
+        return SKIPPED
     except Exception:
         problems.append(traceback.format_exc())
     for pool in [] if t.damaged else os.listdir(t.home):

@@ -28,6 +28,8 @@ import cases  # noqa: E402
 import harness  # noqa: E402
 
 print_lock = threading.Lock()
+# What a user may say to the cases.
+KEPT = ("FOREBAY_TEST_NODES", "FOREBAY_CHECK_SECONDS", "FOREBAY_KILLS", "FOREBAY_SEED")
 
 
 def say(text):
@@ -91,7 +93,7 @@ class Runner:
             self.marks[mark] = (base, disk)
         log = os.path.join(base, "case.log")
         env = {k: v for k, v in os.environ.items()
-               if not k.startswith(("FOREBAY_", "PYTHON", "LC_")) and k not in (
+               if (k in KEPT or not k.startswith(("FOREBAY_", "PYTHON", "LC_"))) and k not in (
                    "LD_PRELOAD", "BASH_ENV", "ENV", "CDPATH", "TMPDIR", "POSIXLY_CORRECT",
                    "BLOCK_SIZE", "LS_COLORS")}
         env.update(LANG="C", LC_ALL="C", TZ="UTC", FOREBAY_HOME=os.path.join(base, "home"),
@@ -101,7 +103,7 @@ class Runner:
         try:
             with open(log, "wb") as out:
                 process = subprocess.Popen(
-                    [sys.executable, os.path.abspath(__file__), "--one", name, "--base", base,
+                    [sys.executable, os.path.abspath(sys.argv[0]), "--one", name, "--base", base,
                      "--disk", disk, "--forebay", self.options.forebay],
                     env=env, cwd=base, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                     start_new_session=True)
@@ -130,6 +132,8 @@ class Runner:
                 shutil.rmtree(disk, ignore_errors=True)
             with self.lock:
                 self.marks.pop(mark, None)
+        if rc == harness.SKIPPED:
+            return None, seconds, details
         return rc == 0, seconds, details
 
     def end_all(self, mark):
@@ -187,7 +191,7 @@ def main():
 
     runner = Runner(options)
     width = max(len(n) for n in names)
-    counts = [0, 0]
+    counts = [0, 0, 0]
 
     def one(name):
         try:
@@ -196,8 +200,9 @@ def main():
             passed, seconds, details = False, 0, "  the runner itself failed: %r\n" % e
         if runner.stopping:
             return
-        counts[0 if passed else 1] += 1
-        line = "%-6s  %-*s  %6.2f s" % ("passed" if passed else "FAILED", width, name, seconds)
+        counts[2 if passed is None else 0 if passed else 1] += 1
+        word = "skipped" if passed is None else "passed" if passed else "FAILED"
+        line = "%-7s %-*s  %6.2f s" % (word, width, name, seconds)
         say(line if not details.strip() else line + "\n" + details.rstrip("\n"))
 
     def interrupted(number, _frame):
@@ -216,7 +221,8 @@ def main():
         pool.shutdown(wait=True, cancel_futures=True)
         say("interrupted; cases not finished count as failed")
         counts[1] = len(names) - counts[0]
-    say("%d passed, %d failed" % tuple(counts))
+    say("%d passed, %d failed" % tuple(counts[:2])
+        + (", %d skipped" % counts[2] if counts[2] else ""))
     return 1 if counts[1] or not counts[0] else 0
 
 

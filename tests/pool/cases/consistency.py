@@ -1,0 +1,135 @@
+"""forebay-check: random operations of several processes, and whether a single POSIX file system could have done this."""
+import os
+import random
+import tempfile
+import threading
+import time
+
+from harness import Failed, case
+from .nodes import NODES, POOL, node, on, tidy, up
+
+SECONDS = int(os.environ.get("FOREBAY_CHECK_SECONDS", "8"))
+
+
+def check(t, top, *options, with_=(), seconds=SECONDS, rc=0, bound=20, env=None):
+    seed = ["--seed", os.environ["FOREBAY_SEED"]] if "FOREBAY_SEED" in os.environ else []
+    program = os.path.join(os.path.dirname(t.forebay), "forebay-check")
+    words = [program, "--top", top, "--seconds", str(seconds), "--bound", str(bound), *seed, *options]
+    if with_:
+        words += ["--", *with_]
+    r = t.command(words, rc=None, timeout=seconds + 3 * bound + 20, env=env)
+    if r.rc != rc:
+        raise Failed("exit code %s, not %s\n%s%s" % (r.rc, rc, r.out[-6000:], r.err[-1500:]))
+    return r.out.strip().split("\n")[-1]
+
+
+def in_pool(t, *options, prepare=True, nodes=NODES, **more):
+    if prepare:
+        t.command(on(t, 0, "mkdir", "/fb/x", nodes=nodes))
+    words = on(t, 0, nodes=nodes)
+    if nodes > 1:
+        words[words.index("--node") + 1] = "{}"
+    told = check(t, "/fb/x", "--nodes", str(nodes), *options, with_=words, **more)
+    print(told)
+
+
+@case(120)
+def checker_finds_what_is_wrong(t):
+    """Each of the weaker file systems is found out; tmpfs itself isn't."""
+    top = tempfile.mkdtemp(prefix="check-", dir=t.base)
+    check(t, top, "--by-cells", "--mixed-locks", seconds=3)
+    check(t, top, "--by-cells", "--operations", "7", "--cell", "4096", seconds=2)
+    check(t, top, "--by-cells", "--kill", "30", "--faults", seconds=2)
+    for weak in ("cached-size", "cached-names", "append-by-size", "create-by-looking", "rename-in-two",
+                 "own-locks"):
+        told = check(t, top, "--by-cells", "--weak", weak, seconds=15, rc=1)
+        t.ok(told.startswith("seed "), told)
+
+
+@case(60 + 2 * SECONDS)
+def consistent(t):
+    """Four processes, one per node; cells small enough for the record, and larger than a page."""
+    up(t)
+    in_pool(t)
+    in_pool(t, "--cell", "8192", "--operations", "6", prepare=False, seconds=max(1, SECONDS // 2))
+    tidy(t)
+
+
+@case(60 + 2 * SECONDS)
+def consistent_two_per_node(t):
+    """Eight processes, two on each node."""
+    up(t)
+    in_pool(t, "--workers", "8", "--operations", "2")
+    tidy(t)
+
+
+@case(60 + 2 * SECONDS)
+def consistent_on_one_node(t):
+    up(t, nodes=1)
+    in_pool(t, nodes=1)
+    tidy(t)
+
+
+@case(80 + 2 * SECONDS)
+def consistent_though_processes_are_killed(t):
+    up(t)
+    in_pool(t, "--kill", "40", "--faults")
+    tidy(t)
+
+
+def while_it_runs(t, disturb, *options, seconds=SECONDS):
+    """Runs the checker while `disturb` is called again and again."""
+    problems = []
+    over = threading.Event()
+
+    def run():
+        r = random.Random()
+        try:
+            while not over.wait(r.uniform(0.05, 0.6)):
+                disturb(r)
+        except Failed as e:
+            problems.append(str(e))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        in_pool(t, "--faults", *options, seconds=seconds, bound=30)
+    finally:
+        over.set()
+        thread.join(30)
+    if problems:
+        raise Failed("disturbing failed: " + problems[0])
+
+
+@case(150 + 2 * SECONDS)
+def consistent_though_daemons_are_killed(t):
+    """Daemons are killed and restarted; what lies in memory is there again."""
+    if NODES == 1:
+        return
+    up(t, "--patience", "3")
+
+    def disturb(r):
+        k = r.randrange(NODES)
+        node(t, "kill", k)
+        time.sleep(r.choice([0, 0.05, 0.3]))
+        node(t, "restart", k)
+
+    while_it_runs(t, disturb)
+    tidy(t)
+
+
+@case(150 + 2 * SECONDS)
+def consistent_though_daemons_stand_still(t):
+    """Daemons are stopped and go on, so that answers come late, or too late."""
+    if NODES == 1:
+        return
+    up(t, "--patience", "2")
+
+    def disturb(r):
+        k = r.randrange(NODES)
+        node(t, "pause", k)
+        time.sleep(r.choice([0.05, 0.3, 0.3, 2.5]))
+        node(t, "resume", k)
+
+    while_it_runs(t, disturb)
+    tidy(t)
