@@ -34,6 +34,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// times the nodes of the largest pool, so that shares come out even.
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+/// Bit of an id: see [`ObjectId::keeps`].
+const KEEPS: u64 = 1 << 63;
+/// So many neighbouring slots, most of the time of one node, share the entries of a directory that
+/// keeps its own: as many as a node has shards at most.
+const GROUP: u32 = 64;
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,6 +53,17 @@ impl ObjectId {
         ObjectId(seq << SLOT_BITS | u64::from(slot.0))
     }
 
+    /// The id of a directory whose entries lie together with it.
+    pub fn keeping(self) -> ObjectId {
+        ObjectId(self.0 | KEEPS)
+    }
+
+    /// Whether it is that of a directory whose entries lie together with it (distribution
+    /// `local-all`). Said by the id, so that nobody has to look it up.
+    pub fn keeps(self) -> bool {
+        self.0 & KEEPS != 0
+    }
+
     /// The slot that keeps the object's records.
     pub fn slot(self) -> Slot {
         Slot::of_hash(self.0)
@@ -55,7 +71,7 @@ impl ObjectId {
 
     /// The sequence number that the id was made from.
     pub fn seq(self) -> u64 {
-        self.0 >> SLOT_BITS
+        (self.0 & !KEEPS) >> SLOT_BITS
     }
 }
 
@@ -66,7 +82,18 @@ pub struct Slot(pub u32);
 impl Slot {
     /// The slot of the entry `name` in the directory `parent`.
     pub fn of_entry(parent: ObjectId, name: &[u8]) -> Slot {
-        Slot::of_hash(xxh3_64_with_seed(name, parent.0))
+        let slot = Slot::of_hash(xxh3_64_with_seed(name, parent.0));
+        if parent.keeps() {
+            return Slot(parent.slot().0 & !(GROUP - 1) | slot.0 & (GROUP - 1));
+        }
+        slot
+    }
+
+    /// Whether all slots that share a directory's entries with this one are such that `f`.
+    pub fn group_is(self, f: impl Fn(Slot) -> bool) -> bool {
+        let first = self.0 & !(GROUP - 1);
+        // Slices are runs of slots: their ends tell.
+        f(Slot(first)) && f(Slot(first + GROUP - 1))
     }
 
     /// The slot of chunk `chunk` of `id`, where chunks are spread over the pool.
@@ -109,6 +136,21 @@ mod tests {
             assert_eq!((id.slot(), id.seq()), (Slot(slot), 77));
         }
         assert_eq!(ObjectId::ROOT.slot(), Slot(0));
+    }
+
+    #[test]
+    fn entries_of_a_keeping_directory_lie_near_it() {
+        let dir = ObjectId::new(77, Slot(1_000)).keeping();
+        assert!(dir.keeps() && !ObjectId::ROOT.keeps());
+        assert_eq!((dir.slot(), dir.seq()), (Slot(1_000), 77));
+        let mut met = std::collections::BTreeSet::new();
+        for i in 0..1_000 {
+            let slot = Slot::of_entry(dir, format!("{i}").as_bytes());
+            assert!((960..1_024).contains(&slot.0));
+            met.insert(slot.shard(16));
+        }
+        assert_eq!(met.len(), 16);
+        assert!(Slot(1_000).group_is(|s| s == Slot(960) || s == Slot(1_023)));
     }
 
     #[test]

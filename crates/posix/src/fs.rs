@@ -148,6 +148,11 @@ impl Fs {
         self.simple(path, false, |p| self.make_dir(p, mode))
     }
 
+    /// Makes a directory that keeps its entries on the node that makes them.
+    pub fn mkdir_keeping(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.simple(path, false, |p| self.make_keeping_dir(p, mode))
+    }
+
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
         self.simple(path, false, |p| self.make_node(p, mode, rdev).map(|_| ()))
     }

@@ -91,6 +91,7 @@ impl Fs {
             gid: if setgid { dir.gid } else { self.cred().gid() },
             rdev: 0,
             target,
+            keeps: false,
         }
     }
 
@@ -112,6 +113,18 @@ impl Fs {
     pub fn make_dir(&self, place: &Place, mode: u32) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
         let new = self.new_object(p.dir, S_IFDIR | mode & 0o1777, b"");
+        self.create_new(&p, &new).map(|_| ())
+    }
+
+    /// As [`Fs::make_dir`], of a directory that keeps its entries, and those of the directories
+    /// below, on the node that makes them (distribution `local-all`).
+    ///
+    /// # Errors
+    /// As for [`Fs::make_dir`].
+    pub fn make_keeping_dir(&self, place: &Place, mode: u32) -> Result<()> {
+        let p = self.entry_place(place, Errno::EXIST)?;
+        let mut new = self.new_object(p.dir, S_IFDIR | mode & 0o1777, b"");
+        new.keeps = true;
         self.create_new(&p, &new).map(|_| ())
     }
 

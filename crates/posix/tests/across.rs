@@ -61,13 +61,18 @@ fn prepare(nodes: &Nodes, n: usize) {
             .mkdir(format!("/{dir}{n}").as_bytes(), 0o755)
             .unwrap();
     }
+    view(2)
+        .mkdir_keeping(format!("/keeping{n}").as_bytes(), 0o755)
+        .unwrap();
     put(view(4), &format!("/full{n}/inside"), b"inside");
     view(5)
         .symlink(b"inside", format!("/full{n}/link").as_bytes())
         .unwrap();
 }
 
-const OPERATIONS: [&str; 14] = [
+const OPERATIONS: [&str; 16] = [
+    "mkdir-keeping",
+    "into-keeping",
     "rename",
     "replace",
     "rename-dir",
@@ -99,6 +104,8 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
             .open(&p("full#/created"), O_CREAT | O_EXCL | O_RDWR, 0o600)
             .and_then(|f| f.close()),
         "mkdir" => fs.mkdir(&p("full#/dir"), 0o700),
+        "mkdir-keeping" => fs.mkdir_keeping(&p("full#/dir"), 0o700),
+        "into-keeping" => fs.rename(&p("source#"), &p("keeping#/new")),
         "rmdir" => fs.rmdir(&p("empty#")),
         "unlink-link" => fs.unlink(&p("full#/link")),
         "rename-link" => fs.rename(&p("full#/link"), &p("link#")),
@@ -217,7 +224,8 @@ fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
             expected.insert(p("full#/linked"), target);
         }
         "create" => _ = expected.insert(p("full#/created"), Some((Vec::new(), 1))),
-        "mkdir" => _ = expected.insert(p("full#/dir"), None),
+        "into-keeping" => _ = moved(p("source#"), p("keeping#/new")),
+        "mkdir" | "mkdir-keeping" => _ = expected.insert(p("full#/dir"), None),
         "rmdir" => _ = expected.remove(&p("empty#")),
         _ => {}
     }

@@ -253,10 +253,21 @@ impl Store {
     fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.write(self.object_set(id), Need::Removal, |w| {
             match self.link_state(w, id, name)? {
+                // A directory has one name only, and knows it.
+                Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => w
+                    .del(self.shard_of(id), &Key::link(id, name.0, name.1))
+                    .map(|_| ()),
                 Some(Link::Unconfirmed) => self.set_link(w, id, name, Link::Counted),
                 _ => Ok(()),
             }
         })
+    }
+
+    fn is_dir_here(&self, w: &mut Write<'_>, id: ObjectId) -> Result<bool> {
+        let record = w.get(self.shard_of(id), &Key::inode(id))?;
+        Ok(record
+            .and_then(Inode::decode)
+            .is_some_and(|(inode, _)| inode.is_dir()))
     }
 
     /// The object doesn't get the name after all for which it was to lose that in slot `from`.
@@ -314,6 +325,7 @@ impl Store {
             };
             let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
             if inode.is_dir() {
+                w.del(shard, &Key::link(id, name.0, name.1))?;
                 let Some((dir, name)) = new else {
                     return self.drop_link(w, id, t, &mut freed).map(|_| ());
                 };
@@ -433,7 +445,22 @@ impl Store {
 
     // ---- whole operations ----
 
-    /// Makes a file on this node whose entry lies on `home`.
+    /// A slot of this node for something new; for a directory that keeps its entries, one whose
+    /// neighbours are this node's, too.
+    fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
+        let nodes = self.other_nodes()?;
+        let mut slot = nodes.slot_here(hash);
+        for n in 1..if keeps { 20 } else { 1 } {
+            let mine = |s: Slot| nodes.node_of(s) == nodes.me();
+            if slot.is_none_or(|s| s.group_is(mine)) {
+                break;
+            }
+            slot = nodes.slot_here(hash.wrapping_add(n * 0x9e37_79b9));
+        }
+        Ok(slot)
+    }
+
+    /// Makes a file on this node whose entry lies on `home`, or a directory that keeps its entries.
     pub(crate) fn create_here(
         &self,
         home: NodeId,
@@ -443,26 +470,31 @@ impl Store {
         opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<Option<std::result::Result<ObjectId, Entry>>> {
         let hash = u64::from(Slot::of_entry(name.0, name.1).0);
-        let Some(slot) = self.other_nodes()?.slot_here(hash) else {
+        let Some(slot) = self.slot_for(hash, new.keeps)? else {
             return Ok(None);
         };
         let shard = slot.shard(self.shard_count());
         let t = now();
         let kind = new.mode & crate::S_IFMT;
+        let is_dir = kind == libc::S_IFDIR;
         let id = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
             let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let id = if new.keeps { id.keeping() } else { id };
             let inode = Inode {
                 mode: new.mode,
                 uid: new.uid,
                 gid: new.gid,
-                nlink: 1,
+                nlink: if is_dir { 2 } else { 1 },
+                parent: if is_dir { name.0.0 } else { 0 },
+                tail: if is_dir { tail::NAME } else { tail::NONE },
                 mtime: t,
                 ctime: t,
                 atime: t,
                 btime: t,
                 ..Inode::default()
             };
-            w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
+            let tail = if is_dir { name.1 } else { &[] };
+            w.put(shard, &Key::inode(id), &inode.encode(tail))?;
             self.set_link(w, id, name, Link::Unconfirmed)?;
             self.open_new(opened, id, &inode)?;
             Ok(id)
@@ -471,6 +503,9 @@ impl Store {
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
             Ok(None) => {
                 self.confirm_link(id, name)?;
+                if is_dir {
+                    self.add_dir_links(name.0, 1)?;
+                }
                 Ok(Some(Ok(id)))
             }
             Ok(Some(there)) => {

@@ -26,6 +26,8 @@ pub struct NewObject<'a> {
     pub rdev: u64,
     /// Target of a symbolic link.
     pub target: &'a [u8],
+    /// A directory that keeps its entries with it, on the node that makes it; so do those below.
+    pub keeps: bool,
 }
 
 /// How rename treats an existing target.
@@ -276,8 +278,11 @@ impl Store {
             return Err(Errno::NAMETOOLONG);
         }
         let kind = new.mode & crate::S_IFMT;
+        let keeps =
+            kind == libc::S_IFDIR && self.elsewhere.is_some() && (new.keeps || parent.keeps());
+        let new = &NewObject { keeps, ..*new };
         if let Some(home) = self.entry_away(parent, name) {
-            if kind == libc::S_IFREG
+            if (kind == libc::S_IFREG || keeps)
                 && let Some(made) = self.create_here(home, (parent, name), new, epoch, opened)?
             {
                 return Ok(made);
@@ -315,6 +320,7 @@ impl Store {
             self.check_frozen(parent)?;
             self.check_note(w, (parent, name))?;
             let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let id = if new.keeps { id.keeping() } else { id };
             if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
                 return Ok(Err(entry_in(bytes).ok_or(Errno::IO)?.0));
             }

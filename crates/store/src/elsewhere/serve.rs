@@ -425,6 +425,7 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
                 gid,
                 rdev,
                 target: &target,
+                keeps: false,
             };
             told(store.create_object(dir, &name, &new, store.epoch_for(epoch)?)?)
         }
