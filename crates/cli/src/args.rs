@@ -80,6 +80,16 @@ The content of a directory SRC becomes that of DST. A repetition moves only what
     /// Print files of a pool
     #[command(after_help = "Example:\n  forebay cat /case/log")]
     Cat(Cat),
+    /// Choose how a directory's content is distributed over the nodes of a pool, or show it
+    #[command(after_help = "\
+Example:
+  forebay set --distribution local-all /scratch
+
+With `local`, the default, a file's data lie on the node that makes it, and the entries of a
+directory on all nodes. With `local-all`, what a node makes below the directory lies on that
+node with its names, so that its programs ask no other node for it. It is chosen while the
+directory is empty (a directory that isn't there is made), and those below follow.")]
+    Set(Set),
     /// Show how full the media of a pool are
     #[command(after_help = "Example:\n  forebay df --json")]
     Df(Show),
@@ -329,6 +339,24 @@ pub struct Cat {
     /// Files to print, one after the other
     #[arg(required = true)]
     pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Set {
+    /// local or local-all; without it, the present one is shown
+    #[arg(long, value_name = "HOW")]
+    pub distribution: Option<Distribution>,
+    /// The directory
+    pub path: OsString,
+}
+
+/// How a directory's content is distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Distribution {
+    /// Data where they are made, entries over all nodes
+    Local,
+    /// Data and entries where they are made
+    LocalAll,
 }
 
 #[derive(Debug, Args)]

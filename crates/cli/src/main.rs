@@ -22,6 +22,7 @@ mod nodes;
 mod output;
 mod paths;
 mod run;
+mod set;
 mod signals;
 mod stage;
 mod status;
@@ -67,6 +68,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Stage(a) => stage::stage(&pool, &a),
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),
+        Command::Set(a) => set::set(&pool, &a),
         Command::Df(a) => status::df(&pool, a.json),
         Command::Status(a) => status::status(&pool, a.json),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
