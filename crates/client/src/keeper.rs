@@ -32,6 +32,8 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
+/// How long what a dead daemon held is left as it was.
+const GRACE: Duration = Duration::from_secs(2);
 const QUIET_TICK: Duration = Duration::from_secs(1);
 /// How often the journal, and everything, is written to stable storage.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
@@ -113,12 +115,18 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     // What processes, or the node's daemon before this one, have begun on other nodes.
     let among = pool.config().member.is_some();
     let mut unfinished = among;
+    // A daemon before this one had files open for other nodes, which need a moment to say so again.
+    let until = Instant::now() + GRACE;
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
+        if among && Instant::now() < until && store.is_unsettled() {
+            std::thread::sleep(TICK);
+            continue;
+        }
         let reaped = store.reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;

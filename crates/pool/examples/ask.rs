@@ -60,6 +60,9 @@ impl Serve for Quick {
     }
 
     fn gone(&self, _: NodeId) {}
+    fn anew(&self, _: NodeId) -> std::result::Result<(), Errno> {
+        Ok(())
+    }
 }
 
 /// `ask daemon DIR NODE`: its address goes out, the map's addresses come in.

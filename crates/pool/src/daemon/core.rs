@@ -214,17 +214,20 @@ impl Core {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// The daemon of `node` is the one with this incarnation. If there was another one before, what is
-    /// kept for that is given up before anything of the new one is served.
+    /// The daemon of `node` is the one with this incarnation. If there was another one before, it is
+    /// told what this node has open there. What its processes have open and locked here stays: they
+    /// live on, and what those held that have died meanwhile, their node gives back.
     pub fn met(&self, node: NodeId, incarnation: u64) {
-        let known = self.known(node);
-        let mut known = lock(&known);
-        let before = std::mem::replace(&mut *known, incarnation);
+        let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0
             && before != incarnation
-            && let Some(serve) = self.serve.get()
+            && let Some(serve) = self.serve.get().cloned()
         {
-            serve.gone(node);
+            let work = move || {
+                // Should it be gone again: the next one is told.
+                let _ = serve.anew(node);
+            };
+            self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 

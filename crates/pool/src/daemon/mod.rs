@@ -89,6 +89,12 @@ pub trait Serve: Send + Sync {
 
     /// Gives up what is kept for `node`.
     fn gone(&self, node: NodeId);
+
+    /// The daemon of `node` has been started anew: it doesn't know what it kept for this node.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: it is gone already.
+    fn anew(&self, node: NodeId) -> Result<(), Errno>;
 }
 
 /// The store of this node.
@@ -119,6 +125,17 @@ impl Serve for Store {
 
     fn gone(&self, node: NodeId) {
         self.server.gone(self.pool.store(), node);
+    }
+
+    fn anew(&self, node: NodeId) -> Result<(), Errno> {
+        let lost = self.pool.store().open_again(node)?;
+        if lost > 0 {
+            eprintln!(
+                "forebay keeper: node {} was started anew: {lost} file(s) that are open here are gone there, or locked by others",
+                node.0
+            );
+        }
+        Ok(())
     }
 }
 

@@ -137,6 +137,16 @@ impl Serve for Simple {
         }
     }
 
+    fn anew(&self, node: NodeId) -> Result<(), Errno> {
+        let mut file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("anew"))
+            .unwrap();
+        writeln!(file, "{}", node.0).unwrap();
+        Ok(())
+    }
+
     fn gone(&self, node: NodeId) {
         self.gone.lock().unwrap().push(node);
         let line = format!("{}\n", node.0);

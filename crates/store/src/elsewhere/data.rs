@@ -1,13 +1,55 @@
 //! The bytes of files that lie on other nodes.
 
+use super::locks::owner_description;
 use super::messages::{Record, kind};
 use super::{Bytes, MAX_BODY};
+use crate::control::{MAX_LIVE, MAX_OPEN, live_flag};
 use crate::{NodeId, ObjectId, Result, Store};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
 
 impl Store {
     /// Whether the file's bytes lie on another node.
     pub fn is_away(&self, index: u32) -> bool {
         self.live_away(index).is_some()
+    }
+
+    /// The daemon of `home` has been started anew: tells it what this node has open there, and which
+    /// files it has locked as a whole. How many it couldn't be told of any more: removed meanwhile, or
+    /// locked by somebody else. (Locks on ranges are lost; docs/semantics.md says so.)
+    ///
+    /// # Errors
+    /// EHOSTDOWN if it can't be asked.
+    pub fn open_again(&self, home: NodeId) -> Result<usize> {
+        let mut lost = 0;
+        let header = self.control.header();
+        for i in 0..header.free_live.end(MAX_LIVE) {
+            let live = self.live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            let away = live.flags.load(Acquire) & live_flag::AWAY != 0;
+            if id.0 == 0 || !away || self.object_away(id) != Some(home) {
+                continue;
+            }
+            match self.ask::<()>(home, kind::REOPEN, &id) {
+                Ok(()) => {}
+                Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
+                Err(_) => lost += 1,
+            }
+        }
+        for open in 0..header.free_open.end(MAX_OPEN) {
+            let o = self.open_file(open);
+            let want = o.flock.load(Acquire) & 3;
+            if want == 0 || o.refs.load(Acquire) == 0 {
+                continue;
+            }
+            if let Some((node, id)) = self.open_away(open)
+                && node == home
+            {
+                let question = (id, owner_description(open), want);
+                lost += usize::from(!self.ask::<bool>(home, kind::FLOCK, &question)?);
+            }
+        }
+        Ok(lost)
     }
 
     pub(crate) fn stat_away(&self, home: NodeId, id: ObjectId) -> Result<Record> {

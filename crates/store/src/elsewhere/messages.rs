@@ -43,6 +43,8 @@ pub mod kind {
     pub const OPEN: u16 = 16;
     /// `id`: no longer
     pub const CLOSE: u16 = 17;
+    /// `id`: as OPEN, if the home doesn't know it any more
+    pub const REOPEN: u16 = 32;
     /// `dir, time`: an entry of it was made or removed
     pub const TOUCH: u16 = 18;
     /// `dir, difference`: directories were made or removed in it

@@ -73,7 +73,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::SYNC_ALL => Some(Class::Leaf),
+            kind::LOOKUP..=kind::REOPEN => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -106,6 +106,7 @@ impl Server {
                 | kind::UNDO_LINK
                 | kind::DROP_LINK
                 | kind::HAS_LINK
+                | kind::REOPEN
                 | kind::USAGE
                 | kind::SYNC_ALL
         )
@@ -241,6 +242,7 @@ impl Server {
             }
             kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync(live))?),
             kind::OPEN => told(self.open(store, from, parts(head)?)?),
+            kind::REOPEN => told(self.reopen(store, from, parts(head)?)?),
             kind::CLOSE => told(self.close(store, from, parts(head)?)?),
             kind::TOUCH => {
                 let (dir, t) = parts(head)?;
@@ -342,6 +344,13 @@ impl Server {
             store.open_release(open)?;
         }
         Ok(())
+    }
+
+    fn reopen(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+        if lock(&self.open).contains_key(&(node, id)) {
+            return Ok(());
+        }
+        self.open(store, node, id)
     }
 
     fn close(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
