@@ -37,6 +37,10 @@ CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SHOWN_LINES = 60
+# What can't be the same yet in a pool of several nodes, and why.
+NOT_OVER_NODES = {
+    "c-names": "RENAME_EXCHANGE of names that lie on two nodes is EINVAL",
+}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
@@ -293,6 +297,9 @@ class Runner:
                           % " ".join(missing))
         if case.xattr and not self.has_xattr:
             raise Skip("no user.* attributes on the plain file system")
+        nodes = self.options.nodes
+        if nodes > 1 and case.name in NOT_OVER_NODES:
+            raise Skip("on several nodes: " + NOT_OVER_NODES[case.name])
         limit = case.timeout or self.options.timeout
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)
@@ -316,11 +323,12 @@ class Runner:
                         self.pools.add(pool)
                     up = self.command(
                         [self.forebay, "up", "--pool", pool, "--media",
-                         self.options.media.replace("DIR", medium), "--mount", self.options.mount],
+                         self.options.media.replace("DIR", medium), "--mount", self.options.mount]
+                        + (["--nodes", str(nodes)] if nodes > 1 else []),
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
                     env["FOREBAY_POOL"] = pool
-                    prefix = [self.forebay, "exec", "--pool", pool, "--"]
+                    prefix = self.inside(pool, number)
                 ran = self.command(prefix + bash, env, limit, "%s-%s" % (log, label), side == 1)
                 seconds.append(ran.seconds)
                 if ran.timed_out:
@@ -334,6 +342,9 @@ class Runner:
                         + indented("standard error", ran.err)
                         + difference("standard output", sides[0][0], out))
                 out = ran.out.replace(work, "@WORK@").replace(outers[side], "@OUTER@")
+                if side == 1:
+                    # Another node has to see the same.
+                    prefix = self.inside(pool, number + 1)
                 tree = self.manifest(prefix, env, work, case.ignore, "%s-%s-tree" % (log, label))
                 plain_env = {k: v for k, v in env.items() if k != "FOREBAY_POOL"}
                 outer = self.manifest([], plain_env, outers[side], [],
@@ -366,11 +377,17 @@ class Runner:
             if problem and not failed:
                 raise Failure(problem)
 
+    def inside(self, pool, node):
+        """The words that run a program in the pool."""
+        nodes = self.options.nodes
+        which = ["--node", str(node % nodes)] if nodes > 1 else []
+        return [self.forebay, "exec", "--pool", pool, *which, "--"]
+
     def rescue(self, pool, inside_work, case):
         """Copy what the case left in the pool to where it can be looked at."""
         to = os.path.join(self.logs, "inside-" + case.name)
         try:
-            subprocess.run([self.forebay, "exec", "--pool", pool, "--", "cp", "-a", inside_work, to],
+            subprocess.run([*self.inside(pool, 0), "cp", "-a", inside_work, to],
                            env=self.environment(), stdin=subprocess.DEVNULL,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
         except (OSError, subprocess.SubprocessError):
@@ -449,6 +466,8 @@ def main():
                         default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--mount", default="/fb", help="where the pool is seen (default /fb)")
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
+                        "another node looks at what they have left (default 1)")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--timeout", type=float, default=60,
                         help="seconds that a run of a case may take (default 60)")

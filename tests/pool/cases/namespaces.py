@@ -4,11 +4,12 @@ import random
 import shutil
 import stat
 import subprocess
+import threading
 import time
 
-from harness import Failed, Skipped, case
+from harness import Skipped, case
 from .consistency import SECONDS, check
-from .nodes import POOL, ranks
+from .nodes import POOL
 
 COUNT = 4
 
@@ -52,25 +53,24 @@ class Networks:
             self.ip("link", "del", "fo%s%d" % (self.tag, n), must=False)
 
     def shell(self):
-        """A remote shell: HOST COMMAND..., where HOST is a namespace, each with a FOREBAY_HOME of its own."""
+        """A remote shell: HOST COMMAND..., where HOST is a namespace."""
         path = os.path.join(self.t.work, "rsh")
         with open(path, "w") as f:
             f.write('''#!/bin/bash
 # As ssh does: options, host, command for a shell there.
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
-exec ip netns exec "$host" env FOREBAY_HOME=%s/"$host" bash -c "$*"
-''' % self.t.base)
+exec ip netns exec "$host" bash -c "$*"
+''')
         os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
         return path
 
     def inside(self, n, *words):
-        return ["ip", "netns", "exec", self.names[n], "env", "FOREBAY_HOME=%s/%s" % (self.t.base, self.names[n]),
-                *words]
+        return ["ip", "netns", "exec", self.names[n], *words]
 
 
 class Hosts:
-    """The test's surroundings with another home on each host; `with` it, all is removed in the end."""
+    """A pool over the namespaces. They share a file system, so each says which node it is."""
 
     def __init__(self, t):
         self.t, self.nets = t, Networks(t)
@@ -79,8 +79,6 @@ class Hosts:
         t, nets = self.t, self.nets
         try:
             nets.make()
-            for name in nets.names:
-                os.mkdir(os.path.join(t.base, name))
             t.command(nets.inside(0, t.forebay, "up", "--pool", POOL, "--hosts", ",".join(nets.names), "--rsh",
                                   nets.shell(), "--media", "memory:128M", "--listen", nets.net + ".0/24",
                                   "--patience", "3"), timeout=60)
@@ -91,12 +89,19 @@ class Hosts:
 
     def __exit__(self, *_):
         t, nets = self.t, self.nets
-        for n in range(COUNT):
-            t.command(nets.inside(n, t.forebay, "down", "--pool", POOL, "--force"), rc=None, timeout=30)
+        t.command(nets.inside(0, t.forebay, "down", "--pool", POOL, "--force"), rc=None, timeout=30)
         nets.remove()
 
     def on(self, n, *words):
-        return self.nets.inside(n % COUNT, self.t.forebay, "exec", "--pool", POOL, "--", *words)
+        n %= COUNT
+        return self.nets.inside(n, self.t.forebay, "exec", "--pool", POOL, "--node", str(n), "--", *words)
+
+    def each(self):
+        """The words that run a program on node {}."""
+        words = self.on(0)
+        words[3] = self.nets.names[0][:-1] + "{}"
+        words[words.index("--node") + 1] = "{}"
+        return words
 
 
 @case(150)
@@ -109,8 +114,7 @@ def hosts(t):
         sums = {t.command(h.on(n, "bash", "-c", "cat /fb/log; cat /fb/f? | sha256sum")).out for n in range(COUNT)}
         t.ok(len(sums) == 1, "they don't see the same: %s" % sums)
         t.command(h.on(0, "mkdir", "/fb/x"))
-        words = h.nets.inside(0, t.forebay, "exec", "--pool", POOL, "--")
-        words = [w.replace(h.nets.names[0], h.nets.names[0][:-1] + "{}") for w in words]
+        words = h.each()
         print(check(t, "/fb/x", "--nodes", str(COUNT), with_=words))
         # Slow and unsteady.
         if shutil.which("tc"):
@@ -124,11 +128,9 @@ def hosts(t):
 @case(150)
 def cut_networks(t):
     """Hosts are cut off and come back, while the checker runs."""
-    import threading
     with Hosts(t) as h:
         t.command(h.on(0, "mkdir", "/fb/x"))
-        words = h.nets.inside(0, t.forebay, "exec", "--pool", POOL, "--")
-        words = [w.replace(h.nets.names[0], h.nets.names[0][:-1] + "{}") for w in words]
+        words = h.each()
         over = threading.Event()
 
         def cut():
