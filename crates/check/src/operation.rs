@@ -165,11 +165,16 @@ impl Operation {
     }
 }
 
-/// The errors of a node that can't be reached.
+/// The errors of a node that can't be reached, or has forgotten what was open there.
 pub fn lost(errno: i32) -> bool {
     matches!(
         errno,
-        libc::EIO | libc::EHOSTDOWN | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENOTCONN
+        libc::EIO
+            | libc::EHOSTDOWN
+            | libc::ETIMEDOUT
+            | libc::EHOSTUNREACH
+            | libc::ENOTCONN
+            | libc::ESTALE
     )
 }
 
