@@ -24,7 +24,7 @@ mod timers;
 use crate::transport::{Connection, Handler, NodeId, Peer, PoolId, Transport};
 use crate::{Error, PoolKey, lock};
 use accept::Acceptor;
-use engine::IoThread;
+use engine::Group;
 use session::Session;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -36,6 +36,9 @@ use timers::Timers;
 
 /// Connections that one other node may have made to us; beyond, its oldest one goes.
 const SESSIONS_OF_A_NODE: usize = 4;
+
+/// Threads for control lanes: all but one may be busy with a request.
+const CONTROL_THREADS: usize = 3;
 
 /// How a node takes part.
 pub struct Options {
@@ -96,7 +99,7 @@ struct Core {
     next: AtomicU64,
     timers: Timers,
     /// The first one has the control lanes.
-    io: Vec<IoThread>,
+    io: Vec<Group>,
     stopped: AtomicBool,
 }
 
@@ -105,6 +108,11 @@ struct Sessions {
     all: HashMap<u64, Arc<Session>>,
     /// Those that others have made, oldest first.
     accepted: HashMap<NodeId, VecDeque<u64>>,
+}
+
+/// How many threads wait for the lanes of a group; the first group has the control lanes.
+fn threads_of(group: usize) -> usize {
+    if group == 0 { CONTROL_THREADS } else { 1 }
 }
 
 fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
@@ -120,7 +128,7 @@ impl TcpTransport {
         addresses: &[SocketAddr],
     ) -> Result<TcpTransport, Error> {
         let io = (0..=options.limits.bulk_threads.max(1))
-            .map(|_| IoThread::new())
+            .map(|index| Group::new(threads_of(index)))
             .collect::<Result<Vec<_>, Error>>()?;
         let core = Arc::new(Core {
             options,
@@ -140,8 +148,10 @@ impl TcpTransport {
         };
         transport.spawn("fb-accept".into(), move || acceptor.run())?;
         for index in 0..core.io.len() {
-            let core = core.clone();
-            transport.spawn(format!("fb-net-{index}"), move || engine::run(&core, index))?;
+            for _ in 0..threads_of(index) {
+                let core = core.clone();
+                transport.spawn(format!("fb-net-{index}"), move || engine::run(&core, index))?;
+            }
         }
         Ok(transport)
     }
@@ -162,7 +172,7 @@ impl TcpTransport {
         for session in self.core.all() {
             session.cut("this node leaves".into());
         }
-        self.core.io.iter().for_each(IoThread::wake);
+        self.core.io.iter().for_each(Group::wake);
         let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
             // A handler may be what shuts us down.

@@ -194,6 +194,12 @@ pub trait Handler: Send + Sync {
     /// Serves a request. The answer is given through `reply`, now or later.
     fn serve(&self, request: Incoming, reply: Responder);
 
+    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here and now, even
+    /// if that takes long. Saves waking another thread.
+    fn serve_here(&self, request: Incoming, reply: Responder) {
+        self.serve(request, reply);
+    }
+
     /// Where the body of a request goes that is arriving, at least `length` bytes. None: the request is
     /// refused.
     fn landing(

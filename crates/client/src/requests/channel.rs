@@ -21,8 +21,15 @@ use std::time::Duration;
 const EARLIER: u64 = 300_000_000;
 /// Longest sleep between looks at the clock.
 const TURN: Duration = Duration::from_secs(1);
-/// Looks before sleeping.
-const SPINS: u32 = 100;
+/// How long an answer is looked for before sleeping: it saves the daemon from waking us.
+const LOOKS: u64 = 40_000;
+/// When others got the core for longer than this meanwhile, they need it.
+const OTHERS: u64 = 20_000;
+/// Then there is no more looking for so long.
+const CALM: u64 = 50_000_000;
+/// After so many questions in a row that took longer, one in so many is looked for.
+const MISSES: u32 = 4;
+const ONE_IN: u32 = 32;
 /// Questions of one caller under way at the same time.
 const AT_ONCE: usize = 64;
 
@@ -41,6 +48,9 @@ pub struct Channel {
     loading: ProcessLock,
     /// The process that asked last, as an owner of cells.
     owner: AtomicU64,
+    /// Answers looked for in vain since the last that wasn't, and until when not to look.
+    misses: AtomicU32,
+    calm: AtomicU64,
 }
 
 impl Channel {
@@ -62,6 +72,8 @@ impl Channel {
             version: AtomicU32::new(0),
             loading: ProcessLock::new(),
             owner: AtomicU64::new(0),
+            misses: AtomicU32::new(0),
+            calm: AtomicU64::new(0),
         };
         channel
             .shared
@@ -162,15 +174,41 @@ impl Channel {
         word.fetch_or(1 << (index % 64), SeqCst);
     }
 
+    /// Looks for the answer for a moment, as long as nobody else needs the core.
+    fn look(&self, is_done: &dyn Fn() -> bool) -> bool {
+        let begin = clock();
+        let misses = self.misses.load(Relaxed);
+        let seldom = misses >= MISSES && !misses.is_multiple_of(ONE_IN);
+        if seldom || begin < self.calm.load(Relaxed) {
+            self.misses.fetch_add(1, Relaxed);
+            return is_done();
+        }
+        let mut before = begin;
+        while before - begin < LOOKS {
+            for _ in 0..20 {
+                if is_done() {
+                    self.misses.store(0, Relaxed);
+                    return true;
+                }
+                spin_loop();
+            }
+            std::thread::yield_now();
+            let now = clock();
+            if now - before > OTHERS {
+                self.calm.store(now + CALM, Relaxed);
+                break;
+            }
+            before = now;
+        }
+        self.misses.fetch_add(1, Relaxed);
+        false
+    }
+
     /// Waits for the answer; false if it hasn't come `until` then.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
-        let is_done = || cell.state.load(Acquire) & !HELD == DONE;
-        for _ in 0..SPINS {
-            if is_done() {
-                return true;
-            }
-            spin_loop();
+        if self.look(&|| cell.state.load(Acquire) & !HELD == DONE) {
+            return true;
         }
         loop {
             cell.sleeps.store(1, SeqCst);

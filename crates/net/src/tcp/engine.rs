@@ -1,4 +1,7 @@
 //! Threads that wait for sockets: to read from them, and to go on writing where a peer was slow.
+//!
+//! Several threads wait for the control lanes. One of them may stay with a request that takes long
+//! ([`Group::leave`]), as long as another one is left to wait.
 
 use super::timers::Timers;
 use super::{Core, local};
@@ -8,7 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -27,10 +30,14 @@ pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }
 
-/// What a thread waits on.
-pub(super) struct IoThread {
+/// What threads wait on: one, or several for the control lanes.
+pub(super) struct Group {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// Each event wakes one thread, once.
+    edges: bool,
+    /// Threads that wait, or will in a moment.
+    left: AtomicUsize,
 }
 
 /// Room that a thread has for what it reads.
@@ -39,21 +46,42 @@ pub(super) struct Scratch {
     pub raw: Vec<u8>,
     /// Opened.
     pub plain: Vec<u8>,
+    /// This thread has taken no other event that waits for it.
+    pub last: bool,
 }
 
-impl IoThread {
-    pub fn new() -> Result<IoThread, Error> {
-        let thread = IoThread {
+impl Group {
+    /// For `threads` threads.
+    pub fn new(threads: usize) -> Result<Group, Error> {
+        let group = Group {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(local("epoll"))?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(local("eventfd"))?,
+            edges: threads > 1,
+            left: AtomicUsize::new(threads),
         };
-        thread.add(&thread.wake, WAKE)?;
-        Ok(thread)
+        let (data, flags) = (EventData::new_u64(WAKE), EventFlags::IN);
+        epoll::add(&group.epoll, &group.wake, data, flags).map_err(local("epoll"))?;
+        Ok(group)
     }
 
     pub fn watch_timers(&self, timers: &Timers) -> Result<(), Error> {
         self.add(timers, TIMER)
+    }
+
+    /// Runs `f`, which may take long, if there is another thread to wait meanwhile; or `or`.
+    pub fn leave(&self, f: impl FnOnce(), or: impl FnOnce()) {
+        let others = |left: usize| (left > 1).then(|| left - 1);
+        let taken = self
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, others);
+        if taken.is_err() {
+            return or();
+        }
+        IS_IO.set(false);
+        f();
+        IS_IO.set(true);
+        self.left.fetch_add(1, Ordering::AcqRel);
     }
 
     pub fn wake(&self) {
@@ -62,13 +90,19 @@ impl IoThread {
 
     /// Waits for input from now on. The token is a session's id and, in the lowest bit, the lane.
     pub fn add(&self, fd: impl AsFd, token: u64) -> Result<(), Error> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
-            .map_err(local("epoll"))
+        epoll::add(&self.epoll, fd, EventData::new_u64(token), self.flags()).map_err(local("epoll"))
     }
 
-    /// Waits until it can be written, too, or no longer.
+    fn flags(&self) -> EventFlags {
+        match self.edges {
+            true => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
+            false => EventFlags::IN,
+        }
+    }
+
+    /// Waits until it can be written, too, or no longer. Tells of what is the case already.
     pub fn want_out(&self, fd: impl AsFd, token: u64, out: bool) {
-        let mut flags = EventFlags::IN;
+        let mut flags = self.flags();
         flags.set(EventFlags::OUT, out);
         let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags);
     }
@@ -85,6 +119,7 @@ pub(super) fn run(core: &Core, index: usize) {
     let mut scratch = Scratch {
         raw: vec![0; READ],
         plain: vec![0; MAX_SEALED],
+        last: false,
     };
     let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
     while !core.stopped.load(Ordering::SeqCst) {
@@ -93,7 +128,9 @@ pub(super) fn run(core: &Core, index: usize) {
         if epoll::wait(&this.epoll, room, None).is_err() {
             continue;
         }
-        for event in &events {
+        let count = events.len();
+        for (i, event) in events.iter().enumerate() {
+            scratch.last = i + 1 == count;
             match event.data.u64() {
                 WAKE => {}
                 TIMER => {

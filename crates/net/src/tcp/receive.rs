@@ -24,8 +24,13 @@ const BUDGET: u64 = 2 << 20;
 /// pays for waking us.
 const SPINS: u32 = 40;
 
+/// A request and the way back.
+pub(super) type Asked = (Incoming, Responder);
+
 pub(super) struct Input {
     nonce: u64,
+    /// The last request without a body of what was read.
+    last: Option<Asked>,
     /// The beginning of what isn't whole yet.
     rest: Vec<u8>,
     stage: Stage,
@@ -59,6 +64,7 @@ impl Input {
     pub fn new(nonce: u64) -> Input {
         Input {
             nonce,
+            last: None,
             rest: Vec::new(),
             stage: Stage::Frames,
             total: 0,
@@ -89,24 +95,31 @@ enum Got {
 }
 
 fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
-    match recv(socket, room, RecvFlags::empty()) {
+    match rustix::io::retry_on_intr(|| recv(socket, &mut *room, RecvFlags::empty())) {
         Ok((0, _)) => Err("the other side closed it".into()),
         Ok((n, _)) => Ok(Got::Bytes(n)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Got::Nothing),
+        Err(Errno::AGAIN) => Ok(Got::Nothing),
         Err(e) => Err(e.to_string()),
     }
 }
 
 impl Session {
-    /// Reads what there is, or some of it. An error ends the session.
-    pub fn receive(self: &Arc<Self>, index: usize, scratch: &mut Scratch) -> Result<(), String> {
+    /// Reads what there is, or some of it; of a control lane all. Returns the last request, which isn't
+    /// served yet. With `ends`, the other side sends nothing more. An error ends the session.
+    pub fn receive(
+        self: &Arc<Self>,
+        index: usize,
+        scratch: &mut Scratch,
+        ends: bool,
+    ) -> Result<Option<Asked>, String> {
         let mut input = lock(&self.lanes[index].input);
         let begin = input.total;
         let mut spins = 0;
         loop {
+            let kept = input.rest.len();
             let got = match &mut input.stage {
                 Stage::Body(_) if !self.encrypt => self.receive_body(index, &mut input, scratch)?,
-                Stage::Closed => return Ok(()),
+                Stage::Closed => return Ok(None),
                 _ => self.receive_frames(index, &mut input, scratch)?,
             };
             input.total += got as u64;
@@ -115,8 +128,14 @@ impl Session {
                 std::thread::yield_now();
                 continue;
             }
+            // Nobody tells again of what is left on a control lane. A socket that gives less than
+            // there is room for is empty.
+            let more = match index {
+                BULK => input.total - begin < BUDGET,
+                _ => ends || kept + got == scratch.raw.len(),
+            };
             // Of a body there is likely more. Other sockets have their turn, too.
-            if got == 0 || index != BULK || input.total - begin >= BUDGET {
+            if got == 0 || !more {
                 break;
             }
         }
@@ -124,7 +143,7 @@ impl Session {
             input.watched = Some(input.total);
             self.watch(IN_STALLS[index]);
         }
-        Ok(())
+        Ok(input.last.take())
     }
 
     /// Receives a plain body straight into its place: how much.
@@ -153,7 +172,7 @@ impl Session {
         scratch: &mut Scratch,
     ) -> Result<usize, String> {
         let kept = input.rest.len();
-        let Scratch { raw, plain } = scratch;
+        let Scratch { raw, plain, .. } = scratch;
         raw[..kept].copy_from_slice(&input.rest);
         let room = if index == BULK && !matches!(input.stage, Stage::Body(_)) {
             kept + missing(&input.rest)
@@ -255,7 +274,7 @@ impl Session {
                     if (header.body > 0) != (index == BULK) {
                         return Err("a message on the wrong lane".into());
                     }
-                    if let Some(arriving) = self.begun(header, head)? {
+                    if let Some(arriving) = self.begun(input, header, head)? {
                         input.stage = Stage::Body(Box::new(arriving));
                     }
                 }
@@ -264,13 +283,23 @@ impl Session {
     }
 
     /// A frame has come: it is a message, or one begins whose body is still to come.
-    fn begun(self: &Arc<Self>, header: Header, head: &[u8]) -> Result<Option<Arriving>, String> {
+    fn begun(
+        self: &Arc<Self>,
+        input: &mut Input,
+        header: Header,
+        head: &[u8],
+    ) -> Result<Option<Arriving>, String> {
         if header.is == Type::Request && self.serving.fetch_add(1, Ordering::SeqCst) >= WINDOW {
             return Err("more requests at once than there may be".into());
         }
         if header.body == 0 {
             match header.is {
-                Type::Request => self.serve(header, head.to_vec(), None),
+                Type::Request => {
+                    let asked = self.asked(header, head.to_vec(), None);
+                    if let Some((request, reply)) = input.last.replace(asked) {
+                        self.core.handler.serve(request, reply);
+                    }
+                }
                 Type::Reply => self.answered(header, head.to_vec(), None)?,
                 Type::NoReply => self.finish(
                     header.id,
@@ -345,6 +374,11 @@ impl Session {
     }
 
     fn serve(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) {
+        let (request, reply) = self.asked(header, head, body);
+        self.core.handler.serve(request, reply);
+    }
+
+    fn asked(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) -> Asked {
         let reply = Responder::new(Box::new(self.way_back(header)));
         let request = Incoming {
             connection: self.clone(),
@@ -353,7 +387,7 @@ impl Session {
             body,
             deadline: Instant::now() + Duration::from_millis(u64::from(header.value)),
         };
-        self.core.handler.serve(request, reply);
+        (request, reply)
     }
 
     fn answered(&self, header: Header, head: Vec<u8>, body: Option<Body>) -> Result<(), String> {

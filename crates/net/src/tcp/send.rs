@@ -169,16 +169,13 @@ impl Session {
                 drop(out);
                 writer.add(&lane.seal, message)?;
             }
-            let blocked = match writer.write(lane)? {
-                Some(n) => {
-                    budget = budget.saturating_sub(n);
-                    budget == 0
-                }
-                None => true,
-            };
-            if blocked {
+            let wrote = writer.write(lane)?;
+            budget = budget.saturating_sub(wrote.unwrap_or(0));
+            if wrote.is_none() || budget == 0 {
                 let mut out = lock(&lane.out);
                 if !out.closed {
+                    // If there is room, nobody will be told that there is some now.
+                    out.armed &= wrote.is_none();
                     self.park(lane, &mut out, writer, index);
                 }
                 return Ok(());

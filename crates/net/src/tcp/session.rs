@@ -1,16 +1,17 @@
 //! A connection behind the handshake: two lanes, and what is under way on them.
 
 use super::calls::Calls;
-use super::engine::{IoThread, Scratch};
-use super::receive::Input;
+use super::engine::{Group, Scratch};
+use super::receive::{Asked, Input};
 use super::send::{Message, Outbox};
 use super::{Core, local};
 use crate::envelope::{Header, MAX_BODY, MAX_HEAD, Type};
 use crate::handshake::Seal;
-use crate::transport::{Answer, Connection, Done, Peer, ReplyTo, Request};
+use crate::transport::{Answer, Connection, Done, Incoming, Peer, ReplyTo, Request, Responder};
 use crate::{Error, lock};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
+use std::cell::Cell;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,7 +57,7 @@ pub(super) struct Lane {
     pub seal: Seal,
     pub out: Mutex<Outbox>,
     pub input: Mutex<Input>,
-    /// Of the core's threads, the one that has this lane.
+    /// Of the core's groups of threads, the one that has this lane.
     thread: usize,
     token: u64,
 }
@@ -121,7 +122,7 @@ impl Session {
         Ok(())
     }
 
-    fn io(&self, lane: &Lane) -> &IoThread {
+    fn io(&self, lane: &Lane) -> &Group {
         &self.core.io[lane.thread]
     }
 
@@ -131,20 +132,41 @@ impl Session {
     }
 
     pub fn on_event(self: &Arc<Self>, lane: usize, flags: EventFlags, scratch: &mut Scratch) {
-        let mut result = Ok(());
+        let mut result = Ok(None);
         if flags.contains(EventFlags::OUT) {
-            result = self.go_on_sending(lane);
+            result = self.go_on_sending(lane).map(|()| None);
         }
         if result.is_ok() && flags.intersects(!EventFlags::OUT) {
-            result = self.receive(lane, scratch);
+            let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+            result = self.receive(lane, scratch, flags.intersects(ends));
         }
-        if let Err(why) = result {
-            self.cut(why);
+        match result {
+            Ok(None) => {}
+            Ok(Some(last)) => self.serve_last(lane, last, scratch.last),
+            Err(why) => self.cut(why),
         }
         // Cut by somebody else, who couldn't take this away while we were at it.
         if self.calls.has_ended() {
             lock(&self.lanes[lane].input).close();
         }
+    }
+
+    /// Serves the last request that has come; perhaps on this very thread.
+    fn serve_last(&self, lane: usize, (request, reply): Asked, alone: bool) {
+        let handler = &self.core.handler;
+        if !alone {
+            return handler.serve(request, reply);
+        }
+        let asked = Cell::new(Some((request, reply)));
+        let serve = |f: &dyn Fn(Incoming, Responder)| {
+            if let Some((request, reply)) = asked.take() {
+                f(request, reply);
+            }
+        };
+        self.io(&self.lanes[lane]).leave(
+            || serve(&|request, reply| handler.serve_here(request, reply)),
+            || serve(&|request, reply| handler.serve(request, reply)),
+        );
     }
 
     /// A timer of this session is due.

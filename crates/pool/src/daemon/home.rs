@@ -103,8 +103,16 @@ impl Handler for Home {
         if request.kind >= OWN {
             own(core, request, reply);
         } else {
-            question(&core, request, reply);
+            question(&core, request, reply, false);
         }
+    }
+
+    fn serve_here(&self, request: Incoming, reply: Responder) {
+        let Some(core) = self.0.upgrade() else { return };
+        if core.serving().is_some() && request.kind < OWN {
+            return question(&core, request, reply, true);
+        }
+        self.serve(request, reply);
     }
 
     fn landing(
@@ -147,7 +155,8 @@ fn fail(reply: Responder, error: Errno) {
 }
 
 /// A question of a store.
-fn question(core: &Arc<Core>, request: Incoming, reply: Responder) {
+/// With `here`, this thread may carry it out if it needs nobody else.
+fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(serve) = core.serving().cloned() else {
         return;
     };
@@ -174,7 +183,7 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder) {
     }
     let core2 = core.clone();
     let (message, body) = (request.head, request.body);
-    core.workers(class).submit(Box::new(move || {
+    let job: Box<dyn FnOnce() + Send> = Box::new(move || {
         let core = core2;
         if !core.memory.is_wanted(asker, number) {
             // Who asked has been told that there was no answer. It must not happen later.
@@ -191,7 +200,11 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder) {
         if let Some(reply) = core.memory.finish(asker, number, Some(&kept), again) {
             answer(reply, &kept);
         }
-    }));
+    });
+    if here && class == Class::Leaf {
+        return job();
+    }
+    core.workers(class).submit(job);
 }
 
 fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
