@@ -1,6 +1,6 @@
 //! The transport over TCP: two connections for each pair of nodes, one a lane.
 //!
-//! Threads: one accepts ([`accept`]), one serves all control lanes, a few serve the bulk lanes
+//! Threads: one accepts ([`accept`]), three serve all control lanes, a few serve the bulk lanes
 //! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. Whoever sends
 //! writes to the socket at once if nobody else does ([`send`]), so that a request and its answer
 //! wake as few threads as possible; what other threads want to send meanwhile goes out with the

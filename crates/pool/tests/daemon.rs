@@ -7,6 +7,7 @@ use forebay_placement::Slot;
 use forebay_pool::daemon::{Options, Reach};
 use forebay_store::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
 use rustix::io::Errno;
+use std::time::{Duration, Instant};
 use support::*;
 
 #[test]
@@ -115,6 +116,37 @@ fn many_threads_of_many_nodes_ask_each_other() {
     });
 }
 
+/// Questions that hold up the threads that received them, more than there are of those.
+#[test]
+fn slow_questions_keep_nobody_waiting() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let slow = Duration::from_millis(700);
+        let settings = Settings {
+            pause: slow.as_millis() as u64,
+            ..Settings::default()
+        };
+        let _daemons = nodes.processes(&settings);
+        let channel = nodes.channel(0);
+        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        std::thread::scope(|s| {
+            for i in 0..20u8 {
+                let channel = &channel;
+                // One after the other, so that each comes alone.
+                std::thread::sleep(Duration::from_millis(5));
+                s.spawn(move || assert!(say(channel, 1, NOTE, &[b'a' + i]).is_ok()));
+            }
+            let begin = Instant::now();
+            for i in 0..20u8 {
+                assert_eq!(say(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
+            }
+            let took = begin.elapsed();
+            assert!(took < slow / 2, "{took:?}");
+        });
+        assert_eq!(nodes.noted(1).len(), 20);
+    });
+}
+
 /// No thread of a daemon wakes up when nobody asks.
 #[test]
 fn an_idle_daemon_uses_no_cpu() {
@@ -127,7 +159,7 @@ fn an_idle_daemon_uses_no_cpu() {
         }
         let bytes = pattern(500_000, 1);
         assert!(send(&channel, 1, ECHO, b"", &bytes).is_ok());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         let used = |pid: u32| {
             let mut ticks = 0u64;
             let mut switches = 0u64;
@@ -150,7 +182,7 @@ fn an_idle_daemon_uses_no_cpu() {
             (ticks, switches)
         };
         let before: Vec<_> = daemons.iter().map(|d| used(d.child.id())).collect();
-        std::thread::sleep(std::time::Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(3));
         for (daemon, before) in daemons.iter().zip(before) {
             let after = used(daemon.child.id());
             assert_eq!(after.0, before.0, "ticks");
