@@ -95,7 +95,13 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             )));
         }
         if let Some(others) = &elsewhere {
-            others.each(&["down", "--here", "--check", "--pool", name])?;
+            let free = others.each(&["down", "--here", "--check", "--pool", name]);
+            free.map_err(|e| {
+                Fail::new(
+                    e.code,
+                    format!("{}; nothing was removed: see to that, or remove what can be reached with: forebay down --force --pool {name}", e.message),
+                )
+            })?;
         }
         if a.check {
             return Ok(code::OK);

@@ -59,6 +59,12 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     let (Some(_), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else {
         return Ok(None);
     };
+    let tasks = variable("SLURM_STEP_NUM_TASKS").and_then(|t| t.parse::<u32>().ok());
+    if tasks.is_some_and(|n| n > 1) {
+        return Err(Fail::usage(
+            "this is one of several tasks of srun, and each would start the same pool; call it once, in the batch script, or say --nodes 1 for a pool on this node alone",
+        ));
+    }
     let failed = |why: String| {
         Fail::failed(format!(
             "can't tell the nodes of this Slurm job ({list}): scontrol: {why}; name them with --hosts, or say --nodes 1"
@@ -89,8 +95,13 @@ pub fn start(
     let (mount, warning) = mount::check(&media.mount, &media.media)?;
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
+    let mut each = media.media.clone();
     if how == How::Local {
-        let all: Vec<_> = hosts.iter().flat_map(|_| media.media.clone()).collect();
+        // Else they would look at the same memory one after the other, and see different amounts.
+        if each.is_empty() {
+            each = capacity::default_media_of(hosts.len() as u32)?.0;
+        }
+        let all: Vec<_> = hosts.iter().flat_map(|_| each.clone()).collect();
         warnings.extend(
             capacity::warnings(&all)
                 .into_iter()
@@ -108,7 +119,7 @@ pub fn start(
         name: name.to_owned(),
         uuid: random::<16>()?.iter().map(|b| format!("{b:02x}")).collect(),
         mount,
-        media: media.media.clone(),
+        media: each,
         reserve: media.reserve,
         hosts,
         how,

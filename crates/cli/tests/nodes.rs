@@ -326,12 +326,15 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
     std::fs::create_dir(p.at("ssd")).unwrap();
     let files = format!("files:{}:64M", p.text("ssd"));
     let rounds = std::env::var("FOREBAY_KILLS").map_or(20, |n| n.parse().unwrap());
+    // From 18 on the tree has two levels below node 0.
+    let nodes = std::env::var("FOREBAY_KILL_NODES").unwrap_or_else(|_| "5".into());
+    let count: usize = nodes.parse().unwrap();
     let mut random = forebay_fuzz::Random::new(7);
     let mut failed = 0;
     for round in 0..rounds {
-        let mut up = p.start(&["up", "--nodes", "5", "--media", &files]);
+        let mut up = p.start(&["up", "--nodes", &nodes, "--media", &files]);
         // By how far it is, not by time: the machine may be busy.
-        let far = 1 + random.below(11);
+        let far = 1 + random.below(1 + 2 * count);
         let limit = Instant::now() + Duration::from_millis(300);
         let mut victims = Vec::new();
         while victims.len() < far && Instant::now() < limit {
