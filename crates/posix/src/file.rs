@@ -304,6 +304,8 @@ impl Fs {
         let o = self.store().open_file(open);
         let id = ObjectId(o.id.load(Relaxed));
         match self.stat_id(id) {
+            // A file is there as long as it is open, unless its home has lost it.
+            Err(Errno::NOENT) if o.kind.load(Relaxed) == libc::S_IFREG => Err(Errno::STALE),
             // A directory or FIFO that was removed while open.
             Err(Errno::NOENT) => Ok(Stat {
                 ino: id.0,

@@ -24,6 +24,14 @@ struct EntryPlace<'a> {
     epoch: u64,
 }
 
+/// What was found by its name has gone since: the name leads to something else now, or to nothing.
+fn look_again(e: Errno) -> Errno {
+    match e {
+        Errno::NOENT => Errno::STALE,
+        e => e,
+    }
+}
+
 impl Fs {
     /// The entry to change; `dots` is the error for `.`, `..` and `/`.
     fn entry_place<'a>(&self, place: &'a Place, dots: Errno) -> Result<EntryPlace<'a>> {
@@ -204,7 +212,10 @@ impl Fs {
         if dir.mode & S_ISVTX == 0 || self.cred().owns(dir.uid) {
             return Ok(());
         }
-        if self.cred().owns(self.store().stat(id)?.uid) {
+        if self
+            .cred()
+            .owns(self.store().stat(id).map_err(look_again)?.uid)
+        {
             Ok(())
         } else {
             Err(Errno::PERM)
@@ -306,7 +317,8 @@ impl Fs {
         }
         if source.kind == S_IFDIR && f.dir.id != t.dir.id {
             // Its ".." changes: that takes the right to write it.
-            self.cred().check(&self.store().stat(source.id)?, WRITE)?;
+            let inode = self.store().stat(source.id).map_err(look_again)?;
+            self.cred().check(&inode, WRITE)?;
         }
         let epoch = f.epoch.min(t.epoch);
         self.store()

@@ -407,7 +407,8 @@ impl Store {
                 if w.get(shard, &key)? != Some(&entry.encode()) {
                     return Ok(false);
                 }
-                w.del(shard, &key)?;
+                // Until its object has lost the name, too, whoever looks it up waits.
+                w.put(shard, &key, &moving(entry))?;
                 self.put_note(w, name, &Note::Drop(entry))?;
                 Ok(true)
             })
@@ -433,14 +434,34 @@ impl Store {
         self.add_dir_links(name.0, -1)
     }
 
-    /// Tells the object of a removed entry, and forgets the note. If its home can't be reached, it
-    /// is told later.
+    /// Tells the object of an entry that is to go, or has been replaced, and ends the note. If its
+    /// home can't be reached, it is told later.
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None) {
-            Ok(()) | Err(Errno::NOENT) => self.forget_note(name),
-            Err(e) if is_unclear(e) => self.disown_note(name),
+            Ok(()) | Err(Errno::NOENT) => self.end_drop(name, entry, true),
+            Err(e) if is_unclear(e) => {
+                self.end_drop(name, entry, false)?;
+                self.disown_note(name)
+            }
             Err(e) => Err(e),
         }
+    }
+
+    /// Lets everybody see what has become of an entry whose object has lost the name `dropped`.
+    fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            match w.get(shard, &key)?.and_then(entry_in) {
+                Some((there, true)) if there == dropped => _ = w.del(shard, &key)?,
+                Some((there, true)) => w.put(shard, &key, &there.encode())?,
+                _ => {}
+            }
+            if forget {
+                w.del(shard, &Key::note(name.0, name.1))?;
+            }
+            Ok(())
+        })
     }
 
     // ---- whole operations ----

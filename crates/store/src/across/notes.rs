@@ -192,13 +192,13 @@ impl Store {
 
     pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
         match note {
-            Note::Drop(entry) => {
-                match self.lose_name(entry.id, name, None) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(e) => return Err(e),
+            Note::Drop(entry) => match self.lose_name(entry.id, name, None) {
+                Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
+                Err(e) => {
+                    self.end_drop(name, *entry, false)?;
+                    Err(e)
                 }
-                self.forget_note(name)
-            }
+            },
             Note::Move {
                 source,
                 to,

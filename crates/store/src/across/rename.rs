@@ -273,7 +273,11 @@ impl Store {
                     },
                     None => {}
                 }
-                w.put(shard, &key, &source.encode())?;
+                match there {
+                    // Until what was there has lost the name, whoever looks it up waits.
+                    Some(_) => w.put(shard, &key, &moving(source))?,
+                    None => w.put(shard, &key, &source.encode())?,
+                }
                 if let Some(target) = there {
                     self.put_note(w, to, &Note::Drop(target))?;
                 }

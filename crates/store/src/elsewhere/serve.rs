@@ -413,7 +413,12 @@ fn with_file<T>(
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let (live, held) = store.live_acquire_held(home(store, id)?)?;
+    let acquired = store.live_acquire_held(home(store, id)?);
+    let (live, held) = acquired.map_err(|e| match e {
+        // Who asks has it open. This node has lost it, by a death.
+        Errno::NOENT => Errno::STALE,
+        e => e,
+    })?;
     let result = f(live);
     drop(held);
     store.live_release(live).and(result)
