@@ -230,8 +230,11 @@ impl Store {
                         // It has that name, or is just getting or losing it in another way.
                         Some(_) => return Err(Errno::ALREADY),
                     }
-                    if self.link_state(w, id, from)?.is_none() {
-                        self.set_link(w, id, from, Link::Counted)?;
+                    match self.link_state(w, id, from)? {
+                        None => self.set_link(w, id, from, Link::Counted)?,
+                        // The rename that brings it has to end before the next one begins.
+                        Some(Link::Coming) => return Err(Errno::ALREADY),
+                        Some(_) => {}
                     }
                     // It must be there.
                     let shard = self.shard_of(id);
