@@ -273,6 +273,47 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
     });
 }
 
+/// More wait for a node that doesn't answer than there are cells.
+#[test]
+fn a_node_that_stands_still_leaves_room_for_others() {
+    within(60, || {
+        let nodes = Nodes::new(3);
+        let settings = Settings {
+            patience: 3000,
+            ..Settings::default()
+        };
+        let daemons = nodes.processes(&settings);
+        let channel = nodes.channel(0);
+        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        let pid = rustix::process::Pid::from_raw(daemons[1].child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        std::thread::scope(|s| {
+            let begin = Instant::now();
+            for i in 0..400 {
+                let channel = &channel;
+                s.spawn(move || {
+                    let bytes = pattern(100_000 * (i % 2), 1);
+                    assert_eq!(send(channel, 1, ECHO, b"", &bytes), Err(Errno::HOSTDOWN));
+                    assert!(begin.elapsed() < Duration::from_secs(6));
+                });
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            let bytes = pattern(100_000, 1);
+            for _ in 0..20 {
+                assert!(say(&channel, 2, ECHO, b"y").is_ok());
+                assert!(send(&channel, 2, ECHO, b"", &bytes).is_ok());
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(2),
+                "{:?}",
+                begin.elapsed()
+            );
+        });
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        until("it answers", 10, || say(&channel, 1, ECHO, b"").is_ok());
+    });
+}
+
 /// A network that swallows everything, as of a host that has lost its power.
 #[test]
 fn a_node_that_says_nothing_is_given_up() {

@@ -14,6 +14,7 @@
 use super::SMALL_BODY;
 use super::region::{CELLS, Cell, LARGE, Shared};
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
+use forebay_placement::NodeId;
 use forebay_store::process;
 use rustix::io::{Errno, Result};
 use std::time::Duration;
@@ -34,6 +35,17 @@ fn change(word: &AtomicU32, from: u32, to: u32) -> bool {
     word.compare_exchange(from, to, AcqRel, Acquire).is_ok()
 }
 
+/// What a cell is needed for.
+pub struct Claim {
+    /// The process, and the program in it.
+    pub me: u64,
+    pub image: u64,
+    /// Whom it asks.
+    pub node: NodeId,
+    /// Bytes of the body, or of the room for it.
+    pub body: usize,
+}
+
 impl Cell {
     /// From state to state, if it is as presumed.
     pub fn pass(&self, from: u32, to: u32) -> bool {
@@ -42,64 +54,98 @@ impl Cell {
 }
 
 impl Shared {
-    /// Takes a free cell with room for `body` bytes for the process `me`. None: all are taken.
-    pub fn claim(&self, me: u64, image: u64, body: usize) -> Option<usize> {
-        let mine = |&index: &usize| {
+    /// Takes a free cell.
+    ///
+    /// # Errors
+    /// The word to sleep on until there may be one.
+    pub fn claim(&self, claim: &Claim) -> std::result::Result<usize, &AtomicU32> {
+        let header = self.header();
+        let mine = |index: usize, before: usize, of: usize| {
             let cell = self.cell(index);
-            if cell.owner.load(Relaxed) != 0
-                || cell.owner.compare_exchange(0, me, AcqRel, Relaxed).is_err()
-            {
-                return false;
+            if cell.owner.load(Relaxed) != 0 {
+                return None;
             }
-            cell.image.store(image, Relaxed);
+            // Looked at only when many are taken.
+            if before >= of / 8 * 3 && self.cells_for(claim.node, of) >= of / 4 * 3 {
+                return Some(Err(header.share_of(claim.node.0)));
+            }
+            let took = cell.owner.compare_exchange(0, claim.me, AcqRel, Relaxed);
+            took.ok()?;
+            cell.image.store(claim.image, Relaxed);
+            cell.node.store(claim.node.0, Relaxed);
             // Anything else was written by somebody who shouldn't: nobody gets this cell.
-            cell.pass(FREE, CLAIMED)
+            cell.pass(FREE, CLAIMED).then_some(Ok(index))
         };
-        if body > SMALL_BODY {
-            return (0..LARGE).find(mine);
-        }
-        (LARGE..CELLS).chain((0..LARGE).rev()).find(mine)
+        let found = if claim.body > SMALL_BODY {
+            (0..LARGE).find_map(|i| mine(i, i, LARGE))
+        } else {
+            let small = (LARGE..CELLS).find_map(|i| mine(i, i - LARGE, CELLS));
+            small.or_else(|| (0..LARGE).rev().find_map(|i| mine(i, CELLS, CELLS)))
+        };
+        found.unwrap_or(Err(&header.room))
+    }
+
+    /// How many of the first `of` cells are taken for a node. One that doesn't answer must not get all.
+    fn cells_for(&self, node: NodeId, of: usize) -> usize {
+        let theirs = |&i: &usize| {
+            let cell = self.cell(i);
+            cell.owner.load(Relaxed) != 0 && cell.node.load(Relaxed) == node.0
+        };
+        (0..of).filter(theirs).count()
     }
 
     /// As [`Shared::claim`]; waits until `until` for a cell.
     ///
     /// # Errors
     /// EHOSTDOWN if there was none.
-    pub fn claim_waiting(&self, me: u64, image: u64, body: usize, until: u64) -> Result<usize> {
-        if let Some(index) = self.claim(me, image, body) {
+    pub fn claim_waiting(&self, claim: &Claim, until: u64) -> Result<usize> {
+        if let Ok(index) = self.claim(claim) {
             return Ok(index);
         }
         let header = self.header();
         header.wanting.fetch_add(1, SeqCst);
-        let mut reclaims = true;
         let got = loop {
-            let seen = header.room.load(SeqCst);
-            if let Some(index) = self.claim(me, image, body) {
-                break Ok(index);
-            }
-            if reclaims && self.reclaim_dead(me) > 0 {
+            let seen = [&header.room, header.share_of(claim.node.0)].map(|w| w.load(SeqCst));
+            let word = match self.claim(claim) {
+                Ok(index) => break Ok(index),
+                Err(word) => word,
+            };
+            let now = super::clock();
+            if self.may_reclaim(now) && self.reclaim_dead(claim.me) > 0 {
                 continue;
             }
-            let left = until.saturating_sub(super::clock());
-            if left == 0 {
+            if now >= until {
                 break Err(Errno::HOSTDOWN);
             }
-            let turn = TURN.min(Duration::from_nanos(left));
-            reclaims = futex::wait(&header.room, seen, turn) == Err(Errno::TIMEDOUT);
+            let turn = TURN.min(Duration::from_nanos(until - now));
+            let seen = seen[usize::from(!std::ptr::eq(word, &header.room))];
+            let _ = futex::wait(word, seen, turn);
         };
         header.wanting.fetch_sub(1, SeqCst);
         got
     }
 
+    /// Whether it is time to look for cells of dead processes; only one of those who wait does.
+    fn may_reclaim(&self, now: u64) -> bool {
+        let last = &self.header().reclaimed;
+        let before = last.load(Relaxed);
+        // A time in the future was written by who shouldn't.
+        let due = now.wrapping_sub(before) >= TURN.as_nanos() as u64;
+        due && last.compare_exchange(before, now, AcqRel, Relaxed).is_ok()
+    }
+
     /// Gives a cell back. Only who has it.
     pub fn free(&self, index: usize) {
         let cell = self.cell(index);
+        let header = self.header();
+        let share = header.share_of(cell.node.load(Relaxed));
         cell.state.store(FREE, Release);
         cell.owner.store(0, SeqCst);
-        let header = self.header();
-        header.room.fetch_add(1, SeqCst);
-        if header.wanting.load(SeqCst) > 0 {
-            futex::wake(&header.room, 1);
+        for word in [&header.room, share] {
+            word.fetch_add(1, SeqCst);
+            if header.wanting.load(SeqCst) > 0 {
+                futex::wake(word, 1);
+            }
         }
     }
 
@@ -120,7 +166,7 @@ impl Shared {
 
     /// Takes back the cells of dead processes: how many.
     pub fn reclaim_dead(&self, me: u64) -> usize {
-        self.reclaim(me, |_, owner| !process::runs(owner))
+        self.reclaim(me, |_, owner| owner != me && !process::runs(owner))
     }
 
     /// Takes back what the program before exec has left in this process.

@@ -4,7 +4,7 @@
 //! memory, but have cells of their own: an owner is a process id, asked of the kernel each time).
 //! Nothing here is locked while waiting.
 
-use super::cell::{CLAIMED, DONE, HELD, POSTED};
+use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
 use super::region::{Shared, random};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
@@ -267,6 +267,15 @@ impl Channel {
         Ok(Told { head, received })
     }
 
+    fn claim(&self, node: NodeId, body: usize) -> Claim {
+        Claim {
+            me: self.owner(),
+            image: IMAGE.load(Relaxed),
+            node,
+            body,
+        }
+    }
+
     fn check(&self, head: &[u8], bytes: Bytes) -> Result<()> {
         let len = length(bytes);
         if head.len() > MAX_HEAD || len > MAX_BODY {
@@ -334,11 +343,9 @@ impl Elsewhere for Channel {
             bytes,
             until: self.until(),
         };
-        let image = IMAGE.load(Relaxed);
         let until = question.until;
-        let index = self
-            .shared
-            .claim_waiting(self.owner(), image, length(bytes), until)?;
+        let claim = self.claim(node, length(bytes));
+        let index = self.shared.claim_waiting(&claim, until)?;
         let mine = Mine {
             shared: &self.shared,
             index,
@@ -359,22 +366,24 @@ impl Elsewhere for Channel {
         if let Err(e) = self.check(head, Bytes::None) {
             return nodes.iter().map(|_| Err(e)).collect();
         }
-        let (owner, image) = (self.owner(), IMAGE.load(Relaxed));
         let mut answers = Vec::with_capacity(nodes.len());
         let mut open = std::collections::VecDeque::with_capacity(AT_ONCE.min(nodes.len()));
-        let mut next = nodes.iter();
+        let mut next = nodes.iter().peekable();
         loop {
-            while next.len() > 0 && open.len() < AT_ONCE {
+            while let Some(&&node) = next.peek()
+                && open.len() < AT_ONCE
+            {
                 let until = self.until();
+                let claim = self.claim(node, 0);
                 // Who has cells already doesn't wait for more: others may do the same.
                 let claimed = match open.is_empty() {
-                    true => self.shared.claim_waiting(owner, image, 0, until),
-                    false => match self.shared.claim(owner, image, 0) {
-                        Some(index) => Ok(index),
-                        None => break,
+                    true => self.shared.claim_waiting(&claim, until),
+                    false => match self.shared.claim(&claim) {
+                        Ok(index) => Ok(index),
+                        Err(_) => break,
                     },
                 };
-                let Some(&node) = next.next() else { break };
+                next.next();
                 let question = Question {
                     node,
                     kind,

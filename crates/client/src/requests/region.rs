@@ -21,6 +21,7 @@ pub const CELLS: usize = 256;
 /// Those of them that may carry much.
 pub const LARGE: usize = 64;
 
+const SHARES: usize = 16;
 const MAGIC: u64 = 0x3130_5145_5259_4246; // "FBYREQ01"
 const CELLS_AT: usize = 4 << 10;
 const HEADS_AT: usize = 64 << 10;
@@ -53,8 +54,19 @@ pub struct Header {
     pub room: AtomicU32,
     /// How many do.
     pub wanting: AtomicU32,
+    /// The same of cells for a node, by its number: who may have no more for this node sleeps there.
+    share: [AtomicU32; SHARES],
+    /// When cells of dead processes were looked for last.
+    pub reclaimed: AtomicU64,
     /// A bit for each cell that was posted and not looked at yet.
     pub posted: [AtomicU64; CELLS / 64],
+}
+
+impl Header {
+    /// What who may have no more cells for `node` sleeps on.
+    pub fn share_of(&self, node: u32) -> &AtomicU32 {
+        &self.share[node as usize % SHARES]
+    }
 }
 
 /// One question and its answer.

@@ -328,7 +328,13 @@ fn cells_of_the_dead_come_back() {
     let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
     child.wait().unwrap();
     for i in 0..CELLS {
-        assert!(shared.claim(dead, 1, 0).is_some(), "{i}");
+        let claim = cell::Claim {
+            me: dead,
+            image: 1,
+            node: NodeId(i as u32 % 2),
+            body: 0,
+        };
+        assert!(shared.claim(&claim).is_ok(), "{i}");
     }
     for i in 0..CELLS {
         let state = [cell::CLAIMED, cell::POSTED, cell::DONE, cell::FREE][i % 4];
@@ -345,4 +351,24 @@ fn cells_of_the_dead_come_back() {
     drop(_daemon);
     let used = (0..CELLS).filter(|&i| shared.cell(i).owner.load(SeqCst) != 0);
     assert_eq!(used.count(), 0);
+}
+
+#[test]
+fn one_node_doesnt_get_all_cells() {
+    let dir = Dir::new();
+    let shared = Shared::open(&dir.0).unwrap();
+    let claim = |node: u32, body: usize| {
+        shared.claim(&cell::Claim {
+            me: forebay_store::process::own_word(),
+            image: 1,
+            node: NodeId(node),
+            body,
+        })
+    };
+    let large = (0..CELLS).take_while(|_| claim(1, MAX_BODY).is_ok());
+    assert_eq!(large.count(), LARGE / 4 * 3);
+    assert!(claim(2, MAX_BODY).is_ok());
+    let small = (0..CELLS).take_while(|_| claim(1, 0).is_ok());
+    assert_eq!(small.count(), CELLS / 4 * 3 - LARGE / 4 * 3);
+    assert!(claim(2, 0).is_ok());
 }
