@@ -117,6 +117,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut unfinished = among;
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
+    if among && let Err(e) = store.release_dead_flocks() {
+        eprintln!("forebay keeper: can't release the locks of the daemon before: {e}");
+    }
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {

@@ -5,7 +5,7 @@
 //! found by looking at all descriptions: nothing is counted that a death could falsify.
 
 use crate::Store;
-use crate::process::Critical;
+use crate::process::{Critical, identity_lives};
 use forebay_media::atomics::{Ordering::*, futex};
 use rustix::io::{Errno, Result};
 use std::time::Duration;
@@ -79,6 +79,27 @@ impl Store {
                         && o.id.load(Acquire) == id
                         && o.refs.load(Acquire) > 0
                 })
+    }
+
+    /// Releases the locks of descriptions whose owner is dead: those that a daemon had for other
+    /// nodes, which take them again from the next one.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn release_dead_flocks(&self) -> Result<()> {
+        let header = self.control.header();
+        let _critical = Critical::enter();
+        header.flock_lock.acquire(&self.control, self.me()?)?;
+        for i in 0..header.free_open.end(crate::control::MAX_OPEN) {
+            let o = self.open_file(i);
+            let owner = o.owner.load(Acquire);
+            if owner != 0 && !identity_lives(&self.control, owner) {
+                o.flock.store(0, Release);
+            }
+        }
+        header.flock_lock.release();
+        self.flock_changed();
+        Ok(())
     }
 
     /// Wakes those who wait for a lock.
