@@ -141,6 +141,10 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
         )));
     }
     forebay_client::end_keeper(pool.dir());
+    if place.node.is_some() {
+        // A node's daemon uses its store; that it was ended just now is no finding.
+        let _ = pool.settle();
+    }
     let result = pool.store().mend().map_err(|e| failed(&words(&pool, e)));
     let _ = pool.store().detach();
     let dir = absolute_dir(&pool);

@@ -128,6 +128,9 @@ fn four_nodes_on_one_host() {
             .contains("each of 4 nodes")
     );
     p.forebay(&["fsck"]).expect(0);
+    p.forebay(&["fsck", "--repair"]).expect(0);
+    let status = p.forebay(&["status", "--json"]).expect(0).json();
+    assert_eq!(status["state"], "running");
     p.forebay(&["down"]).expect(0);
     assert_nothing_left(&p);
 }
