@@ -312,6 +312,99 @@ fn hosts_are_started_by_a_remote_shell() {
     assert_nothing_left(&p);
 }
 
+/// Hosts that see nothing of each other: the remote shell gives each a home of its own.
+#[test]
+fn a_pool_is_seen_and_removed_from_any_host() {
+    let p = Place::new();
+    let rsh = p.text("rsh");
+    let script = format!(
+        "#!/bin/sh\nhost=$1; shift\ntest -e {0}/$host || exit 255\n\
+         FOREBAY_HOME={0}/$host exec sh -c \"$*\"\n",
+        p.home.display()
+    );
+    std::fs::write(&rsh, script).unwrap();
+    std::fs::set_permissions(&rsh, PermissionsExt::from_mode(0o755)).unwrap();
+    for host in ["h0", "h1", "h2"] {
+        std::fs::create_dir(p.home.join(host)).unwrap();
+    }
+    let pool = format!("test-{}", std::process::id());
+    let on = |host: &str, words: &[&str]| {
+        let mut command = p.command(words);
+        command.env("FOREBAY_POOL", &pool).env("FOREBAY_RSH", &rsh);
+        // Without a home, `up` leaves the choice to the hosts.
+        match host {
+            "" => command.env_remove("FOREBAY_HOME"),
+            host => command.env("FOREBAY_HOME", p.home.join(host)),
+        };
+        finish(command.spawn().unwrap())
+    };
+    let up = [
+        "up",
+        "--hosts",
+        "h0,h1,h2",
+        "--media",
+        "memory:64M",
+        "--patience",
+        "2",
+    ];
+    let mut listening = up.to_vec();
+    listening.extend(["--listen", "127.0.0.1"]);
+    on("", &listening).expect(0);
+    for (k, host) in ["h0", "h1", "h2"].iter().enumerate() {
+        let status = on(host, &["status", "--json"]).expect(0).json();
+        assert_eq!(status["state"], "running");
+        for (n, node) in status["nodes"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(node["state"], "up");
+            assert_eq!(node["here"], n == k);
+            assert_eq!(node["media"][0]["capacity"], 64 << 20);
+        }
+        let df = on(host, &["df", "--json"]).expect(0).json();
+        assert_eq!(df["media"][0]["capacity"], 192 << 20);
+        let says = ["exec", "--", "sh", "-c", "echo $FOREBAY_NODE"];
+        assert_eq!(on(host, &says).expect(0).out, format!("{k}\n"));
+    }
+    on("h0", &["exec", "--node", "1", "--", "true"])
+        .expect(2)
+        .says(&["isn't on this host"]);
+    // Drills go where the node is.
+    on("h0", &["node", "kill", "2"]).expect(0);
+    let state = |host: &str| {
+        let status = on(host, &["status", "--json"]).expect(0).json();
+        status["nodes"][2]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        (state("h0"), state("h2")),
+        ("unreachable".into(), "dead".into())
+    );
+    let df = on("h0", &["df"]).expect(0);
+    df.says(&["not counted", "node 2 (h2)"]);
+    on("h0", &["node", "kill", "2"])
+        .expect(1)
+        .says(&["h2: the daemon of node 2", "doesn't run"]);
+    on("h0", &["node", "kill", "3"])
+        .expect(2)
+        .says(&["no node 3"]);
+    on("h1", &["node", "restart", "2"]).expect(0);
+    until("node 2 to be back", || {
+        state("h0") == "up" && state("h2") == "up"
+    });
+    // A host that can't be asked may be using it.
+    std::fs::rename(p.home.join("h1"), p.home.join("away")).unwrap();
+    on("h0", &["down"])
+        .expect(1)
+        .says(&["h1: ", "nothing was removed", "--force"]);
+    on("h0", &["status"]).expect(0);
+    std::fs::rename(p.home.join("away"), p.home.join("h1")).unwrap();
+    on("h1", &["down"]).expect(0);
+    for host in ["h0", "h1", "h2"] {
+        until("all to be gone", || {
+            std::fs::read_dir(p.home.join(host)).unwrap().count() == 0
+        });
+        std::fs::remove_dir(p.home.join(host)).unwrap();
+    }
+    assert_nothing_left(&p);
+}
+
 #[test]
 fn a_node_that_cannot_be_made_takes_all_with_it() {
     let p = Place::new();
