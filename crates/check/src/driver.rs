@@ -137,7 +137,7 @@ impl Driver<'_> {
         words.push(self.options.top.clone());
         words.push(self.options.cell.to_string());
         words.push(self.options.operations.to_string());
-        words.push(if self.options.mixed { "mixed" } else { "one" }.into());
+        words.push(self.options.locks.number().to_string());
         words.push(self.options.weak_name.clone());
         self.shared.worker[w].phase.store(0, Relaxed);
         std::process::Command::new(&words[0])
@@ -308,9 +308,11 @@ impl Driver<'_> {
             println!("nothing was cut off, but: {o} (seed {})", self.options.seed);
             return Some(End::Impossible);
         }
+        let all = done.iter().flat_map(|d| &d.operations);
+        let links = all.filter(|o| o.call == Call::Link).count() as u32;
         let rules = Rules {
             by_cells: self.options.by_cells,
-            lenient: self.options.lenient,
+            early_links: if self.options.early_links { links } else { 0 },
             ..Rules::default()
         };
         match search(&self.states, &done, &self.cut, rules, LIMIT) {

@@ -57,7 +57,7 @@ fn stop(message: &str) -> ExitCode {
 }
 
 fn work(arguments: &[String]) -> Result<(), String> {
-    let [file, index, top, cell, most, mixed, weak] = arguments else {
+    let [file, index, top, cell, most, locks, weak] = arguments else {
         return Err("a worker is started by the driver only".into());
     };
     let file = std::fs::File::options()
@@ -73,7 +73,7 @@ fn work(arguments: &[String]) -> Result<(), String> {
         top,
         number(cell)? as usize,
         number(most)?,
-        mixed == "mixed",
+        options::Locks::of(number(locks)?),
         weak::Weak::new(options::weak(weak)?),
     )
     .work()

@@ -3,6 +3,30 @@
 use crate::memory::WORKERS;
 use crate::weak::{KINDS, Kind};
 
+/// Which locks a process takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    None,
+    /// F_SETLK or F_OFD_SETLK, not both; and flock.
+    OneKind,
+    Mixed,
+}
+
+impl Locks {
+    /// As a worker is told.
+    pub fn number(self) -> u64 {
+        self as u64
+    }
+
+    pub fn of(number: u64) -> Locks {
+        match number {
+            0 => Locks::None,
+            1 => Locks::OneKind,
+            _ => Locks::Mixed,
+        }
+    }
+}
+
 pub struct Options {
     /// Where the directories of the rounds are made; seen by the workers.
     pub top: String,
@@ -17,9 +41,8 @@ pub struct Options {
     pub weak: Kind,
     pub weak_name: String,
     pub faults: bool,
-    pub lenient: bool,
-    /// Both kinds of range locks in one process.
-    pub mixed: bool,
+    pub early_links: bool,
+    pub locks: Locks,
     pub by_cells: bool,
     /// Of 1000 phases, in how many a worker is killed.
     pub kill: u64,
@@ -46,9 +69,9 @@ Each worker is started as COMMAND followed by its own words; {} in COMMAND becom
   --operations N    most of a process in a phase (4)
   --faults          nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are
                     done at any time, in part, or never
+  --no-locks        no locks at all
   --mixed-locks     processes take both F_SETLK and F_OFD_SETLK locks, not one of the two each
-  --lenient         what is known not to be as it should (docs/semantics.md): a file that is removed while it
-                    is being linked may live on; one that is removed while open creates it may be created again
+  --early-links     while a link is being made, the count may have it already (docs/semantics.md)
   --kill N          in N of 1000 phases, a worker is killed
   --bound SECONDS   what takes longer hangs (20)
   --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
@@ -68,8 +91,8 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
         weak: Kind::Nothing,
         weak_name: "none".into(),
         faults: false,
-        lenient: false,
-        mixed: false,
+        early_links: false,
+        locks: Locks::OneKind,
         by_cells: false,
         kill: 0,
         bound: 20,
@@ -90,8 +113,9 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--operations" => o.operations = number(name, value()?, 1, 12)?,
             "--kill" => o.kill = number(name, value()?, 0, 1000)?,
             "--bound" => o.bound = number(name, value()?, 1, 10_000)?,
-            "--mixed-locks" => o.mixed = true,
-            "--lenient" => o.lenient = true,
+            "--mixed-locks" => o.locks = Locks::Mixed,
+            "--no-locks" => o.locks = Locks::None,
+            "--early-links" => o.early_links = true,
             "--faults" => o.faults = true,
             "--by-cells" => o.by_cells = true,
             "--weak" => o.weak_name = value()?.clone(),

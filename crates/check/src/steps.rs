@@ -77,8 +77,7 @@ impl Stepping<'_> {
                     }
                     Ok(Some(id)) => {
                         p.a = id;
-                        p.stage += 1;
-                        self.push(state.clone(), p, false);
+                        self.on(state.clone(), p, p.stage + 1);
                     }
                 }
                 return;
@@ -155,28 +154,9 @@ impl Stepping<'_> {
             }
             None => o.id,
         };
-        if found.is_none() && self.rules.lenient && p.seen == 0 && !self.unknown() {
-            // What it made is removed before it has it open, so it begins again.
-            let mut state = state.clone();
-            state.add(id, Content::File(File::default()));
-            state.set_entry(p.a, name, id);
-            let again = Progress {
-                a: ROOT,
-                stage: 0,
-                seen: 1,
-                ..p
-            };
-            self.push(state, again, false);
-        }
         if o.errno != 0 && !self.unknown() {
             return;
         }
-        // The one that was removed has had the number.
-        let id = if found.is_none() {
-            id ^ (p.seen as u32) << 31
-        } else {
-            id
-        };
         let mut state = state.clone();
         if found.is_none() {
             state.add(id, Content::File(File::default()));
@@ -279,16 +259,14 @@ impl Stepping<'_> {
         if state.directory(p.a).is_some() {
             errors.push(libc::EPERM);
         }
-        let mut revived = false;
         if state.object(p.a).is_none_or(|o| o.links == 0) {
-            revived = self.rules.lenient && errors.is_empty();
             errors.push(libc::ENOENT);
         }
         let mut state = state.clone();
         for errno in &errors {
             self.ends(state.clone(), p, *errno);
         }
-        if errors.is_empty() || revived {
+        if errors.is_empty() {
             state.set_entry(p.b, name, p.a);
             if let Some(o) = state.change(p.a) {
                 o.links += 1;

@@ -3,6 +3,7 @@
 use crate::calls::{self, Result};
 use crate::memory::{Command, Shared, wait, wake};
 use crate::operation::*;
+use crate::options::Locks;
 use crate::random::Random;
 use crate::theme::Theme;
 use crate::weak::Weak;
@@ -29,8 +30,7 @@ pub struct Worker {
     dir: String,
     cell: usize,
     most: u64,
-    /// Whether a process takes both kinds of range locks, F_SETLK and F_OFD_SETLK.
-    mixed: bool,
+    locks: Locks,
     weak: Weak,
     open: BTreeMap<u8, Open>,
     phase: u32,
@@ -47,7 +47,7 @@ impl Worker {
         top: &str,
         cell: usize,
         most: u64,
-        mixed: bool,
+        locks: Locks,
         weak: Weak,
     ) -> Worker {
         Worker {
@@ -57,7 +57,7 @@ impl Worker {
             dir: String::new(),
             cell,
             most,
-            mixed,
+            locks,
             weak,
             open: BTreeMap::new(),
             phase: 0,
@@ -178,13 +178,12 @@ impl Worker {
     /// One random operation; or two, where a place for an open file is emptied before.
     fn one(&mut self, theme: &Theme, random: &mut Random) {
         let mut operation = theme.operation(random);
-        if !self.mixed {
-            operation.call = match operation.call {
-                Call::Ofd | Call::Range if self.me.is_multiple_of(2) => Call::Ofd,
-                Call::Ofd => Call::Range,
-                other => other,
-            };
-        }
+        operation.call = match (operation.call, self.locks) {
+            (Call::Flock | Call::Ofd | Call::Range, Locks::None) => Call::Fstat,
+            (Call::Ofd | Call::Range, Locks::OneKind) if self.me.is_multiple_of(2) => Call::Ofd,
+            (Call::Ofd, Locks::OneKind) => Call::Range,
+            (call, _) => call,
+        };
         operation.slot = random.below(u64::from(SLOTS)) as u8;
         if operation.call == Call::Open {
             if self.open.contains_key(&operation.slot) {
