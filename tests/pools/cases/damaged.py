@@ -231,6 +231,8 @@ def checked_and_repaired(t):
     t.ok(t.state("p") == "running", "the keeper didn't come back")
     # Under work, again and again; a repair has to wait.
     busy = t.start_python("p", WRITE_AND_CHECK, "/fb", "abc", "1000000", "1")
+    wait_until(lambda: t.fb("status", "--pool", "p", "--json").json()["processes"], 5,
+               "a program to use the pool")
     for _ in range(20):
         t.fb("fsck", "--pool", "p").quiet().prints("clean$")
     r = t.fb("fsck", "--pool", "p", "--json").json()
