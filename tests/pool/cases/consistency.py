@@ -1,11 +1,13 @@
 """forebay-check: random operations of several processes, and whether a single POSIX file system could have done this."""
 import os
 import random
+import shutil
+import subprocess
 import tempfile
 import threading
 import time
 
-from harness import Failed, case
+from harness import Failed, Skipped, case
 from .nodes import NODES, POOL, node, on, tidy, up
 
 SECONDS = int(os.environ.get("FOREBAY_CHECK_SECONDS", "8"))
@@ -65,6 +67,18 @@ def consistent_two_per_node(t):
 
 
 @case(60 + 2 * SECONDS)
+def consistent_where_made(t):
+    """Entries lie with who makes them (distribution local-all)."""
+    if NODES == 1:
+        raise Skipped("one node")
+    up(t)
+    t.command(on(t, 0, "mkdir", "/fb/x"))
+    t.fb("set", "--pool", POOL, "/x", "--distribution", "local-all")
+    in_pool(t, prepare=False)
+    tidy(t)
+
+
+@case(60 + 2 * SECONDS)
 def consistent_on_one_node(t):
     up(t, nodes=1)
     in_pool(t, nodes=1)
@@ -109,7 +123,7 @@ def consistent_though_daemons_are_killed(t):
     Without locks: those on ranges are lost with the daemon of the file's home, whole-file ones that were given
     back meanwhile stay for two seconds (docs/semantics.md)."""
     if NODES == 1:
-        return
+        raise Skipped("one node")
     up(t, "--patience", "3")
 
     def disturb(r):
@@ -126,7 +140,7 @@ def consistent_though_daemons_are_killed(t):
 def consistent_though_daemons_stand_still(t):
     """Daemons are stopped and go on, so that answers come late, or too late."""
     if NODES == 1:
-        return
+        raise Skipped("one node")
     up(t, "--patience", "2")
 
     def disturb(r):
@@ -136,4 +150,28 @@ def consistent_though_daemons_stand_still(t):
         node(t, "resume", k)
 
     while_it_runs(t, disturb)
+    tidy(t)
+
+
+@case(150 + 2 * SECONDS)
+def consistent_though_connections_are_cut(t):
+    """The kernel aborts the daemons' connections, again and again."""
+    if NODES == 1 or os.getuid() != 0 or not shutil.which("ss"):
+        raise Skipped("needs several nodes, root and ss(8)")
+    up(t, "--patience", "3")
+    nodes = t.fb("status", "--pool", POOL, "--json").json()["nodes"]
+    ports = [n["addresses"][0].rsplit(":", 1)[1] for n in nodes]
+    aborted = [0]
+
+    def disturb(r):
+        for port in r.sample(ports, r.choice([1, 1, len(ports)])):
+            done = subprocess.run(["ss", "-K", "-H", "-t", "( sport = :%s or dport = :%s )" % (port, port)],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, timeout=10)
+            aborted[0] += len(done.stdout.splitlines())
+
+    while_it_runs(t, disturb)
+    if not aborted[0]:
+        raise Skipped("the kernel can't abort connections")
+    print("%d ends of connections were cut" % aborted[0])
     tidy(t)

@@ -45,6 +45,16 @@ class Networks:
             self.ip("-n", name, "addr", "add", "%s.%d/24" % (self.net, n + 1), "dev", inside)
             self.ip("-n", name, "link", "set", inside, "up")
 
+    def slow(self):
+        """Makes all ways slow and unsteady, if the kernel can; says how."""
+        for how in ("netem delay 2ms 3ms loss 1%", "tbf rate 4mbit burst 16kbit latency 300ms"):
+            rcs = [subprocess.run(["tc", "qdisc", "add", "dev", "fo%s%d" % (self.tag, n), "root", *how.split()],
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10).returncode
+                   for n in range(COUNT) if shutil.which("tc")]
+            if rcs and not any(rcs):
+                return how + ":"
+        return None
+
     def remove(self):
         for name in self.names:
             self.ip("netns", "del", name, must=False)
@@ -116,12 +126,9 @@ def hosts(t):
         t.command(h.on(0, "mkdir", "/fb/x"))
         words = h.each()
         print(check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), with_=words))
-        # Slow and unsteady.
-        if shutil.which("tc"):
-            for n in range(COUNT):
-                t.command(["tc", "qdisc", "add", "dev", "fo%s%d" % (h.nets.tag, n), "root", "netem", "delay", "2ms",
-                           "3ms", "loss", "1%"], rc=None)
-            print(check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
+        how = h.nets.slow()
+        if how:
+            print(how, check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
         t.command(h.nets.inside(0, t.forebay, "fsck", "--pool", POOL), timeout=60)
 
 
