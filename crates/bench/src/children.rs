@@ -60,6 +60,8 @@ pub struct Outcome {
     pub operations: f64,
     /// Of the slowest worker.
     pub seconds: f64,
+    /// KiB of memory of the largest worker at its peak; 0 if none said it.
+    pub peak: f64,
 }
 
 /// Runs one command to its end; returns how long that took.
@@ -196,11 +198,14 @@ fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String
 fn conduct(team: &mut Team) -> Result<Outcome, String> {
     team.hear("prepare", &mut |line| (line == "ready").then_some(()))?;
     team.tell(&format!("go {}\n", sys::now() + LEAD_NANOSECONDS))?;
-    let (mut operations, mut seconds) = (0.0, 0.0_f64);
+    let (mut operations, mut seconds, mut peak) = (0.0, 0.0_f64, 0.0_f64);
     team.hear("work", &mut |line| {
         let mut words = line.strip_prefix("done ")?.split(' ');
         operations += words.next()?.parse::<f64>().ok()?;
         seconds = seconds.max(words.next()?.parse().ok()?);
+        if let Some(word) = words.next() {
+            peak = peak.max(word.parse().ok()?);
+        }
         Some(())
     })?;
     team.tell("end\n")?;
@@ -213,6 +218,7 @@ fn conduct(team: &mut Team) -> Result<Outcome, String> {
     Ok(Outcome {
         operations,
         seconds,
+        peak,
     })
 }
 

@@ -3,11 +3,12 @@
 
 use crate::children::{self, Outcome};
 use crate::costs;
+use crate::nodes;
 use crate::options::Options;
 use crate::pool::{Pool, Side};
 use crate::report::{self, Results, Row};
 use crate::sys;
-use crate::workloads::{Amount, WORKLOADS, Workload};
+use crate::workloads::{Amount, COSTS, WORKLOADS, Workload};
 use std::time::{Duration, Instant};
 
 pub struct Driver<'a> {
@@ -25,14 +26,17 @@ pub fn run(options: &Options) -> Result<bool, String> {
     }
     let mut driver = Driver {
         options,
-        pool: Pool::new(options)?,
+        pool: Pool::new(options, "", 1, &options.media)?,
         started: Instant::now(),
         runs: 0,
     };
     let mut results = Results::default();
-    let measured = driver.measure(&mut results);
-    let elapsed = driver.started.elapsed();
+    let started = driver.started;
+    let mut measured = driver.measure(&mut results);
+    // Its memory is wanted for what comes next.
     drop(driver);
+    measured = measured.and_then(|()| nodes::measure(options, &mut results));
+    let elapsed = started.elapsed();
     if measured.is_ok() {
         report::summary(&results, elapsed);
     }
@@ -45,6 +49,11 @@ pub fn run(options: &Options) -> Result<bool, String> {
 
 impl Driver<'_> {
     fn measure(&mut self, results: &mut Results) -> Result<(), String> {
+        let names = WORKLOADS.iter().map(|w| w.name);
+        let mut names = names.chain(COSTS.iter().map(|c| c.0));
+        if !names.any(|name| self.options.wants(name)) {
+            return Ok(());
+        }
         report::costs_heading();
         if self.options.wants("run") {
             self.note_cost(results, costs::run);

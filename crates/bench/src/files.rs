@@ -58,7 +58,7 @@ pub fn small_write(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Creates the files of [`list`], which stay.
+/// Creates the files of [`list`] and of [`crate::remote`], which stay.
 pub fn fill(w: &Worker) -> Result<(), String> {
     let start = w.start()?;
     make(w, &[])?;
@@ -74,7 +74,7 @@ pub fn list(w: &Worker) -> Result<(), String> {
             return Err(format!("{entries} entries instead of {}", w.count));
         }
     }
-    w.done(start, w.passes * w.count)
+    w.done_with_peak(start, w.passes * w.count)
 }
 
 pub fn stat(w: &Worker) -> Result<(), String> {
@@ -89,6 +89,23 @@ pub fn stat(w: &Worker) -> Result<(), String> {
         }
     }
     w.done(start, w.passes * w.count)?;
+    remove(w, &w.prefix())
+}
+
+/// Of the files that the next of PASSES workers has made: on another node than this one's.
+pub fn stat_next(w: &Worker) -> Result<(), String> {
+    make(w, &[])?;
+    let next = Worker {
+        directory: w.directory.clone(),
+        index: (w.index + 1) % w.passes,
+        ..*w
+    };
+    let mut name = Name::numbered(&next.prefix())?;
+    let start = w.start()?;
+    for i in order(w.count) {
+        sys::stat(name.at(i))?;
+    }
+    w.done(start, w.count)?;
     remove(w, &w.prefix())
 }
 

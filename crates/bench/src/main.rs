@@ -7,6 +7,7 @@
 //! - [`options`]: the command line; [`workloads`]: the table of what is measured;
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
 //! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
+//! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
 mod blocks;
@@ -16,10 +17,13 @@ mod costs;
 mod driver;
 mod files;
 mod maps;
+mod nodes;
 mod options;
 mod pool;
+mod remote;
 mod report;
 mod sys;
+mod tcp;
 mod worker;
 mod workloads;
 
@@ -36,6 +40,14 @@ fn main() -> ExitCode {
     };
     if arguments.first().is_some_and(|a| a == "worker") {
         return match worker::main(&arguments[1..]) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => stop(&e, 1),
+        };
+    }
+    if let [peer, address] = arguments.as_slice()
+        && peer == "peer"
+    {
+        return match tcp::peer(address) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => stop(&e, 1),
         };

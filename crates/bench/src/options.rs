@@ -1,5 +1,6 @@
 //! The command line of the driver.
 
+use crate::nodes::PARTS;
 use crate::workloads::{COSTS, WORKLOADS};
 use std::path::PathBuf;
 
@@ -19,6 +20,11 @@ impl Options {
     /// Whether the workload or cost of this name is to be measured.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|o| o == name)
+    }
+
+    /// Whether this part of what several nodes do is to be measured; `nodes` is all parts.
+    pub fn wants_part(&self, name: &str) -> bool {
+        self.wants(name) || self.wants("nodes")
     }
 }
 
@@ -82,7 +88,8 @@ fn number(name: &str, text: &str) -> Result<usize, String> {
 
 fn names() -> impl Iterator<Item = &'static str> {
     let workloads = WORKLOADS.iter().map(|w| w.name);
-    workloads.chain(COSTS.iter().map(|c| c.0))
+    let parts = PARTS.iter().map(|p| p.0).chain(["nodes"]);
+    workloads.chain(COSTS.iter().map(|c| c.0)).chain(parts)
 }
 
 /// The program that lies beside this one, or else the one in PATH.
@@ -98,11 +105,12 @@ pub fn help() -> String {
     let mut text = String::from(
         "Usage: forebay-bench [OPTION ...]
 
-Makes a pool and runs each workload in turn on /dev/shm and in the pool.
+Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with
+a pool of four nodes on this host, beside bare TCP.
 
-  --quick          smaller amounts (under 90 seconds in all)
+  --quick          smaller amounts (under 3 minutes in all)
   --procs 1,2,4    with how many processes each workload runs
-  --only NAME,...  only these workloads and costs
+  --only NAME,...  only these workloads, costs and parts
   --reps 3         how often each is repeated, plain and pool in turn
   --json FILE      write all figures there as well
   --forebay PATH   the program (default: beside this one, then PATH)
@@ -119,6 +127,10 @@ Workloads:
     }
     text += "Costs of uninvolved programs:\n";
     for (name, about) in COSTS {
+        text += &format!("  {name:<14} {about}\n");
+    }
+    text += "Several nodes on this host (nodes: all of these):\n";
+    for (name, about) in PARTS {
         text += &format!("  {name:<14} {about}\n");
     }
     text
@@ -141,6 +153,9 @@ mod tests {
         assert!(options.quick && options.json.is_none());
         assert_eq!((options.procs.as_slice(), options.reps), (&[1, 8][..], 5));
         assert!(options.wants("list") && options.wants("run") && !options.wants("create"));
+        assert!(!options.wants_part("latency"));
+        let options = read("--only nodes").unwrap().unwrap();
+        assert!(options.wants_part("latency") && !options.wants("create"));
         assert!(read("--help").unwrap().is_none());
     }
 

@@ -20,6 +20,8 @@ pub struct Pool {
     me: PathBuf,
     name: String,
     media: String,
+    /// How many nodes it has on this host.
+    nodes: usize,
     /// The pool's own state (`FOREBAY_HOME`).
     home: PathBuf,
     /// The plain side's directory in `/dev/shm`.
@@ -34,16 +36,18 @@ const PREFIX: &str = "/fb/bench";
 
 impl Pool {
     /// Makes the directories; the pool isn't there before [`Pool::up`].
-    pub fn new(options: &Options) -> Result<Pool, String> {
+    /// `kind` tells the pools of one measurement apart, in the names of all that is made.
+    pub fn new(options: &Options, kind: &str, nodes: usize, media: &str) -> Result<Pool, String> {
         let id = std::process::id();
         let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
         let pool = Pool {
             forebay: options.forebay.clone(),
             me,
-            name: format!("bench-{id}"),
-            media: options.media.clone(),
-            home: format!("{MEMORY}/fbbench-home-{id}").into(),
-            plain: format!("{MEMORY}/fbbench-{id}").into(),
+            name: format!("bench{kind}-{id}"),
+            media: media.into(),
+            nodes,
+            home: format!("{MEMORY}/fbbench{kind}-home-{id}").into(),
+            plain: format!("{MEMORY}/fbbench{kind}-{id}").into(),
             begun: false,
             is_up: false,
         };
@@ -81,6 +85,7 @@ impl Pool {
         command
             .env("FOREBAY_HOME", &self.home)
             .env_remove("FOREBAY_POOL")
+            .env_remove("FOREBAY_NODE")
             .env_remove("LD_PRELOAD");
         command
     }
@@ -91,12 +96,20 @@ impl Pool {
 
     /// The command of one worker: the same on both sides, but for `forebay exec`.
     pub fn worker(&self, side: Side, words: &[String]) -> Command {
+        self.worker_at(side, 0, words)
+    }
+
+    /// The same, in the pool at this node.
+    pub fn worker_at(&self, side: Side, node: usize, words: &[String]) -> Command {
         let mut command = match side {
             Side::Plain => self.command(&self.me),
             Side::Pool => {
                 let mut command = self.forebay();
-                command.args(["exec", "--pool", &self.name, "--"]);
-                command.arg(&self.me);
+                command.args(["exec", "--pool", &self.name]);
+                if self.nodes > 1 {
+                    command.args(["--node", &node.to_string()]);
+                }
+                command.arg("--").arg(&self.me);
                 command
             }
         };
@@ -104,13 +117,30 @@ impl Pool {
         command
     }
 
-    /// Makes the pool, and the directory of the runs in it.
-    pub fn up(&mut self) -> Result<(), String> {
+    /// Makes the pool; returns how long that took.
+    pub fn start(&mut self) -> Result<Duration, String> {
         let mut command = self.forebay();
         command.args(["up", "--pool", &self.name, "--media", &self.media]);
+        if self.nodes > 1 {
+            command.args(["--nodes", &self.nodes.to_string()]);
+        }
         self.begun = true;
-        children::run_one(command, Duration::from_secs(60), true, &self.home)?;
+        let took = children::run_one(command, Duration::from_secs(60), true, &self.home)?;
         self.is_up = true;
+        Ok(took)
+    }
+
+    /// Chooses a distribution for a directory of the pool, and makes it if need be.
+    pub fn distribute(&self, directory: &str, how: &str) -> Result<(), String> {
+        let mut command = self.forebay();
+        command.args(["set", "--pool", &self.name, "--distribution", how]);
+        command.arg(directory);
+        children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
+    }
+
+    /// Makes the pool, and the directory of the runs in it.
+    pub fn up(&mut self) -> Result<(), String> {
+        self.start()?;
         for directory in [PREFIX.to_string(), self.directory(Side::Pool)] {
             let words = ["make", &directory, "0", "1", "1"].map(String::from);
             let commands = vec![self.worker(Side::Pool, &words)];
@@ -124,7 +154,8 @@ impl Pool {
         Ok(())
     }
 
-    fn down(&mut self) -> Result<(), String> {
+    /// Removes the pool, if there is one.
+    pub fn down(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }

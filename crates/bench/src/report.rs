@@ -11,12 +11,16 @@ use std::time::Duration;
 pub struct Results {
     pub costs: Vec<Cost>,
     pub rows: Vec<Row>,
+    /// Of several nodes.
+    pub figures: Vec<Figure>,
 }
 
 impl Results {
     /// Whether everything could be measured.
     pub fn complete(&self) -> bool {
-        self.costs.iter().all(|c| c.error.is_none()) && self.rows.iter().all(|r| r.error.is_none())
+        self.costs.iter().all(|c| c.error.is_none())
+            && self.rows.iter().all(|r| r.error.is_none())
+            && self.figures.iter().all(|f| f.error.is_none())
     }
 }
 
@@ -67,6 +71,89 @@ impl Row {
 
     fn reached(&self) -> Option<bool> {
         self.goal.map(|goal| self.ratio() >= goal)
+    }
+}
+
+/// What counts as reached.
+#[derive(Clone, Copy)]
+pub enum Goal {
+    /// The pool's beside the raw reference.
+    TimesAtMost(f64),
+    TimesAtLeast(f64),
+    /// The pool's less the reference.
+    MoreAtMost(f64),
+    /// The pool's own.
+    AtMost(f64),
+}
+
+/// One figure of several nodes, each with its unit; `raw` is empty where there is nothing
+/// to compare with.
+pub struct Figure {
+    name: String,
+    unit: &'static str,
+    goal: Option<Goal>,
+    pub raw: Vec<f64>,
+    pub pool: Vec<f64>,
+    pub error: Option<String>,
+}
+
+impl Figure {
+    pub fn new(name: String, unit: &'static str, goal: Option<Goal>) -> Figure {
+        Figure {
+            name,
+            unit,
+            goal,
+            raw: Vec::new(),
+            pool: Vec::new(),
+            error: None,
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        median(&self.pool) / median(&self.raw)
+    }
+
+    /// Smallest and largest ratio of two runs that followed each other, or, without a
+    /// reference, value.
+    fn spread(&self) -> (f64, f64) {
+        match self.raw.is_empty() {
+            true => extremes(self.pool.iter().copied()),
+            false => extremes(self.pool.iter().zip(&self.raw).map(|(p, q)| p / q)),
+        }
+    }
+
+    fn reached(&self) -> Option<bool> {
+        let value = median(&self.pool);
+        self.goal.map(|goal| match goal {
+            Goal::TimesAtMost(most) => self.ratio() <= most,
+            Goal::TimesAtLeast(least) => self.ratio() >= least,
+            Goal::MoreAtMost(most) => value - median(&self.raw) <= most,
+            Goal::AtMost(most) => value <= most,
+        })
+    }
+
+    fn goal(&self) -> String {
+        let goal = match self.goal {
+            Some(Goal::TimesAtMost(most)) => format!("<= {most}x"),
+            Some(Goal::TimesAtLeast(least)) => format!(">= {least}x"),
+            Some(Goal::MoreAtMost(most)) => format!("<= {most} more"),
+            Some(Goal::AtMost(most)) => format!("<= {most}"),
+            None => return "-".into(),
+        };
+        match self.reached() {
+            Some(reached) => format!("{goal} {}", mark(reached)),
+            None => goal,
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (low, high) = self.spread();
+        json!({
+            "figure": self.name, "unit": self.unit, "raw": self.raw, "pool": self.pool,
+            "raw_median": median(&self.raw), "pool_median": median(&self.pool),
+            "ratio": self.ratio(), "min": low, "max": high,
+            "goal": self.goal(), "reached": self.reached(), "error": self.error,
+        })
     }
 }
 
@@ -153,6 +240,35 @@ pub fn workloads_heading() {
     );
 }
 
+pub fn nodes_heading(nodes: usize) {
+    let title = format!("{nodes} nodes on this host");
+    println!(
+        "\n{title:<36} {:>5} {:>9} {:>9} {:>6}  {:<13} {:>4}  goal",
+        "", "raw", "pool", "ratio", "min..max", "reps"
+    );
+}
+
+pub fn figure_row(f: &Figure) {
+    if let Some(error) = &f.error {
+        println!("{:<36} FAILED: {error}", f.name);
+        return;
+    }
+    let (low, high) = f.spread();
+    let (raw, ratio) = match f.raw.is_empty() {
+        true => ("-".into(), "-".into()),
+        false => (figure(median(&f.raw)), format!("{:.2}", f.ratio())),
+    };
+    println!(
+        "{:<36} {:>5} {raw:>9} {:>9} {ratio:>6}  {:<13} {:>4}  {}",
+        f.name,
+        f.unit,
+        figure(median(&f.pool)),
+        format!("{}..{}", figure(low), figure(high)),
+        f.pool.len(),
+        f.goal()
+    );
+}
+
 pub fn row(row: &Row) {
     if let Some(error) = &row.error {
         println!("{:<14} {:>5} FAILED {error}", row.name, row.procs);
@@ -181,8 +297,14 @@ pub fn summary(results: &Results, elapsed: Duration) {
     let goals: Vec<bool> = rows.filter_map(Row::reached).collect();
     let measured = results.costs.iter().filter(|c| c.error.is_none());
     let limits: Vec<bool> = measured.map(Cost::reached).collect();
+    let figures = results.figures.iter().filter(|f| f.error.is_none());
+    let goals: Vec<bool> = goals
+        .into_iter()
+        .chain(figures.filter_map(Figure::reached))
+        .collect();
     let failed = results.rows.iter().filter(|r| r.error.is_some()).count()
-        + results.costs.iter().filter(|c| c.error.is_some()).count();
+        + results.costs.iter().filter(|c| c.error.is_some()).count()
+        + results.figures.iter().filter(|f| f.error.is_some()).count();
     println!(
         "\n{} of {} goals reached, {} of {} limits of cost kept, {failed} failed; {:.0} s",
         goals.iter().filter(|&&r| r).count(),
@@ -222,6 +344,7 @@ pub fn json(results: &Results, options: &Options) -> String {
             })
         })
         .collect();
+    let figures: Vec<Value> = results.figures.iter().map(Figure::json).collect();
     let text = json!({
         "machine": {
             "cpus": std::thread::available_parallelism().map_or(0, usize::from),
@@ -229,7 +352,7 @@ pub fn json(results: &Results, options: &Options) -> String {
             "kernel": first_line("/proc/sys/kernel/osrelease"),
         },
         "quick": options.quick, "reps": options.reps, "media": options.media,
-        "costs": costs, "workloads": rows,
+        "costs": costs, "workloads": rows, "nodes": figures,
     });
     format!("{text:#}\n")
 }

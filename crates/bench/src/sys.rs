@@ -201,6 +201,18 @@ pub fn stat(name: &Name) -> Result<i64, String> {
     Ok(unsafe { found.assume_init() }.st_size)
 }
 
+/// fstat(2); returns the size.
+#[inline]
+pub fn fstat(fd: c_int) -> Result<i64, String> {
+    let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the result has room for a stat.
+    if unsafe { libc::fstat(fd, found.as_mut_ptr()) } < 0 {
+        return failed("fstat", "a file");
+    }
+    // SAFETY: fstat succeeded, thus it filled the whole of it.
+    Ok(unsafe { found.assume_init() }.st_size)
+}
+
 #[inline]
 pub fn unlink(name: &Name) -> Result<(), String> {
     // SAFETY: a Name ends with a zero.

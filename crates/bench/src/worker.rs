@@ -1,10 +1,11 @@
 //! A worker: one process of one run. It prepares, says `ready`, starts at the appointed
-//! time, says `done OPERATIONS SECONDS`, and cleans up when the driver says `end`, so
+//! time, says `done OPERATIONS SECONDS` (and, if asked for, its peak of memory in KiB), and cleans up when the driver says `end`, so
 //! that no cleaning disturbs another worker's measurement.
 //!
 //! Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
-use crate::{blocks, costly, files, maps, sys};
+use crate::remote::{self, Middle};
+use crate::{blocks, costly, files, maps, sys, tcp};
 use std::io::{BufRead, Write};
 
 pub struct Worker {
@@ -36,6 +37,19 @@ impl Worker {
     /// Reports the timed part, which began at `start`, and waits until all have ended.
     pub fn done(&self, start: u64, operations: usize) -> Result<(), String> {
         self.report(operations, (sys::now() - start) as f64 / 1e9)
+    }
+
+    /// As [`Worker::done`], with how much memory this process has had at most.
+    pub fn done_with_peak(&self, start: u64, operations: usize) -> Result<(), String> {
+        let seconds = (sys::now() - start) as f64 / 1e9;
+        let path = "/proc/self/status";
+        let status = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))
+            .ok_or(format!("{path} doesn't tell the peak"))?;
+        say(&format!("done {operations} {seconds:.9} {peak}"))?;
+        hear().map(drop)
     }
 
     pub fn report(&self, operations: usize, seconds: f64) -> Result<(), String> {
@@ -81,7 +95,7 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
     // Only its last component is made: the driver made the rest, and without an
     // interception nothing of the pool's prefix may come to lie on the real file system.
     let directory = sys::Name::of(&w.directory)?;
-    if !workload.starts_with("cost-") {
+    if !workload.starts_with("cost-") && !workload.starts_with("tcp-") {
         sys::mkdir_shared(&directory)?;
     }
     match workload {
@@ -115,6 +129,25 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "cost-open" => return costly::open_read_close(w),
         "cost-pread" => return costly::pread(w),
         "cost-stat" => return costly::stat(w),
+        "stat-next" => files::stat_next(w),
+        "remote-content" => return remote::content(w),
+        "remote-stat" => return remote::stat(w, Middle::Half),
+        "remote-fstat" => return remote::fstat(w),
+        "remote-create" => return remote::create(w, Middle::Half),
+        "remote-open-close" => return remote::open_close(w),
+        "remote-read" => return remote::block(w, false),
+        "remote-write" => return remote::block(w, true),
+        "remote-get" => return remote::transfers(w, false),
+        "remote-put" => return remote::transfers(w, true),
+        "spread-stat" => return remote::stat(w, Middle::Half),
+        "spread-create" => return remote::create(w, Middle::OfThreeQuarters),
+        "tcp-message" => return tcp::ping(w, 0, 0),
+        "tcp-read" => return tcp::ping(w, 0, remote::BLOCK),
+        "tcp-write" => return tcp::ping(w, remote::BLOCK, 0),
+        "tcp-get" => return tcp::transfers(w, false, false),
+        "tcp-put" => return tcp::transfers(w, true, false),
+        "tcp-get-answered" => return tcp::transfers(w, false, true),
+        "tcp-put-answered" => return tcp::transfers(w, true, true),
         "cost-getppid" => return costly::getppid(w),
         _ => return Err("there is no such workload".into()),
     }?;

@@ -1,0 +1,356 @@
+//! What several nodes do, all on this host: a pool of four, beside bare TCP on loopback
+//! where only one process works, and beside `/dev/shm` where several do.
+
+use crate::children::{self, Outcome};
+use crate::options::Options;
+use crate::pool::{Pool, Side};
+use crate::report::{self, Figure, Goal, Results};
+use crate::sys;
+use crate::workloads::MIB;
+use std::time::{Duration, Instant};
+
+/// What can be measured by itself: name, what it is.
+pub const PARTS: &[(&str, &str)] = &[
+    (
+        "latency",
+        "one stat, open, create, 4 KiB read or write on another node, and a TCP round trip",
+    ),
+    (
+        "transfers",
+        "1 and 16 MiB read and written on another node, and a TCP stream",
+    ),
+    (
+        "spread",
+        "creates and stats of 4 and 8 processes on 4 nodes, and on /dev/shm",
+    ),
+    ("starts", "forebay up of 1, 2, 4 and 8 nodes"),
+    (
+        "wide-list",
+        "listing 100 000 or 1 000 000 files made from all nodes: seconds and memory",
+    ),
+];
+
+const NODES: usize = 4;
+/// Who works and who holds the files, where one process works.
+const HERE: usize = 0;
+const THERE: usize = 1;
+/// Directories that [`THERE`] makes: one whose names lie with their files, since it follows
+/// its parent's distribution, and one whose names lie on all nodes.
+const FILES_THERE: &str = "there/files";
+const FILES_SPREAD: &str = "spread";
+/// Of each node.
+const MEDIA: &str = "memory:1G";
+/// Files that are visited one by one.
+const FILES: usize = 500;
+/// All parts together take no longer.
+const BUDGET: Duration = Duration::from_secs(175);
+
+struct Nodes<'a> {
+    options: &'a Options,
+    pool: Pool,
+    started: Instant,
+    runs: usize,
+}
+
+/// Measures the parts that are wanted.
+pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
+    let wants = |part: &(&str, &str)| options.wants_part(part.0);
+    if !PARTS.iter().any(wants) {
+        return Ok(());
+    }
+    report::nodes_heading(NODES);
+    let mut nodes = Nodes {
+        options,
+        pool: Pool::new(options, "-nodes", NODES, MEDIA)?,
+        started: Instant::now(),
+        runs: 0,
+    };
+    if options.wants_part("starts") {
+        nodes.starts(results);
+    }
+    if PARTS.iter().any(|p| p.0 != "starts" && wants(p)) {
+        nodes.pool.up()?;
+        // What the pool prepares in the background after its start is not to be measured.
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    if options.wants_part("latency") || options.wants_part("transfers") {
+        nodes.prepare()?;
+    }
+    if options.wants_part("latency") {
+        nodes.latency(results);
+    }
+    if options.wants_part("transfers") {
+        nodes.transfers(results);
+    }
+    if options.wants_part("spread") {
+        nodes.spread(results)?;
+    }
+    if options.wants_part("wide-list") {
+        nodes.wide_list(results);
+    }
+    match sys::interrupted() {
+        true => Err("interrupted".into()),
+        false => Ok(()),
+    }
+}
+
+fn words(workload: &str, directory: &str, numbers: [usize; 3]) -> Vec<String> {
+    let [index, count, passes] = numbers.map(|n| n.to_string());
+    vec![workload.into(), directory.into(), index, count, passes]
+}
+
+impl Nodes<'_> {
+    fn left(&self) -> Duration {
+        BUDGET.saturating_sub(self.started.elapsed())
+    }
+
+    fn amount(&self, quick: usize, full: usize) -> usize {
+        if self.options.quick { quick } else { full }
+    }
+
+    fn directory(&self, name: &str) -> String {
+        format!("{}/{name}", self.pool.directory(Side::Pool))
+    }
+
+    /// Runs workers, each at its node, within what is left of the time.
+    fn team(&self, side: Side, workers: Vec<(usize, Vec<String>)>) -> Result<Outcome, String> {
+        let commands = workers
+            .iter()
+            .map(|(node, words)| self.pool.worker_at(side, *node, words))
+            .collect();
+        if self.left().is_zero() {
+            return Err("no time is left for it".into());
+        }
+        children::run_team(commands, self.left(), self.pool.scratch())
+    }
+
+    /// Repeats raw and pool in turn and reports the figure; errors go into it.
+    fn figure(
+        &mut self,
+        results: &mut Results,
+        mut figure: Figure,
+        mut measure: impl FnMut(&mut Self, Side) -> Result<f64, String>,
+    ) {
+        if sys::interrupted() {
+            return;
+        }
+        for repetition in 0..self.options.reps {
+            let mut sides = [Side::Plain, Side::Pool];
+            if repetition % 2 == 1 {
+                sides.reverse();
+            }
+            for side in sides {
+                match measure(self, side) {
+                    Ok(value) if side == Side::Plain => figure.raw.push(value),
+                    Ok(value) => figure.pool.push(value),
+                    Err(e) => {
+                        figure.error = Some(e);
+                        break;
+                    }
+                }
+            }
+            if figure.error.is_some() {
+                break;
+            }
+        }
+        self.note(results, figure);
+    }
+
+    fn note(&self, results: &mut Results, figure: Figure) {
+        if !sys::interrupted() {
+            report::figure_row(&figure);
+            results.figures.push(figure);
+        }
+    }
+
+    /// Makes the files that lie on the other node.
+    fn prepare(&mut self) -> Result<(), String> {
+        self.pool
+            .distribute(&self.directory("there"), "local-all")?;
+        let there = self.directory(FILES_THERE);
+        for (workload, directory) in [
+            ("fill", &there),
+            ("remote-content", &there),
+            ("fill", &self.directory(FILES_SPREAD)),
+        ] {
+            let words = words(workload, directory, [0, FILES, 1]);
+            self.team(Side::Pool, vec![(THERE, words)])
+                .map_err(|e| format!("{workload} on the other node: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn latency(&mut self, results: &mut Results) {
+        let rows = [
+            ("stat", "remote-stat", "tcp-message", FILES_THERE),
+            ("fstat", "remote-fstat", "tcp-message", FILES_THERE),
+            (
+                "open+close",
+                "remote-open-close",
+                "tcp-message",
+                FILES_THERE,
+            ),
+            ("create+close", "remote-create", "tcp-message", FILES_THERE),
+            ("read 4 KiB", "remote-read", "tcp-read", FILES_THERE),
+            ("write 4 KiB", "remote-write", "tcp-write", FILES_THERE),
+            ("stat, spread", "spread-stat", "tcp-message", FILES_SPREAD),
+            (
+                "create, spread",
+                "spread-create",
+                "tcp-message",
+                FILES_SPREAD,
+            ),
+        ];
+        for (name, remote, tcp, directory) in rows {
+            let goal = (directory == FILES_THERE).then_some(Goal::TimesAtMost(2.0));
+            let directory = self.directory(directory);
+            let passes = self.amount(2, 6);
+            let figure = Figure::new(name.to_string(), "us", goal);
+            self.figure(results, figure, |nodes, side| {
+                let workload = if side == Side::Plain { tcp } else { remote };
+                let words = words(workload, &directory, [0, FILES, passes]);
+                let outcome = nodes.team(side, vec![(HERE, words)])?;
+                Ok(outcome.seconds * 1e6)
+            });
+        }
+    }
+
+    fn transfers(&mut self, results: &mut Results) {
+        let rows = [
+            ("read", "remote-get", "tcp-get", true),
+            ("write", "remote-put", "tcp-put", true),
+            ("read, answered", "remote-get", "tcp-get-answered", false),
+            ("write, answered", "remote-put", "tcp-put-answered", false),
+        ];
+        let directory = self.directory(FILES_THERE);
+        for (name, remote, tcp, has_goal) in rows {
+            for mib in [1, 16] {
+                let count = self.amount(128, 512) / mib;
+                let goal = has_goal.then_some(Goal::TimesAtLeast(0.8));
+                let figure = Figure::new(format!("{name} {mib} MiB"), "GB/s", goal);
+                self.figure(results, figure, |nodes, side| {
+                    let workload = if side == Side::Plain { tcp } else { remote };
+                    let words = words(workload, &directory, [0, count, mib]);
+                    let outcome = nodes.team(side, vec![(HERE, words)])?;
+                    Ok(outcome.operations * MIB as f64 / outcome.seconds / 1e9)
+                });
+            }
+        }
+    }
+
+    /// Processes on all nodes: in one directory, where each asks for what its neighbour
+    /// made, and in directories that belong to one node each.
+    fn spread(&mut self, results: &mut Results) -> Result<(), String> {
+        self.pool.distribute(&self.directory("own"), "local-all")?;
+        let own = self.pool.plain().join("own");
+        std::fs::create_dir(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+        let rows = [
+            ("create, one directory", "create", false),
+            ("stat of others' files", "stat-next", false),
+            ("create, local-all", "create", true),
+            ("stat, local-all", "stat", true),
+        ];
+        for (name, workload, is_own) in rows {
+            for procs in [4, 8] {
+                let count = self.amount(1000, 16_000 / procs);
+                let figure = Figure::new(format!("{name}, {procs} processes"), "k/s", None);
+                self.figure(results, figure, |nodes, side| {
+                    nodes.runs += 1;
+                    let run = nodes.runs;
+                    let base = nodes.pool.directory(side);
+                    let worker = |index: usize| {
+                        let directory = match is_own {
+                            true => format!("{base}/own/{run}-{index}"),
+                            false => format!("{base}/run-{run}"),
+                        };
+                        let passes = if is_own { 1 } else { procs };
+                        let numbers = [index, count, passes];
+                        (index % NODES, words(workload, &directory, numbers))
+                    };
+                    let outcome = nodes.team(side, (0..procs).map(worker).collect())?;
+                    Ok(outcome.operations / outcome.seconds / 1e3)
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn starts(&mut self, results: &mut Results) {
+        for nodes in [1, 2, 4, 8] {
+            let goal = (nodes == NODES).then_some(Goal::AtMost(500.0));
+            let mut figure = Figure::new(format!("start of {nodes}"), "ms", goal);
+            for time in 0..2 * self.options.reps - 1 {
+                if sys::interrupted() {
+                    return;
+                }
+                let kind = format!("-start{nodes}-{time}");
+                let once = || -> Result<Duration, String> {
+                    let mut pool = Pool::new(self.options, &kind, nodes, "memory:64M")?;
+                    let took = pool.start()?;
+                    pool.down()?;
+                    Ok(took)
+                };
+                match once() {
+                    Ok(took) => figure.pool.push(took.as_secs_f64() * 1e3),
+                    Err(e) => {
+                        figure.error = Some(e);
+                        break;
+                    }
+                }
+            }
+            self.note(results, figure);
+        }
+    }
+
+    fn wide_list(&mut self, results: &mut Results) {
+        let entries = self.amount(100_000, 1_000_000);
+        let few = 10_000;
+        let mut making = Figure::new(format!("making {entries} files"), "k/s", None);
+        let mut listing = Figure::new("listing them".into(), "s", Some(Goal::AtMost(3.0)));
+        let limit = Some(Goal::MoreAtMost(64.0));
+        let mut memory = Figure::new(format!("its memory, beside {few}'s"), "MiB", limit);
+        match self.fill("few", few) {
+            Ok(_) => {}
+            Err(e) => making.error = Some(e),
+        }
+        match self.fill("many", entries) {
+            Ok(rate) => making.pool.push(rate),
+            Err(e) => making.error = Some(e),
+        }
+        let error = making.error.clone();
+        self.note(results, making);
+        if error.is_some() {
+            return;
+        }
+        for _ in 0..self.options.reps {
+            for (name, count) in [("few", few), ("many", entries)] {
+                let words = words("list", &self.directory(name), [0, count, 1]);
+                match self.team(Side::Pool, vec![(HERE, words)]) {
+                    Ok(outcome) if name == "few" => memory.raw.push(outcome.peak / 1024.0),
+                    Ok(outcome) => {
+                        listing.pool.push(outcome.seconds);
+                        memory.pool.push(outcome.peak / 1024.0);
+                    }
+                    Err(e) => listing.error = Some(e),
+                }
+            }
+        }
+        let error = listing.error.clone();
+        self.note(results, listing);
+        if error.is_none() {
+            self.note(results, memory);
+        }
+    }
+
+    /// Two processes on each node make so many files in one directory; thousands a second.
+    fn fill(&self, name: &str, entries: usize) -> Result<f64, String> {
+        let processes = 2 * NODES;
+        let directory = self.directory(name);
+        let worker = |i: usize| {
+            let count = entries * (i + 1) / processes - entries * i / processes;
+            (i % NODES, words("fill", &directory, [i, count, 1]))
+        };
+        let outcome = self.team(Side::Pool, (0..processes).map(worker).collect())?;
+        Ok(outcome.operations / outcome.seconds / 1e3)
+    }
+}

@@ -1,0 +1,132 @@
+//! Workers on files that another node of the pool holds: DIRECTORY was made there, with
+//! COUNT empty files (by [`crate::files::fill`], as worker 0) and the file of [`content`].
+
+use crate::sys::{self, Name};
+use crate::worker::Worker;
+use crate::workloads::MIB;
+
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+/// MiB of the file that is read and written.
+pub const CONTENT_MIB: usize = 64;
+
+/// Which of all times is taken.
+#[derive(Clone, Copy)]
+pub enum Middle {
+    Half,
+    /// The median of those that went to another node, where a quarter didn't need to.
+    OfThreeQuarters,
+}
+
+/// Times each operation by itself, PASSES times COUNT of them; reports the middle one.
+pub fn median_of(
+    w: &Worker,
+    middle: Middle,
+    mut operation: impl FnMut(usize) -> Result<(), String>,
+) -> Result<(), String> {
+    w.start()?;
+    let mut times = Vec::with_capacity(w.count * w.passes);
+    for _ in 0..w.passes {
+        for i in 0..w.count {
+            let start = sys::now();
+            operation(i)?;
+            times.push(sys::now() - start);
+        }
+    }
+    times.sort_unstable();
+    let at = match middle {
+        Middle::Half => times.len() / 2,
+        Middle::OfThreeQuarters => times.len() * 5 / 8,
+    };
+    w.report(1, times[at] as f64 / 1e9)
+}
+
+fn file(w: &Worker) -> Result<Name, String> {
+    Name::of(&format!("{}/content", w.directory))
+}
+
+/// Makes the file of content; it stays.
+pub fn content(w: &Worker) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY)?;
+    let data = vec![5; MIB];
+    let start = w.start()?;
+    for _ in 0..CONTENT_MIB {
+        sys::write(fd, &data)?;
+    }
+    w.done(start, CONTENT_MIB)?;
+    sys::close(fd)
+}
+
+pub fn stat(w: &Worker, middle: Middle) -> Result<(), String> {
+    let mut name = Name::numbered(&w.prefix())?;
+    median_of(w, middle, |i| sys::stat(name.at(i)).map(drop))
+}
+
+pub fn open_close(w: &Worker) -> Result<(), String> {
+    let mut name = Name::numbered(&w.prefix())?;
+    median_of(w, Middle::Half, |i| {
+        sys::close(sys::open(name.at(i), libc::O_RDONLY)?)
+    })
+}
+
+/// Creating and closing new files.
+pub fn create(w: &Worker, middle: Middle) -> Result<(), String> {
+    let mut name = Name::numbered(&format!("{}new-", w.prefix()))?;
+    let mut made = 0;
+    median_of(w, middle, |_| {
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+        let fd = sys::open(name.at(made), flags)?;
+        made += 1;
+        sys::close(fd)
+    })?;
+    (0..made).try_for_each(|i| sys::unlink(name.at(i)))
+}
+
+pub fn fstat(w: &Worker) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
+    median_of(w, Middle::Half, |_| match sys::fstat(fd)? {
+        size if size == (CONTENT_MIB * MIB) as i64 => Ok(()),
+        size => Err(format!("fstat: {size} bytes")),
+    })?;
+    sys::close(fd)
+}
+
+/// pread or pwrite of one block, each time another one.
+pub fn block(w: &Worker, write: bool) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDWR)?;
+    let mut data = vec![5; BLOCK];
+    let blocks = CONTENT_MIB * MIB / BLOCK;
+    median_of(w, Middle::Half, |i| {
+        // A prime, so that neither readahead nor chance helps.
+        let at = i * 7919 % blocks * BLOCK;
+        if write {
+            sys::pwrite(fd, &data, at)
+        } else {
+            sys::pread(fd, &mut data, at)
+        }
+    })?;
+    sys::close(fd)
+}
+
+/// COUNT calls of PASSES MiB each, over the file again and again.
+pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDWR)?;
+    let mut data = vec![5; w.passes * MIB];
+    let places = CONTENT_MIB / w.passes;
+    let mut call = |i: usize| {
+        let at = i % places * data.len();
+        if write {
+            sys::pwrite(fd, &data, at)
+        } else {
+            sys::pread(fd, &mut data, at)
+        }
+    };
+    call(0)?;
+    let start = w.start()?;
+    (0..w.count).try_for_each(&mut call)?;
+    w.done(start, w.count * w.passes)?;
+    if data.iter().any(|&byte| byte != 5) {
+        return Err("read: other bytes than were written".into());
+    }
+    sys::close(fd)
+}
