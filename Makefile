@@ -8,7 +8,7 @@ help:
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
@@ -52,7 +52,7 @@ demo:
 
 bench:
 	cargo build --release
-	target/release/forebay-bench
+	target/release/forebay-bench $(if $(ONLY),--only $(ONLY))
 
 clean:
 	cargo clean

@@ -42,6 +42,9 @@ const FILES_SPREAD: &str = "spread";
 const MEDIA: &str = "memory:1G";
 /// Files that are visited one by one.
 const FILES: usize = 500;
+/// Files of the long listing that are made at once, and what is kept for listing them.
+const BATCH: usize = 50_000;
+const TO_LIST: Duration = Duration::from_secs(15);
 /// All parts together take no longer.
 const BUDGET: Duration = Duration::from_secs(175);
 
@@ -302,26 +305,36 @@ impl Nodes<'_> {
         }
     }
 
+    /// Where making all of them would take too long, those are listed that could be made.
     fn wide_list(&mut self, results: &mut Results) {
-        let entries = self.amount(100_000, 1_000_000);
         let few = 10_000;
-        let mut making = Figure::new(format!("making {entries} files"), "k/s", None);
-        let mut listing = Figure::new("listing them".into(), "s", Some(Goal::AtMost(3.0)));
-        let limit = Some(Goal::MoreAtMost(64.0));
-        let mut memory = Figure::new(format!("its memory, beside {few}'s"), "MiB", limit);
-        match self.fill("few", few) {
-            Ok(_) => {}
-            Err(e) => making.error = Some(e),
-        }
-        match self.fill("many", entries) {
-            Ok(rate) => making.pool.push(rate),
-            Err(e) => making.error = Some(e),
-        }
-        let error = making.error.clone();
+        let most = self.amount(100_000, 1_000_000);
+        let made = self.fill("few", 0, few).and_then(|_| {
+            let (mut entries, mut seconds) = (0, 0.0);
+            while entries < most {
+                let begun = Instant::now();
+                seconds += self.fill("many", entries, BATCH)?;
+                entries += BATCH;
+                if self.left() < begun.elapsed() * 2 + TO_LIST {
+                    break;
+                }
+            }
+            Ok((entries, entries as f64 / seconds / 1e3))
+        });
+        let mut making = Figure::new("making files from all nodes".into(), "k/s", None);
+        let (entries, rate) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                making.error = Some(e);
+                return self.note(results, making);
+            }
+        };
+        making.pool.push(rate);
         self.note(results, making);
-        if error.is_some() {
-            return;
-        }
+        let goal = Some(Goal::AtMost(3.0 * entries as f64 / 1e6));
+        let mut listing = Figure::new(format!("listing {entries}"), "s", goal);
+        let goal = Some(Goal::MoreAtMost(64.0));
+        let mut memory = Figure::new(format!("its memory, and of {few}"), "MiB", goal);
         for _ in 0..self.options.reps {
             for (name, count) in [("few", few), ("many", entries)] {
                 let words = words("list", &self.directory(name), [0, count, 1]);
@@ -335,22 +348,23 @@ impl Nodes<'_> {
                 }
             }
         }
-        let error = listing.error.clone();
+        memory.error = listing.error.clone();
         self.note(results, listing);
-        if error.is_none() {
-            self.note(results, memory);
-        }
+        self.note(results, memory);
     }
 
-    /// Two processes on each node make so many files in one directory; thousands a second.
-    fn fill(&self, name: &str, entries: usize) -> Result<f64, String> {
+    /// Two processes on each node make so many more files in one directory; in how many
+    /// seconds.
+    fn fill(&self, name: &str, already: usize, more: usize) -> Result<f64, String> {
         let processes = 2 * NODES;
         let directory = self.directory(name);
+        // Each batch has names of its own, which the workers' numbers make.
+        let first = already / more * processes;
         let worker = |i: usize| {
-            let count = entries * (i + 1) / processes - entries * i / processes;
-            (i % NODES, words("fill", &directory, [i, count, 1]))
+            let numbers = [first + i, more / processes, 1];
+            (i % NODES, words("fill", &directory, numbers))
         };
         let outcome = self.team(Side::Pool, (0..processes).map(worker).collect())?;
-        Ok(outcome.operations / outcome.seconds / 1e3)
+        Ok(outcome.seconds)
     }
 }
