@@ -43,6 +43,7 @@ impl Fs {
                 entry,
                 slash,
                 epoch,
+                ..
             } => Ok(EntryPlace {
                 dir,
                 name,
@@ -67,6 +68,12 @@ impl Fs {
     /// ENOENT, ENOTDIR.
     pub fn stat_place(&self, place: &Place) -> Result<Stat> {
         let id = place.existing()?.id;
+        if let Place::Entry {
+            inode: Some(inode), ..
+        } = place
+        {
+            return Ok(Stat::new(id, inode));
+        }
         match self.stat_id(id) {
             // It went between looking it up and looking at it: look again.
             Err(Errno::NOENT) if matches!(place, Place::Entry { .. }) => Err(Errno::STALE),

@@ -9,7 +9,7 @@
 use crate::Fs;
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::EXEC;
-use forebay_store::{Entry, NAME_MAX, ObjectId, PATH_MAX};
+use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
 use rustix::io::{Errno, Result};
 
 /// Most symbolic links in one path, as in Linux.
@@ -106,6 +106,8 @@ pub enum Place {
         name: Name,
         /// What is there now.
         entry: Option<Entry>,
+        /// Its attributes, if they came with it from another node.
+        inode: Option<Inode>,
         /// The path ended in `/`: it must be a directory.
         slash: bool,
         epoch: u64,
@@ -219,6 +221,7 @@ impl Fs {
             dir,
             name,
             entry: Some(entry),
+            inode: None,
             slash: false,
             epoch,
         }
@@ -286,13 +289,14 @@ impl Fs {
                 }
             };
             if let Some(dir) = dir {
-                let entry = self.store().lookup(dir.id, last)?;
+                let (entry, inode) = self.store().lookup_stat(dir.id, last)?;
                 if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
                     let name = Name::new(last)?;
                     return Ok(Place::Entry {
                         dir,
                         name,
                         entry,
+                        inode,
                         slash: false,
                         epoch,
                     });
@@ -368,7 +372,7 @@ impl Fs {
                 }
                 _ => {}
             }
-            let entry = self.store().lookup(dir.id, &name)?;
+            let (entry, inode) = self.store().lookup_stat(dir.id, &name)?;
             let is_last = todo[end..].iter().all(|&b| b == b'/');
             let slash = end < todo.len();
             match entry {
@@ -413,6 +417,7 @@ impl Fs {
                         dir,
                         name,
                         entry,
+                        inode,
                         slash,
                         epoch,
                     });

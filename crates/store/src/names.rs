@@ -7,7 +7,7 @@
 
 use crate::across::{Nap, entry_in};
 use crate::control::live_flag;
-use crate::elsewhere::messages::kind;
+use crate::elsewhere::messages::{Record, kind};
 use crate::live::Held;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
@@ -161,6 +161,26 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// As [`Store::lookup`]; also the attributes of the object, if they come without another
+    /// question to another node.
+    ///
+    /// # Errors
+    /// As for [`Store::lookup`].
+    pub fn lookup_stat(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<(Option<Entry>, Option<Inode>)> {
+        if name.len() <= NAME_MAX
+            && let Some(home) = self.entry_away(parent, name)
+        {
+            let (entry, record): (_, Option<Record>) =
+                self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
+            return Ok((entry, record.map(|r| r.0)));
+        }
+        Ok((self.lookup(parent, name)?, None))
     }
 
     /// The attributes of `id` as of now, those of an open file included.

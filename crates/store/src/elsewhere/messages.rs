@@ -45,6 +45,8 @@ pub mod kind {
     pub const CLOSE: u16 = 17;
     /// `id`: as OPEN, if the home doesn't know it any more
     pub const REOPEN: u16 = 32;
+    /// `parent, name -> Option<Entry>, inode record if it is there, too`
+    pub const LOOKUP_STAT: u16 = 33;
     /// `dir, time`: an entry of it was made or removed
     pub const TOUCH: u16 = 18;
     /// `dir, difference`: directories were made or removed in it

@@ -73,7 +73,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::REOPEN => Some(Class::Leaf),
+            kind::LOOKUP..=kind::LOOKUP_STAT => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -107,6 +107,7 @@ impl Server {
                 | kind::DROP_LINK
                 | kind::HAS_LINK
                 | kind::REOPEN
+                | kind::LOOKUP_STAT
                 | kind::USAGE
                 | kind::SYNC_ALL
         )
@@ -149,6 +150,15 @@ impl Server {
                 let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
                 home_of_entry(store, parent, &name)?;
                 told(store.lookup(parent, &name)?)
+            }
+            kind::LOOKUP_STAT => {
+                let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
+                home_of_entry(store, parent, &name)?;
+                let entry = store.lookup(parent, &name)?;
+                let here = entry.filter(|e| store.object_away(e.id).is_none());
+                // Gone already: who asks finds that out.
+                let inode = here.and_then(|e| store.stat(e.id).ok());
+                told((entry, inode.map(|i| Record(i, Vec::new()))))
             }
             kind::STAT => {
                 let id = home(store, parts(head)?)?;
