@@ -61,6 +61,8 @@ enum Link {
     /// A rename is under way to it: it doesn't count yet. Its owner is the slot of the old name,
     /// by which a rename knows its own.
     Coming,
+    /// A link(2) is under way to it: it doesn't count yet.
+    Offered,
 }
 
 impl Link {
@@ -76,6 +78,7 @@ impl Link {
             0 => Link::Counted,
             1 => Link::Unconfirmed,
             2 => Link::Coming,
+            3 => Link::Offered,
             _ => return None,
         };
         Some((state, u32::from_le_bytes(owner.try_into().ok()?)))
@@ -85,7 +88,7 @@ impl Link {
 /// From a link record: directory, name, whether it counts.
 pub(crate) fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
     let (dir, name) = rest.split_first_chunk()?;
-    let counts = Link::decode(value)?.0 != Link::Coming;
+    let counts = matches!(Link::decode(value)?.0, Link::Counted | Link::Unconfirmed);
     let sound = (1..=NAME_MAX).contains(&name.len());
     sound.then_some((ObjectId(u64::from_be_bytes(*dir)), name, counts))
 }
@@ -205,51 +208,89 @@ impl Store {
         Ok(link == Some(Link::Coming))
     }
 
-    /// The object gets a name whose entry is about to be made elsewhere; instead of `from`, if it
-    /// is a rename.
-    pub(crate) fn add_link(
-        &self,
-        id: ObjectId,
-        name: Named<'_>,
-        from: Option<Named<'_>>,
-    ) -> Result<()> {
+    /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
+    pub(crate) fn add_link(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         if let Some(home) = self.object_away(id) {
-            let from = from.map(|f| (f.0, f.1.to_vec()));
-            return self.ask(home, kind::ADD_LINK, &(id, name.0, name.1, from));
+            let question = (id, name.0, name.1, from.0, from.1);
+            return self.ask(home, kind::ADD_LINK, &question);
         }
         let t = now();
         self.write(self.object_set(id), Need::Bytes(0), |w| {
-            match from {
-                Some(from) => {
-                    let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
-                    let shard = self.shard_of(id);
-                    let key = Key::link(id, name.0, name.1);
-                    match w.get(shard, &key)? {
-                        None => w.put(shard, &key, &coming)?,
-                        Some(there) if there == coming => {}
-                        // It has that name, or is just getting or losing it in another way.
-                        Some(_) => return Err(Errno::ALREADY),
-                    }
-                    match self.link_state(w, id, from)? {
-                        None => self.set_link(w, id, from, Link::Counted)?,
-                        // The rename that brings it has to end before the next one begins.
-                        Some(Link::Coming) => return Err(Errno::ALREADY),
-                        Some(_) => {}
-                    }
-                    // It must be there.
-                    let shard = self.shard_of(id);
-                    w.get(shard, &Key::inode(id))?
-                        .ok_or(Errno::NOENT)
-                        .map(|_| ())
-                }
-                None if self.link_state(w, id, name)?.is_some() => Err(Errno::ALREADY),
-                None => {
-                    self.count_link(w, id, t)?;
-                    self.set_link(w, id, name, Link::Unconfirmed)
-                }
+            let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
+            let shard = self.shard_of(id);
+            let key = Key::link(id, name.0, name.1);
+            match w.get(shard, &key)? {
+                None => w.put(shard, &key, &coming)?,
+                Some(there) if there == coming => {}
+                // It has that name, or is just getting or losing it in another way.
+                Some(_) => return Err(Errno::ALREADY),
             }
+            match self.link_state(w, id, from)? {
+                None => self.set_link(w, id, from, Link::Counted)?,
+                // What brings it has to end before the next one begins.
+                Some(Link::Coming | Link::Offered) => return Err(Errno::ALREADY),
+                Some(_) => {}
+            }
+            // It must be there.
+            w.get(shard, &Key::inode(id))?
+                .ok_or(Errno::NOENT)
+                .map(|_| ())
         })?;
         self.set_live_ctime(id, t)
+    }
+
+    /// In a link: the object may get one name more. EALREADY if it is getting or losing that name.
+    fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.write(self.object_set(id), Need::Bytes(0), |w| {
+            match self.link_state(w, id, name)? {
+                Some(_) => Err(Errno::ALREADY),
+                None => self.set_link(w, id, name, Link::Offered),
+            }
+        })
+    }
+
+    /// It gets the name, if it has another one still. This is the moment when a link happens.
+    fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        let t = now();
+        self.write(self.object_set(id), Need::Bytes(0), |w| {
+            if self.link_state(w, id, name)? != Some(Link::Offered) {
+                return Err(Errno::NOENT);
+            }
+            self.count_link(w, id, t)?;
+            self.set_link(w, id, name, Link::Counted)
+        })?;
+        self.set_live_ctime(id, t)
+    }
+
+    /// It doesn't get it.
+    fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.write(self.object_set(id), Need::Removal, |w| {
+            if self.link_state(w, id, name)? == Some(Link::Offered) {
+                w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false) it
+    /// won't, None: that isn't known yet.
+    pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::OFFERED, &(id, name.0, name.1));
+        }
+        let key = Key::link(id, name.0, name.1);
+        self.write(self.object_set(id), Need::Removal, |w| {
+            let link = w.get(self.shard_of(id), &key)?.and_then(Link::decode);
+            Ok(match link {
+                None => Some(false),
+                Some((Link::Offered, owner)) if identity_lives(&self.control, owner) => None,
+                Some((Link::Offered, _)) => {
+                    w.del(self.shard_of(id), &key)?;
+                    Some(false)
+                }
+                Some(_) => Some(true),
+            })
+        })
     }
 
     /// The entry was made: the name needs no checking any more.
@@ -341,7 +382,7 @@ impl Store {
                 return Ok(());
             };
             w.del(shard, &Key::link(id, name.0, name.1))?;
-            if link == Link::Coming {
+            if matches!(link, Link::Coming | Link::Offered) {
                 // The rename that brought it has still to end; then it counts the name out.
                 return Ok(());
             }
@@ -371,11 +412,13 @@ impl Store {
 
     // ---- entries: at the entry's home ----
 
-    /// Makes an entry for an object that lies elsewhere; what is there instead, if something is.
+    /// Makes an entry for an object that lies elsewhere; what is there instead, if something is. One
+    /// that is `held` is looked up by nobody until [`Store::release_entry`].
     pub(crate) fn insert(
         &self,
         name: Named<'_>,
         entry: Entry,
+        held: bool,
         epoch: u64,
     ) -> Result<Option<Entry>> {
         let shard = self.shard_of_entry(name.0, name.1);
@@ -386,16 +429,43 @@ impl Store {
                 self.check_epoch(epoch)?;
                 self.check_frozen(name.0)?;
                 self.check_note(w, name)?;
-                match w.insert(shard, &key, &entry.encode())? {
-                    None => Ok(None),
-                    Some(bytes) => entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO),
+                if let Some(bytes) = w.get(shard, &key)? {
+                    return entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO);
                 }
+                if held {
+                    w.put(shard, &key, &moving(entry))?;
+                    self.put_note(w, name, &Note::Held(entry))?;
+                } else {
+                    w.put(shard, &key, &entry.encode())?;
+                }
+                Ok(None)
             })
         })?;
         if there.is_none() {
             self.touch_dir(name.0, t)?;
         }
         Ok(there)
+    }
+
+    /// A held entry stays, or goes.
+    pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
+        if let Some(home) = self.entry_away(name.0, name.1) {
+            return self.ask(home, kind::RELEASE, &(name.0, name.1, entry, stays));
+        }
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            match self.note_on(w, name)? {
+                Some((Note::Held(held), _)) if held == entry => {}
+                // It is done already.
+                _ => return Ok(()),
+            }
+            match stays {
+                true => w.put(shard, &key, &entry.encode())?,
+                false => _ = w.del(shard, &key)?,
+            }
+            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
+        })
     }
 
     /// Removes an entry whose object lies elsewhere. False if it isn't `entry` any more.
@@ -523,7 +593,7 @@ impl Store {
             self.open_new(opened, id, &inode)?;
             Ok(id)
         })?;
-        let question = (name.0, name.1, Entry { id, kind }, epoch);
+        let question = (name.0, name.1, Entry { id, kind }, false, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
             Ok(None) => {
                 self.confirm_link(id, name)?;
@@ -556,7 +626,7 @@ impl Store {
     ) -> Result<()> {
         let kind = self.stat(id)?.kind();
         let mut nap = Nap::new();
-        while let Err(e) = self.add_link(id, name, None) {
+        while let Err(e) = self.offer_link(id, name) {
             // It may have that name by now, or lose it.
             if e != Errno::ALREADY {
                 return Err(e);
@@ -566,18 +636,27 @@ impl Store {
             }
             nap.wait()?;
         }
-        let question = (name.0, name.1, Entry { id, kind }, epoch);
+        let entry = Entry { id, kind };
+        let question = (name.0, name.1, entry, true, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
-            Ok(None) => self.confirm_link(id, name),
+            Ok(None) => {
+                let counted = self.count_offered(id, name);
+                if counted.is_err() {
+                    self.withdraw_link(id, name)?;
+                }
+                match self.release_entry(name, entry, counted.is_ok()) {
+                    Ok(()) => counted,
+                    // Its home finds out by asking.
+                    Err(e) if is_unclear(e) => counted,
+                    Err(e) => Err(e),
+                }
+            }
             Ok(Some(_)) => {
-                self.lose_link(id, name)?;
+                self.withdraw_link(id, name)?;
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                match is_unclear(e) {
-                    true => self.disown_link(id, name)?,
-                    false => self.lose_link(id, name)?,
-                }
+                self.withdraw_link(id, name)?;
                 Err(e)
             }
         }
@@ -617,6 +696,7 @@ mod tests {
         };
         let notes = [
             Note::Drop(entry),
+            Note::Held(entry),
             Note::Move {
                 source: entry,
                 to: (ObjectId::ROOT, b"x".to_vec()),
@@ -629,7 +709,12 @@ mod tests {
             assert_eq!(Note::decode(&bytes), Some((note, 5)));
             assert_eq!(Note::decode(&bytes[1..]), None);
         }
-        for link in [Link::Counted, Link::Unconfirmed, Link::Coming] {
+        for link in [
+            Link::Counted,
+            Link::Unconfirmed,
+            Link::Coming,
+            Link::Offered,
+        ] {
             assert_eq!(Link::decode(&link.encode(9)), Some((link, 9)));
         }
         assert_eq!(entry_in(&moving(entry)), Some((entry, true)));

@@ -7,6 +7,8 @@ use super::*;
 pub(super) enum Note {
     /// Its object has to be told that it has lost the name.
     Drop(Entry),
+    /// It is made, but its object doesn't count the name yet, and may come not to.
+    Held(Entry),
     /// It is being renamed.
     Move {
         source: Entry,
@@ -22,6 +24,7 @@ impl Note {
     pub(super) fn encode(&self, owner: u32) -> Vec<u8> {
         match self {
             Note::Drop(entry) => encode(&(0u8, owner, *entry)),
+            Note::Held(entry) => encode(&(2u8, owner, *entry)),
             Note::Move {
                 source,
                 to,
@@ -35,6 +38,7 @@ impl Note {
         let (what, owner) = <(u8, u32)>::take(&mut bytes)?;
         let note = match what {
             0 => Note::Drop(decode(bytes)?),
+            2 => Note::Held(decode(bytes)?),
             1 => {
                 let (source, dir, name, announced, placed) = decode(bytes)?;
                 Note::Move {
@@ -172,6 +176,9 @@ impl Store {
             let Some((note, owner)) = self.note_on(w, name)? else {
                 return Ok(None);
             };
+            if let Note::Held(_) = note {
+                return Ok(Some(Some(note)));
+            }
             if owner != 0 && identity_lives(&self.control, owner) {
                 return Ok(Some(None));
             }
@@ -183,6 +190,13 @@ impl Store {
             Some(None) => return Ok(false),
             Some(Some(note)) => note,
         };
+        if let Note::Held(entry) = note {
+            // The object's home knows.
+            return match self.offered(entry.id, name)? {
+                Some(stays) => self.release_entry(name, entry, stays).map(|()| true),
+                None => Ok(false),
+            };
+        }
         let settled = self.redo_note(name, &note);
         if settled.is_err() {
             self.disown_note(name)?;
@@ -192,6 +206,8 @@ impl Store {
 
     pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
         match note {
+            // See settle_note.
+            Note::Held(_) => Ok(()),
             Note::Drop(entry) => match self.lose_name(entry.id, name, None) {
                 Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
                 Err(e) => {
@@ -231,7 +247,8 @@ impl Store {
             snapshot.scan(b"L", |key, value| match parse_key(key) {
                 Some((b'L', id, rest)) => {
                     let unsure = Link::decode(value).is_some_and(|(link, owner)| {
-                        link == Link::Unconfirmed && !identity_lives(&self.control, owner)
+                        matches!(link, Link::Unconfirmed | Link::Offered)
+                            && !identity_lives(&self.control, owner)
                     });
                     if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
                         links.push((id, rest.to_vec()));
@@ -242,8 +259,9 @@ impl Store {
             })?;
             snapshot.scan(b"N", |key, value| match parse_key(key) {
                 Some((b'N', dir, name)) => {
-                    let left = Note::decode(value)
-                        .is_some_and(|(_, owner)| !identity_lives(&self.control, owner));
+                    let left = Note::decode(value).is_some_and(|(note, owner)| {
+                        matches!(note, Note::Held(_)) || !identity_lives(&self.control, owner)
+                    });
                     if left {
                         notes.push((dir, name.to_vec()));
                     }
@@ -260,6 +278,7 @@ impl Store {
         for (id, rest) in links {
             let (dir, name) = rest.split_at(8);
             let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
+            self.withdraw_link(id, (dir, name))?;
             let there = self.lookup(dir, name);
             result = match there {
                 Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),

@@ -160,7 +160,7 @@ impl Store {
         };
         let announced = (|| {
             if !is_dir(source) {
-                self.add_link(source.id, to, Some(from))?;
+                self.add_link(source.id, to, from)?;
             }
             set_note(true, false)
         })();

@@ -45,6 +45,10 @@ pub mod kind {
     pub const CLOSE: u16 = 17;
     /// `id`: as OPEN, if the home doesn't know it any more
     pub const REOPEN: u16 = 32;
+    /// `id, parent, name -> Option<it counts>`: what has become of a link
+    pub const OFFERED: u16 = 34;
+    /// `parent, name, Entry, stays`: of a held entry
+    pub const RELEASE: u16 = 35;
     /// `parent, name -> Option<Entry>, inode record if it is there, too`
     pub const LOOKUP_STAT: u16 = 33;
     /// `dir, time`: an entry of it was made or removed
@@ -57,7 +61,7 @@ pub mod kind {
     pub const FREEZE: u16 = 21;
     /// `epoch`: they have
     pub const THAW: u16 = 22;
-    /// `id, parent, name, Option<other parent, name>`: it is about to get this name
+    /// `id, parent, name, other parent, name`: it is about to get this name instead of the other
     pub const ADD_LINK: u16 = 23;
     /// `id, parent, name, slot of the other name`: it doesn't get this name after all
     pub const UNDO_LINK: u16 = 24;
@@ -78,7 +82,7 @@ pub mod kind {
 
     /// `parent, name, NewObject, epoch -> id or what is there`
     pub const CREATE: u16 = 64;
-    /// `parent, name, Entry, epoch -> Option<what is there>`
+    /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;
     /// `parent, name, epoch`
     pub const UNLINK: u16 = 66;

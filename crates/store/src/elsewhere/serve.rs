@@ -73,7 +73,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::LOOKUP_STAT => Some(Class::Leaf),
+            kind::LOOKUP..=kind::RELEASE => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -108,6 +108,8 @@ impl Server {
                 | kind::HAS_LINK
                 | kind::REOPEN
                 | kind::LOOKUP_STAT
+                | kind::OFFERED
+                | kind::RELEASE
                 | kind::USAGE
                 | kind::SYNC_ALL
         )
@@ -275,12 +277,20 @@ impl Server {
                 told(())
             }
             kind::ADD_LINK => {
-                let (id, dir, name, from): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
-                    parts(head)?;
+                let (id, dir, name, from, old): (_, _, Vec<u8>, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
-                from.as_ref().map_or(Ok(()), |f| check_name(&f.1))?;
-                let from = from.as_ref().map(|f| (f.0, &f.1[..]));
-                told(store.add_link(home(store, id)?, (dir, &name), from)?)
+                check_name(&old)?;
+                told(store.add_link(home(store, id)?, (dir, &name), (from, &old))?)
+            }
+            kind::OFFERED => {
+                let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
+                check_name(&name)?;
+                told(store.offered(home(store, id)?, (dir, &name))?)
+            }
+            kind::RELEASE => {
+                let (dir, name, entry, stays): (_, Vec<u8>, _, _) = parts(head)?;
+                home_of_entry(store, dir, &name)?;
+                told(store.release_entry((dir, &name), entry, stays)?)
             }
             kind::UNDO_LINK => {
                 let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
@@ -454,9 +464,10 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             told(store.create_object(dir, &name, &new, store.epoch_for(epoch)?)?)
         }
         kind::INSERT => {
-            let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
+            let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            told(store.insert((dir, &name), entry, store.epoch_for(epoch)?)?)
+            let epoch = store.epoch_for(epoch)?;
+            told(store.insert((dir, &name), entry, held, epoch)?)
         }
         kind::UNLINK => {
             let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;
