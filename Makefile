@@ -29,7 +29,7 @@ test:
 	python3 tests/programs/run.py --media files:DIR:2G
 	python3 tests/pools/run.py -j 2
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only c-data --only c-range-locks \
-	    --only coreutils-listing --only git --only locks --only python-files --only rsync --only small-files
+	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/pool/run.py -j 2
 	python3 tests/conformance/run.py
 

@@ -1,2 +1,2 @@
 """The cases; importing them registers them."""
-from . import consistency, kills, locks, mpi, namespaces, spread  # noqa: F401
+from . import consistency, kills, locks, mpi, namespaces, spread, stages  # noqa: F401
