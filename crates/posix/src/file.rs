@@ -353,7 +353,7 @@ impl Fs {
         {
             Some(live) => self.store().sync(live),
             // A directory: its entries are records.
-            None => self.store().sync_entries(),
+            None => self.store().sync_entries_everywhere(),
         }
     }
 

@@ -46,6 +46,8 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         other.unlink(&p("link")).unwrap();
         fs.rmdir(&p("directory")).unwrap();
         fs.list(b"/").unwrap();
+        fs.store().sync_everywhere().unwrap();
+        fs.store().sync_entries_everywhere().unwrap();
     }
     nodes.together.kept.lock().unwrap().take().unwrap()
 }

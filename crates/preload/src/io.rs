@@ -210,7 +210,7 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
 /// syncfs.
 pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
-        Some((fs, _)) => value(fs.store().sync_all().map(|()| 0)),
+        Some((fs, _)) => value(fs.store().sync_everywhere().map(|()| 0)),
         None => PASS,
     }
 }
@@ -219,7 +219,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
 pub fn sync() -> i64 {
     if let Some(fs) = crate::runtime::open_fs() {
         let _critical = Critical::enter();
-        let _ = fs.store().sync_all();
+        let _ = fs.store().sync_everywhere();
     }
     PASS
 }

@@ -1,7 +1,7 @@
 //! The bytes of files that lie on other nodes.
 
 use super::locks::owner_description;
-use super::messages::{Record, kind};
+use super::messages::{Record, encode, kind};
 use super::{Bytes, MAX_BODY};
 use crate::control::{MAX_LIVE, MAX_OPEN, live_flag};
 use crate::{NodeId, ObjectId, Result, Store};
@@ -12,6 +12,34 @@ impl Store {
     /// Whether the file's bytes lie on another node.
     pub fn is_away(&self, index: u32) -> bool {
         self.live_away(index).is_some()
+    }
+
+    /// Makes all entries durable, whatever node they lie on: what `fsync` of a directory does.
+    ///
+    /// # Errors
+    /// As for [`Store::sync`]; EHOSTDOWN if a node can't be told.
+    pub fn sync_entries_everywhere(&self) -> Result<()> {
+        self.everywhere(kind::SYNC_RECORDS).and(self.sync_entries())
+    }
+
+    /// Makes everything durable on all nodes: `syncfs`.
+    ///
+    /// # Errors
+    /// As for [`Store::sync_all`]; EHOSTDOWN if a node can't be told: the others have done it.
+    pub fn sync_everywhere(&self) -> Result<()> {
+        let elsewhere = self.everywhere(kind::SYNC_ALL);
+        self.sync_all().and(elsewhere)
+    }
+
+    /// Asks all other nodes at once for something without arguments.
+    fn everywhere(&self, kind: u16) -> Result<()> {
+        let Some(nodes) = self.elsewhere.as_deref() else {
+            return Ok(());
+        };
+        let others = nodes.nodes().iter().filter(|n| **n != nodes.me());
+        let others: Vec<NodeId> = others.copied().collect();
+        let told = nodes.ask_all(&others, kind, &encode(&()));
+        told.into_iter().try_for_each(|t| t.map(|_| ()))
     }
 
     /// The daemon of `home` has been started anew: tells it what this node has open there, and which

@@ -49,6 +49,8 @@ pub mod kind {
     pub const OFFERED: u16 = 34;
     /// `parent, name, Entry, stays`: of a held entry
     pub const RELEASE: u16 = 35;
+    /// Makes all records durable, as far as the node can
+    pub const SYNC_RECORDS: u16 = 36;
     /// `parent, name -> Option<Entry>, inode record if it is there, too`
     pub const LOOKUP_STAT: u16 = 33;
     /// `dir, time`: an entry of it was made or removed

@@ -73,7 +73,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::RELEASE => Some(Class::Leaf),
+            kind::LOOKUP..=kind::SYNC_RECORDS => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -110,6 +110,7 @@ impl Server {
                 | kind::LOOKUP_STAT
                 | kind::OFFERED
                 | kind::RELEASE
+                | kind::SYNC_RECORDS
                 | kind::USAGE
                 | kind::SYNC_ALL
         )
@@ -331,6 +332,10 @@ impl Server {
                     (u.capacity, u.used, u.reserved)
                 });
                 told(List(usage.collect()))
+            }
+            kind::SYNC_RECORDS => {
+                let () = parts(head)?;
+                told(store.sync_entries()?)
             }
             kind::SYNC_ALL => {
                 let () = parts(head)?;
