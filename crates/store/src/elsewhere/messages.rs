@@ -67,7 +67,7 @@ pub mod kind {
     pub const ADD_LINK: u16 = 23;
     /// `id, parent, name, slot of the other name`: it doesn't get this name after all
     pub const UNDO_LINK: u16 = 24;
-    /// `id, parent, name, Option<new parent, name> -> gone`: it has lost this name
+    /// `id, parent, name, Option<new parent, name>`: it has lost this name
     pub const DROP_LINK: u16 = 25;
     /// `id, parent, name -> it is still to get it`
     pub const HAS_LINK: u16 = 26;
@@ -77,8 +77,6 @@ pub mod kind {
     pub const LOCK: u16 = 28;
     /// `id, owner`: it gives up all its locks of the object
     pub const END_LOCKS: u16 = 29;
-    /// `-> media`
-    pub const USAGE: u16 = 30;
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 

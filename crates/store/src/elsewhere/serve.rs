@@ -111,7 +111,6 @@ impl Server {
                 | kind::OFFERED
                 | kind::RELEASE
                 | kind::SYNC_RECORDS
-                | kind::USAGE
                 | kind::SYNC_ALL
         )
     }
@@ -324,14 +323,6 @@ impl Server {
             kind::END_LOCKS => {
                 let (id, owner) = parts(head)?;
                 told(self.locks.end(store, (from, owner, id))?)
-            }
-            kind::USAGE => {
-                let () = parts(head)?;
-                let usage = store.media().iter().map(|m| {
-                    let u = m.usage();
-                    (u.capacity, u.used, u.reserved)
-                });
-                told(List(usage.collect()))
             }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;
