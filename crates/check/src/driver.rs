@@ -308,11 +308,8 @@ impl Driver<'_> {
             println!("nothing was cut off, but: {o} (seed {})", self.options.seed);
             return Some(End::Impossible);
         }
-        let all = done.iter().flat_map(|d| &d.operations);
-        let links = all.filter(|o| o.call == Call::Link).count() as u32;
         let rules = Rules {
             by_cells: self.options.by_cells,
-            early_links: if self.options.early_links { links } else { 0 },
             ..Rules::default()
         };
         match search(&self.states, &done, &self.cut, rules, LIMIT) {

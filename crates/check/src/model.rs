@@ -135,8 +135,6 @@ pub struct After {
 pub struct Rules {
     /// What a write adds to a file may show cell by cell, and a read may ask for the size again for each, as on tmpfs.
     pub by_cells: bool,
-    /// Links that are being made: a count may have them already.
-    pub early_links: u32,
     /// A cell may show two values while it is written.
     pub torn: bool,
 }
@@ -339,9 +337,7 @@ impl State {
                     Some(Content::Directory(_)) if o.directory => p.seen |= 3,
                     _ => {}
                 }
-                let counts =
-                    |x: &Object| (x.links..=x.links + rules.early_links).contains(&o.links);
-                if self.object(p.a).is_some_and(counts) {
+                if self.object(p.a).is_some_and(|x| x.links == o.links) {
                     p.seen |= 2;
                 }
                 if p.seen != 3 {

@@ -41,7 +41,6 @@ pub struct Options {
     pub weak: Kind,
     pub weak_name: String,
     pub faults: bool,
-    pub early_links: bool,
     pub locks: Locks,
     pub by_cells: bool,
     /// Of 1000 phases, in how many a worker is killed.
@@ -71,7 +70,6 @@ Each worker is started as COMMAND followed by its own words; {} in COMMAND becom
                     done at any time, in part, or never
   --no-locks        no locks at all
   --mixed-locks     processes take both F_SETLK and F_OFD_SETLK locks, not one of the two each
-  --early-links     while a link is being made, the count may have it already (docs/semantics.md)
   --kill N          in N of 1000 phases, a worker is killed
   --bound SECONDS   what takes longer hangs (20)
   --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
@@ -91,7 +89,6 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
         weak: Kind::Nothing,
         weak_name: "none".into(),
         faults: false,
-        early_links: false,
         locks: Locks::OneKind,
         by_cells: false,
         kill: 0,
@@ -115,7 +112,6 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--bound" => o.bound = number(name, value()?, 1, 10_000)?,
             "--mixed-locks" => o.locks = Locks::Mixed,
             "--no-locks" => o.locks = Locks::None,
-            "--early-links" => o.early_links = true,
             "--faults" => o.faults = true,
             "--by-cells" => o.by_cells = true,
             "--weak" => o.weak_name = value()?.clone(),

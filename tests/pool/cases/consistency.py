@@ -31,7 +31,6 @@ def in_pool(t, *options, prepare=True, nodes=NODES, **more):
     words = on(t, 0, nodes=nodes)
     if nodes > 1:
         words[words.index("--node") + 1] = "{}"
-        options += ("--early-links",)
     told = check(t, "/fb/x", "--nodes", str(nodes), *options, with_=words, **more)
     print(told)
 

@@ -125,10 +125,10 @@ def hosts(t):
         t.ok(len(sums) == 1, "they don't see the same: %s" % sums)
         t.command(h.on(0, "mkdir", "/fb/x"))
         words = h.each()
-        print(check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), with_=words))
+        print(check(t, "/fb/x", "--nodes", str(COUNT), with_=words))
         how = h.nets.slow()
         if how:
-            print(how, check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
+            print(how, check(t, "/fb/x", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
         t.command(h.nets.inside(0, t.forebay, "fsck", "--pool", POOL), timeout=60)
 
 
@@ -151,7 +151,7 @@ def cut_networks(t):
         thread = threading.Thread(target=cut)
         thread.start()
         try:
-            print(check(t, "/fb/x", "--early-links", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
+            print(check(t, "/fb/x", "--nodes", str(COUNT), "--faults", with_=words, bound=40))
         finally:
             over.set()
             thread.join(20)
