@@ -228,7 +228,7 @@ impl Nodes<'_> {
         let directory = self.directory(FILES_THERE);
         for (name, remote, tcp, has_goal) in rows {
             for mib in [1, 16] {
-                let count = self.amount(128, 512) / mib;
+                let count = self.amount(128, 256) / mib;
                 let goal = has_goal.then_some(Goal::TimesAtLeast(0.8));
                 let figure = Figure::new(format!("{name} {mib} MiB"), "GB/s", goal);
                 self.figure(results, figure, |nodes, side| {
@@ -255,7 +255,7 @@ impl Nodes<'_> {
         ];
         for (name, workload, is_own) in rows {
             for procs in [4, 8] {
-                let count = self.amount(1000, 16_000 / procs);
+                let count = self.amount(1000, 8_000 / procs);
                 let figure = Figure::new(format!("{name}, {procs} processes"), "k/s", None);
                 self.figure(results, figure, |nodes, side| {
                     nodes.runs += 1;
