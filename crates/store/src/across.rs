@@ -365,7 +365,7 @@ impl Store {
         let _section = self.section()?;
         let done = self.write(self.object_set(id), Need::Removal, |w| {
             let Some(record) = w.get(shard, &Key::inode(id))? else {
-                return Ok(());
+                return w.del(shard, &Key::link(id, name.0, name.1)).map(|_| ());
             };
             let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
             if inode.is_dir() {
