@@ -678,7 +678,8 @@ impl Store {
         }
         self.write(self.object_set(dir), Need::Removal, |w| {
             self.change_inode(w, dir, |i| {
-                i.nlink = i.nlink.saturating_add_signed(difference as i32).max(2);
+                // One that was removed at once may be counted out before it is counted in.
+                i.nlink = i.nlink.wrapping_add_signed(difference as i32);
             })
         })
     }

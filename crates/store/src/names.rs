@@ -217,6 +217,10 @@ impl Store {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
         }
+        if inode.is_dir() && self.elsewhere.is_some() {
+            // See `add_dir_links`.
+            inode.nlink = (inode.nlink as i32).max(2) as u32;
+        }
         Ok(f(inode, tail))
     }
 
@@ -371,7 +375,7 @@ impl Store {
             };
             w.put(shard, &Key::inode(id), &inode.encode(tail_bytes))?;
             if counts {
-                self.change_inode(w, parent, |p| p.nlink += 1)?;
+                self.change_inode(w, parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
             }
             self.open_new(opened, id, &inode)?;
             Ok(Ok(id))
