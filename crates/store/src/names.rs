@@ -744,14 +744,22 @@ impl Store {
 
     /// If a removal failed after its object was marked as unlinked, takes the mark away.
     pub(crate) fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
-        if result.is_err()
-            && let Ok(inode) = self.stat(id)
-            && inode.nlink > 0
-            && !inode.is_dir()
-        {
-            let _critical = crate::process::Critical::enter();
-            self.live_mark_unlinked(id, true)?;
+        match &result {
+            Ok(_) => return result,
+            // Nothing is marked before these are found.
+            Err(Errno::STALE | Errno::AGAIN | Errno::REMOTE) => return result,
+            Err(_) if self.object_away(id).is_some() => return result,
+            Err(_) => {}
         }
+        let shard = self.shard_of(id);
+        // With the shard locked: another removal may just have marked it, and not be committed yet.
+        self.write(self.object_set(id), Need::Removal, |w| {
+            let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
+            if record.is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir()) {
+                self.live_mark_unlinked(id, true)?;
+            }
+            Ok(())
+        })?;
         result
     }
 
