@@ -1,5 +1,7 @@
 //! Layouts: how the data of a file, and the entries of a directory, are spread over the nodes.
 //!
+//! Not used yet: pools know `local` and `local-all` only, the latter by [`ObjectId::keeps`].
+//!
 //! A directory's layout says what is made in it gets, and where its own entries lie; a file's says
 //! where its chunks lie. Each is 8 bytes in the object's record; zeros are the default.
 //!
