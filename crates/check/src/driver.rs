@@ -254,6 +254,9 @@ impl Driver<'_> {
             })
             .collect();
         if let Some(victim) = victim {
+            // Killed before it began, it has left what it did in the phase before.
+            let phase = self.shared.phase.load(Relaxed);
+            done[victim].operations.retain(|o| o.is_of(phase));
             done[victim].operations.push(Operation {
                 id: u32::MAX - u32::from(self.numbers[victim]),
                 start: calls::now(),
@@ -350,14 +353,21 @@ impl Driver<'_> {
             );
             print!("{state}");
         }
-        let done = smallest(&self.states, done, &self.cut, rules);
+        if self.options.whole {
+            println!("  the whole phase, in microseconds, process (node):");
+            self.tell(&done);
+        }
+        println!("  then, in microseconds, process (node):");
+        self.tell(&smallest(&self.states, done, &self.cut, rules));
+    }
+
+    fn tell(&self, done: &[Done]) {
         let mut all: Vec<(u16, &Operation)> = done
             .iter()
             .flat_map(|d| d.operations.iter().map(|o| (d.worker, o)))
             .collect();
         all.sort_by_key(|(_, o)| o.start);
         let first = all.first().map_or(0, |(_, o)| o.start);
-        println!("  then, in microseconds, process (node):");
         for (worker, o) in all {
             let micros = |t: u64| t.saturating_sub(first) as f64 / 1000.0;
             let node = self.numbers.iter().position(|n| *n == worker);

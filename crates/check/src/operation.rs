@@ -146,6 +146,16 @@ impl Operation {
         }
     }
 
+    /// The number of an operation: of a phase, a worker's place, the how-manieth of its.
+    pub fn number(phase: u32, worker: usize, index: usize) -> u32 {
+        phase << 11 | (worker as u32) << 7 | index as u32
+    }
+
+    /// Whether its number is one of this phase.
+    pub fn is_of(&self, phase: u32) -> bool {
+        self.id >> 11 == phase << 11 >> 11
+    }
+
     /// Whether it was cut off: nobody knows whether it was done, or ever will be.
     pub fn unknown(&self) -> bool {
         self.end == 0 || self.call == Call::Death || lost(self.errno)

@@ -43,6 +43,8 @@ pub struct Options {
     pub faults: bool,
     pub locks: Locks,
     pub by_cells: bool,
+    /// Tells all of an impossible phase, not just what matters.
+    pub whole: bool,
     /// Of 1000 phases, in how many a worker is killed.
     pub kill: u64,
     /// Seconds that a phase may take.
@@ -73,6 +75,7 @@ Each worker is started as COMMAND followed by its own words; {} in COMMAND becom
   --kill N          in N of 1000 phases, a worker is killed
   --bound SECONDS   what takes longer hangs (20)
   --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
+  --whole           of a phase that is impossible, tell all, too, not just what matters
   --weak KIND       do something worse than promised, to see that it is found: ";
 
 /// Reads the arguments; `None` means that help is asked for.
@@ -91,6 +94,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
         faults: false,
         locks: Locks::OneKind,
         by_cells: false,
+        whole: false,
         kill: 0,
         bound: 20,
         with: Vec::new(),
@@ -114,6 +118,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--no-locks" => o.locks = Locks::None,
             "--faults" => o.faults = true,
             "--by-cells" => o.by_cells = true,
+            "--whole" => o.whole = true,
             "--weak" => o.weak_name = value()?.clone(),
             "--" => {
                 o.with = rest.cloned().collect();

@@ -222,7 +222,7 @@ impl Worker {
         }
         let index = self.index;
         self.index += 1;
-        o.id = self.phase << 11 | (self.me as u32) << 7 | index as u32;
+        o.id = Operation::number(self.phase, self.me, index);
         if let Some(open) = self.open.get(&o.slot) {
             match o.call {
                 // Linux appends with every write to such a descriptor.
