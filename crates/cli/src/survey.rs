@@ -184,7 +184,7 @@ fn ask(place: &Place, count: usize, nodes: &[NodeId]) -> HashMap<u32, Option<Abo
     let Ok(channel) = Channel::open(&place.dir, me, count as u32) else {
         return HashMap::new();
     };
-    let answers = channel.ask_all(nodes, ABOUT, &[]);
+    let answers = channel.ask_each(nodes, ABOUT, &[]);
     let abouts = answers
         .into_iter()
         .map(|a| serde_json::from_slice(&a.ok()?.head).ok());

@@ -50,7 +50,7 @@ fn questions_reach_other_nodes_and_come_back() {
             assert_eq!(answer[2..], sum(&pattern(100_000, 1)).to_le_bytes());
         }
         let all: Vec<NodeId> = [2, 0, 77, 1].map(NodeId).to_vec();
-        let told = channel.ask_all(&all, ECHO, b"x");
+        let told = channel.ask_each(&all, ECHO, b"x");
         let ok = told.iter().map(|t| t.as_ref().map(|t| t.head.clone()));
         let ok: Vec<_> = ok.map(|r| r.map_err(|e| *e)).collect();
         let x = Ok(b"x".to_vec());

@@ -35,6 +35,19 @@ pub const MAX_BODY: usize = 1 << 20;
 /// Most bytes of a question or an answer without those.
 pub const MAX_HEAD: usize = 48 << 10;
 
+/// What is asked of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Of whom.
+    pub node: NodeId,
+    /// One of [`messages::kind`].
+    pub kind: u16,
+    /// Its arguments, encoded.
+    pub head: &'a [u8],
+    /// What travels with it.
+    pub bytes: Bytes,
+}
+
 /// What another node has answered.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
@@ -68,8 +81,27 @@ pub trait Elsewhere: Send + Sync {
     /// `bytes` are the caller's to read, or to write.
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told>;
 
-    /// Asks several nodes the same at once; their answers, in the same order.
-    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>>;
+    /// Asks all of these at once; the answers, in the same order.
+    ///
+    /// # Safety
+    /// As for [`Elsewhere::ask`].
+    unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>>;
+
+    /// Asks these nodes the same at once; their answers, in the same order.
+    fn ask_each(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>> {
+        let bytes = Bytes::None;
+        let questions: Vec<Question<'_>> = nodes
+            .iter()
+            .map(|&node| Question {
+                node,
+                kind,
+                head,
+                bytes,
+            })
+            .collect();
+        // SAFETY: there are no bytes.
+        unsafe { self.ask_all(&questions) }
+    }
 
     /// In a forked child, before anything else.
     fn after_fork_in_child(&self);

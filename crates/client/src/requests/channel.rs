@@ -10,9 +10,10 @@ use super::region::{Shared, random};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
 use forebay_media::guard;
 use forebay_placement::{NodeId, PoolMap, Slot};
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
 use forebay_store::process::{self, ProcessLock};
 use rustix::io::{Errno, Result};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
@@ -133,7 +134,7 @@ impl Channel {
     ///
     /// # Safety
     /// `bytes` are the caller's to read.
-    unsafe fn fill(&self, index: usize, question: &Question<'_>) -> Result<()> {
+    unsafe fn fill(&self, index: usize, question: &Question<'_>, until: u64) -> Result<()> {
         let (way, len) = match question.bytes {
             Bytes::None => (0, 0),
             Bytes::Send(_, len) => (1, len),
@@ -158,8 +159,8 @@ impl Channel {
         cell.way.store(way, Relaxed);
         cell.head.store(head.len() as u32, Relaxed);
         cell.body.store(len as u32, Relaxed);
-        let left = question.until.saturating_sub(clock());
-        let deadline = question.until - EARLIER.min(left / 10);
+        let left = until.saturating_sub(clock());
+        let deadline = until - EARLIER.min(left / 10);
         cell.deadline.store(deadline, Relaxed);
         cell.number.store(0, Relaxed);
         cell.sent_to.store(0, Relaxed);
@@ -267,18 +268,43 @@ impl Channel {
         Ok(Told { head, received })
     }
 
-    fn claim(&self, node: NodeId, body: usize) -> Claim {
+    /// Posts a question in a cell that was claimed. The bell is to be rung.
+    ///
+    /// # Safety
+    /// Its bytes are the caller's to read.
+    unsafe fn put(&self, index: usize, question: &Question<'_>, until: u64) -> Result<Mine<'_>> {
+        let shared = &self.shared;
+        let mine = Mine { shared, index };
+        // SAFETY: passed on.
+        unsafe { self.fill(index, question, until)? };
+        self.post(index);
+        Ok(mine)
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Safety
+    /// The question's bytes are the caller's to write.
+    unsafe fn take(&self, mine: &Mine<'_>, question: &Question<'_>, until: u64) -> Result<Told> {
+        if !self.wait(mine.index, until) {
+            self.gave_up();
+            return Err(Errno::HOSTDOWN);
+        }
+        // SAFETY: passed on.
+        unsafe { self.collect(mine.index, question.bytes) }
+    }
+
+    fn claim(&self, question: &Question<'_>) -> Claim {
         Claim {
             me: self.owner(),
             image: IMAGE.load(Relaxed),
-            node,
-            body,
+            node: question.node,
+            body: length(question.bytes),
         }
     }
 
-    fn check(&self, head: &[u8], bytes: Bytes) -> Result<()> {
-        let len = length(bytes);
-        if head.len() > MAX_HEAD || len > MAX_BODY {
+    fn check(&self, question: &Question<'_>) -> Result<()> {
+        if question.head.len() > MAX_HEAD || length(question.bytes) > MAX_BODY {
             return Err(Errno::MSGSIZE);
         }
         match self.shared.header().missing.load(Acquire) {
@@ -293,14 +319,6 @@ fn length(bytes: Bytes) -> usize {
         Bytes::None => 0,
         Bytes::Send(_, len) | Bytes::Receive(_, len) => len,
     }
-}
-
-struct Question<'a> {
-    node: NodeId,
-    kind: u16,
-    head: &'a [u8],
-    bytes: Bytes,
-    until: u64,
 }
 
 /// A cell that this thread has; it is left when dropped, whatever has happened.
@@ -335,87 +353,52 @@ impl Elsewhere for Channel {
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told> {
-        self.check(head, bytes)?;
         let question = Question {
             node,
             kind,
             head,
             bytes,
-            until: self.until(),
         };
-        let until = question.until;
-        let claim = self.claim(node, length(bytes));
-        let index = self.shared.claim_waiting(&claim, until)?;
-        let mine = Mine {
-            shared: &self.shared,
-            index,
-        };
+        self.check(&question)?;
+        let until = self.until();
+        let index = self.shared.claim_waiting(&self.claim(&question), until)?;
         // SAFETY: the caller's promise.
-        unsafe { self.fill(mine.index, &question)? };
-        self.post(mine.index);
+        let mine = unsafe { self.put(index, &question, until) }?;
         self.shared.ring();
-        if !self.wait(mine.index, until) {
-            self.gave_up();
-            return Err(Errno::HOSTDOWN);
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.collect(mine.index, bytes) }
+        unsafe { self.take(&mine, &question, until) }
     }
 
-    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>> {
-        if let Err(e) = self.check(head, Bytes::None) {
-            return nodes.iter().map(|_| Err(e)).collect();
-        }
-        let mut answers = Vec::with_capacity(nodes.len());
-        let mut open = std::collections::VecDeque::with_capacity(AT_ONCE.min(nodes.len()));
-        let mut next = nodes.iter().peekable();
+    unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>> {
+        let mut answers = Vec::with_capacity(questions.len());
+        let mut open = VecDeque::with_capacity(AT_ONCE.min(questions.len()));
+        let mut next = questions.iter().peekable();
         loop {
-            while let Some(&&node) = next.peek()
+            while let Some(&question) = next.peek()
                 && open.len() < AT_ONCE
             {
                 let until = self.until();
-                let claim = self.claim(node, 0);
+                let claim = self.claim(question);
                 // Who has cells already doesn't wait for more: others may do the same.
-                let claimed = match open.is_empty() {
-                    true => self.shared.claim_waiting(&claim, until),
-                    false => match self.shared.claim(&claim) {
+                let claimed = match (self.check(question), open.is_empty()) {
+                    (Err(e), _) => Err(e),
+                    (_, true) => self.shared.claim_waiting(&claim, until),
+                    (_, false) => match self.shared.claim(&claim) {
                         Ok(index) => Ok(index),
                         Err(_) => break,
                     },
                 };
                 next.next();
-                let question = Question {
-                    node,
-                    kind,
-                    head,
-                    bytes: Bytes::None,
-                    until,
-                };
-                let asked = claimed.and_then(|index| {
-                    let mine = Mine {
-                        shared: &self.shared,
-                        index,
-                    };
-                    // SAFETY: there are no bytes.
-                    unsafe { self.fill(index, &question)? };
-                    self.post(index);
-                    Ok(mine)
-                });
-                open.push_back((asked, until));
+                // SAFETY: the caller's promise.
+                let asked = claimed.and_then(|index| unsafe { self.put(index, question, until) });
+                open.push_back((question, asked, until));
             }
-            let Some((asked, until)) = open.pop_front() else {
+            let Some((question, asked, until)) = open.pop_front() else {
                 return answers;
             };
             self.shared.ring();
-            let answer = asked.and_then(|mine| {
-                if !self.wait(mine.index, until) {
-                    self.gave_up();
-                    return Err(Errno::HOSTDOWN);
-                }
-                // SAFETY: there are no bytes.
-                unsafe { self.collect(mine.index, Bytes::None) }
-            });
-            answers.push(answer);
+            // SAFETY: the caller's promise.
+            answers.push(asked.and_then(|mine| unsafe { self.take(&mine, question, until) }));
         }
     }
 

@@ -137,7 +137,7 @@ fn many_ask_at_once_with_fewer_cells() {
             let (channel, nodes) = (&channel, &nodes);
             s.spawn(move || {
                 for i in 0..20u8 {
-                    let all = channel.ask_all(nodes, 1, &[t, i]);
+                    let all = channel.ask_each(nodes, 1, &[t, i]);
                     assert_eq!(all.len(), 600);
                     for told in all {
                         assert_eq!(told.unwrap().head, [i, t]);

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::question::Waiting;
 use forebay_net::NodeId;
 use forebay_placement::Slot;
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
 use rustix::io::{Errno, Result};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -41,17 +41,6 @@ impl Direct {
     fn core(&self) -> Option<Arc<Core>> {
         self.core.get()?.upgrade()
     }
-
-    fn begin(
-        &self,
-        core: &Arc<Core>,
-        node: NodeId,
-        kind: u16,
-        waiting: Arc<Waiting>,
-    ) -> (Arc<Waiting>, Instant) {
-        core.ask_here(node, kind, waiting.clone());
-        (waiting, Instant::now() + core.options.patience + SLACK)
-    }
 }
 
 /// The answer: its head, and the bytes that came.
@@ -61,6 +50,53 @@ fn answered(waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
         0 => Ok((head, bytes)),
         status @ 1..4096 => Err(Errno::from_raw_os_error(status as i32)),
         _ => Err(Errno::PROTO),
+    }
+}
+
+impl Direct {
+    /// Sends a question; where its answer comes, and until when it is waited for.
+    ///
+    /// # Safety
+    /// Its bytes are the caller's to read.
+    unsafe fn put(&self, question: &Question<'_>) -> Result<(Arc<Waiting>, Instant)> {
+        let core = self.core().ok_or(Errno::HOSTDOWN)?;
+        let (send, room) = match question.bytes {
+            Bytes::None => (None, 0),
+            // SAFETY: the caller's promise; a daemon's own bytes are there.
+            Bytes::Send(at, len) if len <= MAX_BODY => unsafe {
+                (Some(std::slice::from_raw_parts(at, len).to_vec()), 0)
+            },
+            Bytes::Receive(_, len) if len <= MAX_BODY => (None, len),
+            _ => return Err(Errno::MSGSIZE),
+        };
+        if question.head.len() > MAX_HEAD {
+            return Err(Errno::MSGSIZE);
+        }
+        let waiting = Waiting::new(question.head.to_vec(), send, room);
+        core.ask_here(question.node, question.kind, waiting.clone());
+        Ok((waiting, Instant::now() + core.options.patience + SLACK))
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Safety
+    /// The question's bytes are the caller's to write.
+    unsafe fn take(
+        &self,
+        question: &Question<'_>,
+        put: Result<(Arc<Waiting>, Instant)>,
+    ) -> Result<Told> {
+        let (waiting, until) = put?;
+        let (head, got) = answered(&waiting, until)?;
+        let received = got.len();
+        if let Bytes::Receive(to, room) = question.bytes {
+            if received > room {
+                return Err(Errno::PROTO);
+            }
+            // SAFETY: the caller's promise, and it fits.
+            unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
+        }
+        Ok(Told { head, received })
     }
 }
 
@@ -84,50 +120,22 @@ impl Elsewhere for Direct {
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told> {
-        let core = self.core().ok_or(Errno::HOSTDOWN)?;
-        let (send, room) = match bytes {
-            Bytes::None => (None, 0),
-            // SAFETY: the caller's promise; a daemon's own bytes are there.
-            Bytes::Send(at, len) if len <= MAX_BODY => unsafe {
-                (Some(std::slice::from_raw_parts(at, len).to_vec()), 0)
-            },
-            Bytes::Receive(_, len) if len <= MAX_BODY => (None, len),
-            _ => return Err(Errno::MSGSIZE),
+        let question = Question {
+            node,
+            kind,
+            head,
+            bytes,
         };
-        if head.len() > MAX_HEAD {
-            return Err(Errno::MSGSIZE);
-        }
-        let waiting = Waiting::new(head.to_vec(), send, room);
-        let (waiting, until) = self.begin(&core, node, kind, waiting);
-        let (head, got) = answered(&waiting, until)?;
-        let received = got.len();
-        if let Bytes::Receive(to, room) = bytes {
-            if received > room {
-                return Err(Errno::PROTO);
-            }
-            // SAFETY: the caller's promise, and it fits.
-            unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
-        }
-        Ok(Told { head, received })
+        // SAFETY: passed on.
+        unsafe { self.take(&question, self.put(&question)) }
     }
 
-    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>> {
-        let Some(core) = self.core() else {
-            return nodes.iter().map(|_| Err(Errno::HOSTDOWN)).collect();
-        };
-        if head.len() > MAX_HEAD {
-            return nodes.iter().map(|_| Err(Errno::MSGSIZE)).collect();
-        }
-        let open: Vec<_> = nodes
-            .iter()
-            .map(|&node| self.begin(&core, node, kind, Waiting::new(head.to_vec(), None, 0)))
-            .collect();
-        open.into_iter()
-            .map(|(waiting, until)| {
-                let (head, _) = answered(&waiting, until)?;
-                Ok(Told { head, received: 0 })
-            })
-            .collect()
+    unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>> {
+        // SAFETY: passed on.
+        let open: Vec<_> = questions.iter().map(|q| unsafe { self.put(q) }).collect();
+        let both = questions.iter().zip(open);
+        // SAFETY: passed on.
+        both.map(|(q, put)| unsafe { self.take(q, put) }).collect()
     }
 
     fn after_fork_in_child(&self) {}

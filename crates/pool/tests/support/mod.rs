@@ -118,7 +118,7 @@ impl Serve for Simple {
             }
             ASK => {
                 let nodes: Vec<NodeId> = self.others.nodes().to_vec();
-                let told = self.others.ask_all(&nodes, ECHO, head);
+                let told = self.others.ask_each(&nodes, ECHO, head);
                 let good = told
                     .iter()
                     .filter(|t| t.as_ref().is_ok_and(|t| t.head == head));

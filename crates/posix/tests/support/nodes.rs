@@ -6,7 +6,7 @@ use forebay_client::Pool;
 use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use forebay_store::elsewhere::serve::{Reply, Server};
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Told};
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question as Asked, Told};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -101,10 +101,10 @@ impl Elsewhere for Near {
         })
     }
 
-    fn ask_all(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told, Errno>> {
-        // SAFETY: there are no bytes.
-        let ask = |n: &NodeId| unsafe { self.ask(*n, kind, head, Bytes::None) };
-        nodes.iter().map(ask).collect()
+    unsafe fn ask_all(&self, questions: &[Asked<'_>]) -> Vec<Result<Told, Errno>> {
+        // SAFETY: passed on.
+        let ask = |q: &Asked<'_>| unsafe { self.ask(q.node, q.kind, q.head, q.bytes) };
+        questions.iter().map(ask).collect()
     }
 
     fn after_fork_in_child(&self) {}

@@ -38,7 +38,7 @@ impl Store {
         };
         let others = nodes.nodes().iter().filter(|n| **n != nodes.me());
         let others: Vec<NodeId> = others.copied().collect();
-        let told = nodes.ask_all(&others, kind, &encode(&()));
+        let told = nodes.ask_each(&others, kind, &encode(&()));
         told.into_iter().try_for_each(|t| t.map(|_| ()))
     }
 

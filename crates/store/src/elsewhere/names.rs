@@ -110,7 +110,7 @@ impl Store {
         let epoch = next(self.names_epoch());
         let mut empty = !self.freeze(epoch, dir)?;
         let mut result = Ok(());
-        for told in nodes.ask_all(&others, kind::FREEZE, &encode(&(epoch, dir))) {
+        for told in nodes.ask_each(&others, kind::FREEZE, &encode(&(epoch, dir))) {
             match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
                 Ok(entries) => empty &= !entries,
                 Err(e) => result = Err(e),
@@ -126,7 +126,7 @@ impl Store {
         let after = next(self.names_epoch());
         self.thaw(after);
         for (told, node) in nodes
-            .ask_all(&others, kind::THAW, &encode(&after))
+            .ask_each(&others, kind::THAW, &encode(&after))
             .into_iter()
             .zip(&others)
         {
@@ -145,14 +145,14 @@ impl Store {
     /// EHOSTDOWN if a node can't be told; to be tried again.
     pub fn begin_names(&self) -> Result<()> {
         let nodes = self.other_nodes()?;
-        let theirs = nodes.ask_all(nodes.nodes(), kind::EPOCH, &encode(&()));
+        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
         for told in theirs {
             let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
             self.raise_epoch(epoch);
         }
         let epoch = ((self.names_epoch() >> 32) + 1) << 32;
         nodes
-            .ask_all(nodes.nodes(), kind::THAW, &encode(&epoch))
+            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
             .into_iter()
             .try_for_each(|told| told.map(|_| ()))
     }
