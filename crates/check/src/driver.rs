@@ -39,6 +39,8 @@ struct Driver<'a> {
     cut: Cut,
     random: Random,
     counts: Counts,
+    /// When a worker was killed at the earliest, last time.
+    killed: u64,
 }
 
 #[derive(Default)]
@@ -77,6 +79,7 @@ pub fn run(options: &Options) -> Result<End, String> {
         cut: Cut::new(),
         random: Random::new(options.seed),
         counts: Counts::default(),
+        killed: 0,
     };
     shared.seed.store(options.seed, Relaxed);
     shared.phase.store(1, Relaxed);
@@ -166,7 +169,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of them, if asked to.
+    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of them, if asked to:
+    /// when is noted in `killed`.
     fn command(
         &mut self,
         command: Command,
@@ -183,6 +187,7 @@ impl Driver<'_> {
         wake(&shared.phase);
         if let Some(victim) = victim {
             std::thread::sleep(Duration::from_micros(self.random.below(1500)));
+            self.killed = calls::now();
             calls::kill(shared.worker[victim].pid.load(Relaxed));
             self.counts.killed += 1;
         }
@@ -259,7 +264,7 @@ impl Driver<'_> {
             done[victim].operations.retain(|o| o.is_of(phase));
             done[victim].operations.push(Operation {
                 id: u32::MAX - u32::from(self.numbers[victim]),
-                start: calls::now(),
+                start: self.killed,
                 ..Operation::of(Call::Death)
             });
             self.children[victim] = self.start(victim)?;

@@ -272,6 +272,19 @@ impl Store {
         })
     }
 
+    /// As [`Store::withdraw_link`], if who offered it is gone.
+    fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        let key = Key::link(id, name.0, name.1);
+        self.write(self.object_set(id), Need::Removal, |w| {
+            match w.get(self.shard_of(id), &key)?.and_then(Link::decode) {
+                Some((Link::Offered, owner)) if !identity_lives(&self.control, owner) => {
+                    w.del(self.shard_of(id), &key).map(|_| ())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false) it
     /// won't, None: that isn't known yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
@@ -328,16 +341,14 @@ impl Store {
         })
     }
 
-    /// The object hasn't got a name that counts already.
+    /// The object hasn't got a name of which nobody knew yet whether its entry was made.
     fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
         let done = self.write(self.object_set(id), Need::Removal, |w| {
-            if !matches!(
-                self.link_state(w, id, name)?,
-                Some(Link::Counted | Link::Unconfirmed)
-            ) {
+            // Known by now, it may have gone and come again, in another way.
+            if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
                 return Ok(());
             }
             w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;

@@ -32,8 +32,9 @@ const LIST_BYTES: usize = 64 << 10;
 /// Steps of a directory's times that are told to another node, in nanoseconds.
 const TICK: i64 = 4_000_000;
 
-/// An entry in a listing: its shard, its name, itself.
-pub(crate) struct Listed(u64, Vec<u8>, Entry);
+/// An entry in a listing: its shard, its name, itself; nothing where somebody is about to change it,
+/// so that it has to be looked up.
+pub(crate) struct Listed(u64, Vec<u8>, Option<Entry>);
 
 impl Part for Listed {
     fn put(&self, to: &mut Vec<u8>) {
@@ -99,7 +100,11 @@ impl Store {
                 unsafe { self.ask_with::<(u64, bool)>(node, kind::LIST, &question, room)? };
             let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
             for Listed(shard, name, entry) in list.0 {
-                if !each(&name, entry) {
+                let entry = match entry {
+                    None => self.lookup(dir, &name)?,
+                    known => known,
+                };
+                if entry.is_some_and(|e| !each(&name, e)) {
                     return Ok(false);
                 }
                 position.shard = base + shard as usize;
@@ -136,7 +141,7 @@ impl Store {
         while position.shard < self.shard_count() {
             let at = position.shard as u64;
             let more = self.list_here_of_one(dir, &mut position, &mut |name, entry| {
-                bytes += 8 + 4 + name.len() + 9;
+                bytes += 8 + 4 + name.len() + 1 + 9;
                 if bytes > LIST_BYTES {
                     return false;
                 }
@@ -160,20 +165,36 @@ impl Store {
         each: &mut impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<bool> {
         while position.shard < self.shard_count() {
-            if !self.list_here_of_one(dir, position, each)? {
+            let mut unsure = None;
+            let more = self.list_here_of_one(dir, position, &mut |name, entry| match entry {
+                Some(entry) => each(name, entry),
+                None => {
+                    unsure = Some(name.to_vec());
+                    false
+                }
+            })?;
+            // Waits for those who are at it, which can't be done in the middle of a scan.
+            if let Some(name) = unsure {
+                let entry = self.lookup(dir, &name)?;
+                if entry.is_some_and(|e| !each(&name, e)) {
+                    return Ok(false);
+                }
+                position.name = name;
+            } else if more {
+                position.shard += 1;
+            } else {
                 return Ok(false);
             }
-            position.shard += 1;
         }
         Ok(true)
     }
 
-    /// The rest of one shard.
+    /// The rest of one shard. Of an entry that is about to change, `each` is told the name only.
     fn list_here_of_one(
         &self,
         dir: ObjectId,
         position: &mut DirPosition,
-        each: &mut impl FnMut(&[u8], Entry) -> bool,
+        each: &mut impl FnMut(&[u8], Option<Entry>) -> bool,
     ) -> Result<bool> {
         let prefix = Key::entry(dir, b"");
         {
@@ -190,11 +211,11 @@ impl Store {
                 if skip && name == &from[prefix.len()..] {
                     return true;
                 }
-                let Some((entry, _)) = entry_in(value) else {
+                let Some((entry, changing)) = entry_in(value) else {
                     error = Some(Errno::IO);
                     return false;
                 };
-                more = each(name, entry);
+                more = each(name, (!changing).then_some(entry));
                 if more {
                     last.clear();
                     last.extend_from_slice(name);

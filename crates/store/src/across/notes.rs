@@ -278,7 +278,7 @@ impl Store {
         for (id, rest) in links {
             let (dir, name) = rest.split_at(8);
             let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
-            self.withdraw_link(id, (dir, name))?;
+            self.withdraw_dead(id, (dir, name))?;
             let there = self.lookup(dir, name);
             result = match there {
                 Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),

@@ -164,7 +164,7 @@ impl Store {
             }
             set_note(true, false)
         })();
-        let placed = announced.and_then(|()| self.replace(to, source, mode));
+        let placed = announced.and_then(|()| self.replace(to, source, mode, epoch));
         match placed {
             Ok(Placed::Done) => {
                 set_note(true, true)?;
@@ -229,10 +229,16 @@ impl Store {
     }
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
-    /// name.
-    pub(crate) fn replace(&self, to: Named<'_>, source: Entry, mode: RenameMode) -> Result<Placed> {
+    /// name. ESTALE if directories have changed since `epoch`: that of `to` may be gone.
+    pub(crate) fn replace(
+        &self,
+        to: Named<'_>,
+        source: Entry,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<Placed> {
         if let Some(home) = self.entry_away(to.0, to.1) {
-            let question = (to.0, to.1, source, mode);
+            let question = (to.0, to.1, source, mode, epoch);
             let same: bool = self.ask(home, kind::REPLACE, &question)?;
             return Ok(if same { Placed::Same } else { Placed::Done });
         }
@@ -245,6 +251,7 @@ impl Store {
             let set = self.set(&[shard]);
             let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
             self.write(set, Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
                 self.check_frozen(to.0)?;
                 match self.note_on(w, to)? {
                     // It would wait for us just as we for it.

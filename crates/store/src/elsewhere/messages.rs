@@ -90,7 +90,7 @@ pub mod kind {
     pub const LINK: u16 = 67;
     /// `from, name, to, name, mode, epoch`
     pub const RENAME: u16 = 68;
-    /// `parent, name, Entry, mode, names -> what became of it`
+    /// `parent, name, Entry, mode, epoch -> what became of it`
     pub const REPLACE: u16 = 69;
     /// `parent, name`: a directory, empty and frozen
     pub const REMOVE_DIR: u16 = 70;

@@ -7,6 +7,8 @@
 
 use super::messages::{Part, decode, encode, kind};
 use super::serve::Reply;
+use crate::across::Nap;
+use crate::dirs::DirPosition;
 use crate::shards::Need;
 use crate::{ObjectId, RenameMode, Result, Store};
 use rustix::io::Errno;
@@ -22,9 +24,11 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
             if entry.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
             }
-            store.while_frozen(entry.id, |_, empty| match empty {
-                false => Err(Errno::NOTEMPTY),
-                true => store.remove_dir(dir, &name),
+            store.unless_filled(entry.id, || {
+                store.while_frozen(entry.id, |_, empty| match empty {
+                    false => Err(Errno::NOTEMPTY),
+                    true => store.remove_dir(dir, &name),
+                })
             })?;
         }
         kind::NAMES_RENAME => {
@@ -41,7 +45,7 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
             }
             let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
             let frozen = replaced.map_or(ObjectId(0), |t| t.id);
-            store.while_frozen(frozen, |epoch, empty| {
+            let rename = |epoch, empty: bool| {
                 if replaced.is_some() && !empty {
                     return Err(match source.kind {
                         libc::S_IFDIR => Errno::NOTEMPTY,
@@ -55,7 +59,8 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
                     }
                     None => store.rename_from_here((from, &name), (to, &new), mode, epoch),
                 }
-            })?;
+            };
+            store.unless_filled(frozen, || store.while_frozen(frozen, rename))?;
         }
         kind::NAMES_SET_ATTR => {
             let (id, set) = parts(head)?;
@@ -89,6 +94,27 @@ fn done() -> Result<Reply> {
 }
 
 impl Store {
+    /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was about
+    /// to go, or didn't count yet.
+    fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
+        let mut nap = Nap::new();
+        loop {
+            match change() {
+                Err(Errno::NOTEMPTY) => {}
+                result => return result,
+            }
+            let mut filled = false;
+            self.list(dir, &mut DirPosition::default(), |_, _| {
+                filled = true;
+                false
+            })?;
+            if filled {
+                return Err(Errno::NOTEMPTY);
+            }
+            nap.wait()?;
+        }
+    }
+
     /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
     /// It is told the epoch, and whether `dir` is empty.
     ///

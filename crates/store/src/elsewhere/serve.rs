@@ -485,9 +485,10 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             told(store.rename_from_here((from, &name), (to, &new), mode, epoch)?)
         }
         kind::REPLACE => {
-            let (dir, name, source, mode): (_, Vec<u8>, _, _) = parts(head)?;
+            let (dir, name, source, mode, epoch): (_, Vec<u8>, _, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            let placed = store.replace((dir, &name), source, mode)?;
+            let epoch = store.epoch_for(epoch)?;
+            let placed = store.replace((dir, &name), source, mode, epoch)?;
             told(placed == Placed::Same)
         }
         kind::REMOVE_DIR => {
