@@ -334,6 +334,9 @@ impl Stepping<'_> {
             state.release(p.a, true, process);
             return self.on(state, p, AFTER);
         }
+        if let Some(state) = ranges_first(&state, p.a, p.b, self.worker) {
+            self.on(state, p, AFTER);
+        }
         state.release(p.a, true, Owner::Open(p.b));
         state.release(p.a, false, Owner::Open(p.b));
         state.handles.retain(|h| h.id != p.b);
@@ -349,6 +352,9 @@ impl Stepping<'_> {
             .cloned()
             .collect();
         for h in &mine {
+            if let Some(state) = ranges_first(state, h.object, h.id, self.worker) {
+                self.push(state, p, false);
+            }
             let mut state = state.clone();
             state.release(h.object, true, Owner::Process(self.worker));
             state.release(h.object, true, Owner::Open(h.id));
@@ -556,4 +562,19 @@ impl Stepping<'_> {
             }
         }
     }
+}
+
+/// Where an open file has locks of both kinds: without those on ranges, which may go before flock's.
+fn ranges_first(state: &State, object: Id, handle: Id, worker: u16) -> Option<State> {
+    let owners = [Owner::Open(handle), Owner::Process(worker)];
+    let holds = |list: &[(Owner, bool)]| list.iter().any(|l| owners.contains(&l.0));
+    let file = state.file(object)?;
+    if !holds(&file.flocks) || !holds(&file.ranges) {
+        return None;
+    }
+    let mut state = state.clone();
+    for owner in owners {
+        state.release(object, true, owner);
+    }
+    Some(state)
 }

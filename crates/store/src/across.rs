@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// In a transaction that removes an entry beside its object: takes the entry's link record
-    /// away, if there is one. True if the name didn't count yet.
+    /// away, if there is one. True if the name doesn't count.
     pub(crate) fn end_link(
         &self,
         w: &mut Write<'_>,
@@ -201,11 +201,43 @@ impl Store {
         if self.elsewhere.is_none() {
             return Ok(false);
         }
-        let link = self.link_state(w, id, name)?;
-        if link.is_some() {
-            w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
+        match self.link_state(w, id, name)? {
+            None => return Ok(false),
+            Some(Link::Coming) => return self.end_arrived(w, id, name).map(|ended| !ended),
+            Some(_) => {}
         }
-        Ok(link == Some(Link::Coming))
+        w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
+        Ok(false)
+    }
+
+    /// In a transaction that takes a name away to which a rename is under way: its entry is there
+    /// already, so the object has got the name in place of the old one, and now loses it. False if
+    /// the old one doesn't count any more.
+    fn end_arrived(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
+        let shard = self.shard_of(id);
+        let key = Key::link(id, name.0, name.1);
+        let coming = w.get(shard, &key)?.and_then(Link::decode);
+        w.del(shard, &key)?;
+        let Some((_, from)) = coming else {
+            return Ok(false);
+        };
+        let mut old = None;
+        let first = Key::link(id, ObjectId(0), b"");
+        w.scan(shard, &first, |key, value| match parse_key(key) {
+            Some((b'L', of, rest)) if of == id => {
+                if let Some((dir, name, true)) = link_in(rest, value)
+                    && Slot::of_entry(dir, name).0 == from
+                {
+                    old = Some(Key::link(id, dir, name));
+                }
+                true
+            }
+            _ => false,
+        })?;
+        match old {
+            Some(key) => w.del(shard, &key),
+            None => Ok(false),
+        }
     }
 
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
@@ -359,16 +391,18 @@ impl Store {
         self.set_live_ctime(id, t)
     }
 
-    /// The object has lost a name whose entry lay elsewhere: to `new`, or altogether.
+    /// The object has lost a name whose entry lay elsewhere: to `new`, or altogether. `again`: that
+    /// may have been done before.
     pub(crate) fn lose_name(
         &self,
         id: ObjectId,
         name: Named<'_>,
         new: Option<Named<'_>>,
+        again: bool,
     ) -> Result<()> {
         if let Some(home) = self.object_away(id) {
             let new = new.map(|n| (n.0, n.1.to_vec()));
-            return self.ask(home, kind::DROP_LINK, &(id, name.0, name.1, new));
+            return self.ask(home, kind::DROP_LINK, &(id, name.0, name.1, new, again));
         }
         let t = now();
         let shard = self.shard_of(id);
@@ -392,11 +426,24 @@ impl Store {
             let Some(link) = self.link_state(w, id, name)? else {
                 return Ok(());
             };
-            w.del(shard, &Key::link(id, name.0, name.1))?;
-            if matches!(link, Link::Coming | Link::Offered) {
-                // The rename that brought it has still to end; then it counts the name out.
-                return Ok(());
+            match link {
+                Link::Counted | Link::Unconfirmed => {}
+                // What goes was there: it was done before, and the name is on its way back.
+                Link::Offered => return Ok(()),
+                Link::Coming if new.is_some() => return Ok(()),
+                Link::Coming if again => {
+                    // Or is it this one that was there? When the rename that brought it ends, it
+                    // counts the name out.
+                    return w.del(shard, &Key::link(id, name.0, name.1)).map(|_| ());
+                }
+                Link::Coming => {
+                    if self.end_arrived(w, id, name)? {
+                        self.drop_link(w, id, t, &mut freed)?;
+                    }
+                    return Ok(());
+                }
             }
+            w.del(shard, &Key::link(id, name.0, name.1))?;
             if let Some(new) = new
                 && self.link_state(w, id, new)? == Some(Link::Coming)
             {
@@ -521,7 +568,7 @@ impl Store {
     /// Tells the object of an entry that is to go, or has been replaced, and ends the note. If its
     /// home can't be reached, it is told later.
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
-        match self.lose_name(entry.id, name, None) {
+        match self.lose_name(entry.id, name, None, false) {
             Ok(()) | Err(Errno::NOENT) => self.end_drop(name, entry, true),
             Err(e) if is_unclear(e) => {
                 self.end_drop(name, entry, false)?;

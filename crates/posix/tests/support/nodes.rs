@@ -7,12 +7,47 @@ use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use forebay_store::elsewhere::serve::{Reply, Server};
 use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question as Asked, Told};
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Kind, head, bytes.
 pub type Question = (u16, Vec<u8>, Vec<u8>);
+
+/// What is done in the middle of an operation: at its so manieth question, or behind it.
+pub struct Between {
+    pub at: usize,
+    pub behind: bool,
+    pub what: Box<dyn FnOnce()>,
+}
+
+thread_local! {
+    /// Counts down as this thread asks.
+    static BETWEEN: RefCell<Option<Between>> = const { RefCell::new(None) };
+}
+
+/// This thread does `between` in the middle of what it does next.
+pub fn set_between(between: Between) {
+    BETWEEN.set(Some(between));
+}
+
+/// Whether [`set_between`]'s wasn't done; it won't be.
+pub fn end_between() -> bool {
+    BETWEEN.take().is_some()
+}
+
+/// Counts a question, and whether it is the one.
+fn count_between() -> Option<Between> {
+    BETWEEN.with_borrow_mut(|between| {
+        let b = between.as_mut()?;
+        b.at -= 1;
+        match b.at {
+            0 => between.take(),
+            _ => None,
+        }
+    })
+}
 
 /// What the nodes of a pool share.
 pub struct Together {
@@ -70,6 +105,10 @@ impl Elsewhere for Near {
         };
         let behind = self.all.kill_behind.load(SeqCst);
         kill(!behind);
+        let mut between = count_between();
+        if let Some(b) = between.take_if(|b| !b.behind) {
+            (b.what)();
+        }
         assert!(head.len() <= MAX_HEAD);
         let body = match bytes {
             // SAFETY: the caller's promise.
@@ -84,6 +123,9 @@ impl Elsewhere for Near {
         let server = &self.all.servers[node.0 as usize];
         let reply = server.serve(pool.store(), self.me, kind, head, body);
         kill(behind);
+        if let Some(b) = between {
+            (b.what)();
+        }
         let reply = reply?;
         assert!(reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY);
         let received = match bytes {

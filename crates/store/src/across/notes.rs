@@ -208,7 +208,7 @@ impl Store {
         match note {
             // See settle_note.
             Note::Held(_) => Ok(()),
-            Note::Drop(entry) => match self.lose_name(entry.id, name, None) {
+            Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
                 Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
                 Err(e) => {
                     self.end_drop(name, *entry, false)?;

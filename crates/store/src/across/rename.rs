@@ -200,7 +200,7 @@ impl Store {
         self.write(self.set(&[shard]), Need::Removal, |w| {
             w.del(shard, &Key::entry(from.0, from.1)).map(|_| ())
         })?;
-        match self.lose_name(source.id, from, Some(to)) {
+        match self.lose_name(source.id, from, Some(to), true) {
             Ok(()) | Err(Errno::NOENT) => self.forget_note(from),
             Err(e) if is_unclear(e) => self.disown_note(from),
             Err(e) => Err(e),
@@ -258,6 +258,10 @@ impl Store {
                     Some((Note::Move { .. }, owner))
                         if owner == 0 || identity_lives(&self.control, owner) =>
                     {
+                        return Err(Errno::DEADLK);
+                    }
+                    // What it takes away may be, by mistake, what announces this rename.
+                    Some((Note::Drop(entry), _)) if entry.id == source.id => {
                         return Err(Errno::DEADLK);
                     }
                     Some(_) => return Err(Errno::AGAIN),

@@ -67,7 +67,8 @@ pub mod kind {
     pub const ADD_LINK: u16 = 23;
     /// `id, parent, name, slot of the other name`: it doesn't get this name after all
     pub const UNDO_LINK: u16 = 24;
-    /// `id, parent, name, Option<new parent, name>`: it has lost this name
+    /// `id, parent, name, Option<new parent, name>, whether that may be done already`: it has lost this
+    /// name
     pub const DROP_LINK: u16 = 25;
     /// `id, parent, name -> it is still to get it`
     pub const HAS_LINK: u16 = 26;

@@ -298,12 +298,18 @@ impl Server {
                 told(store.undo_link(home(store, id)?, (dir, &name), from)?)
             }
             kind::DROP_LINK => {
-                let (id, dir, name, new): (_, _, Vec<u8>, Option<(ObjectId, Vec<u8>)>) =
-                    parts(head)?;
+                type Question = (
+                    ObjectId,
+                    ObjectId,
+                    Vec<u8>,
+                    Option<(ObjectId, Vec<u8>)>,
+                    bool,
+                );
+                let (id, dir, name, new, again): Question = parts(head)?;
                 check_name(&name)?;
                 new.as_ref().map_or(Ok(()), |n| check_name(&n.1))?;
                 let new = new.as_ref().map(|n| (n.0, &n.1[..]));
-                told(store.lose_name(home(store, id)?, (dir, &name), new)?)
+                told(store.lose_name(home(store, id)?, (dir, &name), new, again)?)
             }
             kind::HAS_LINK => {
                 let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;

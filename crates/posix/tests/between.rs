@@ -1,0 +1,389 @@
+//! Two operations over several nodes, the second in the middle of the first: at every question that one
+//! node asks another, before it is carried out and behind it. What both return and what is there then
+//! has to be what a local file system has when the one comes before the other, or the other way round.
+//!
+//! The local file system is tmpfs. All pairs and all places are too many for every day: they come in
+//! random order, for as long as FOREBAY_BETWEEN_SECONDS says (all, if it is 0).
+
+mod support;
+
+use forebay_posix::{Errno, Fs};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use support::nodes::{Between, Nodes, end_between, set_between};
+use support::*;
+
+/// Paths with content and number of links of what isn't a directory.
+type Seen = BTreeMap<String, Option<(String, u64)>>;
+
+/// Where operations are carried out: in a directory of a pool, or of tmpfs.
+trait Place {
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;
+    fn link(&self, from: &str, to: &str) -> Result<(), Errno>;
+    fn unlink(&self, path: &str) -> Result<(), Errno>;
+    fn create(&self, path: &str) -> Result<(), Errno>;
+    fn put(&self, path: &str, content: &[u8]);
+    fn mkdir(&self, path: &str) -> Result<(), Errno>;
+    fn rmdir(&self, path: &str) -> Result<(), Errno>;
+    fn look(&self) -> Seen;
+}
+
+struct InPool<'a> {
+    fs: &'a Fs,
+    dir: String,
+}
+
+impl InPool<'_> {
+    fn path(&self, path: &str) -> Vec<u8> {
+        format!("{}/{path}", self.dir).into_bytes()
+    }
+}
+
+impl Place for InPool<'_> {
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        self.fs.rename(&self.path(from), &self.path(to))
+    }
+    fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
+        self.fs.link(&self.path(from), &self.path(to))
+    }
+    fn unlink(&self, path: &str) -> Result<(), Errno> {
+        self.fs.unlink(&self.path(path))
+    }
+    fn create(&self, path: &str) -> Result<(), Errno> {
+        let flags = O_CREAT | O_EXCL | O_RDWR;
+        self.fs.open(&self.path(path), flags, 0o600)?.close()
+    }
+    fn put(&self, path: &str, content: &[u8]) {
+        let f = self
+            .fs
+            .open(&self.path(path), O_CREAT | O_RDWR, 0o600)
+            .unwrap();
+        write_all(&f, content, 0);
+        f.close().unwrap();
+    }
+    fn mkdir(&self, path: &str) -> Result<(), Errno> {
+        self.fs.mkdir(&self.path(path), 0o700)
+    }
+    fn rmdir(&self, path: &str) -> Result<(), Errno> {
+        self.fs.rmdir(&self.path(path))
+    }
+    fn look(&self) -> Seen {
+        let mut seen = Seen::new();
+        let mut todo = vec![String::new()];
+        while let Some(dir) = todo.pop() {
+            // What goes meanwhile isn't there.
+            for e in self.fs.list(&self.path(&dir)).unwrap_or_default() {
+                let path = format!("{dir}{}", String::from_utf8_lossy(&e.name));
+                if e.kind == libc::S_IFDIR {
+                    seen.insert(path.clone(), None);
+                    todo.push(format!("{path}/"));
+                } else if let Ok(stat) = self.fs.stat(&self.path(&path), false)
+                    && let Ok(file) = self.fs.open(&self.path(&path), O_RDONLY, 0)
+                {
+                    let content = String::from_utf8(read_all(&file)).unwrap();
+                    seen.insert(path, Some((content, u64::from(stat.nlink))));
+                }
+            }
+        }
+        seen
+    }
+}
+
+struct OnTmpfs(PathBuf);
+
+impl OnTmpfs {
+    fn new(name: &str) -> OnTmpfs {
+        let dir = format!("/dev/shm/forebay-between-{}-{name}", std::process::id());
+        std::fs::create_dir(&dir).unwrap();
+        OnTmpfs(dir.into())
+    }
+    fn path(&self, path: &str) -> CString {
+        CString::new(format!("{}/{path}", self.0.display())).unwrap()
+    }
+}
+
+impl Drop for OnTmpfs {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a call of libc says.
+fn told(result: libc::c_int) -> Result<(), Errno> {
+    match result {
+        0.. => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+    }
+}
+
+impl Place for OnTmpfs {
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        // SAFETY: strings with an end, here and below.
+        told(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
+    }
+    fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
+        // SAFETY: see rename.
+        told(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
+    }
+    fn unlink(&self, path: &str) -> Result<(), Errno> {
+        // SAFETY: see rename.
+        told(unsafe { libc::unlink(self.path(path).as_ptr()) })
+    }
+    fn create(&self, path: &str) -> Result<(), Errno> {
+        let flags = O_CREAT | O_EXCL | O_RDWR;
+        // SAFETY: see rename.
+        let fd = unsafe { libc::open(self.path(path).as_ptr(), flags, 0o600) };
+        told(fd)?;
+        // SAFETY: it was just opened.
+        told(unsafe { libc::close(fd) })
+    }
+    fn put(&self, path: &str, content: &[u8]) {
+        std::fs::write(self.0.join(path), content).unwrap();
+    }
+    fn mkdir(&self, path: &str) -> Result<(), Errno> {
+        // SAFETY: see rename.
+        told(unsafe { libc::mkdir(self.path(path).as_ptr(), 0o700) })
+    }
+    fn rmdir(&self, path: &str) -> Result<(), Errno> {
+        // SAFETY: see rename.
+        told(unsafe { libc::rmdir(self.path(path).as_ptr()) })
+    }
+    fn look(&self) -> Seen {
+        fn into(seen: &mut Seen, top: &Path, dir: &Path) {
+            for e in std::fs::read_dir(dir).unwrap() {
+                let path = e.unwrap().path();
+                let name = path.strip_prefix(top).unwrap().display().to_string();
+                let meta = path.symlink_metadata().unwrap();
+                assert!(!meta.file_type().is_socket());
+                if meta.is_dir() {
+                    seen.insert(name, None);
+                    into(seen, top, &path);
+                } else {
+                    seen.insert(
+                        name,
+                        Some((std::fs::read_to_string(&path).unwrap(), meta.nlink())),
+                    );
+                }
+            }
+        }
+        let mut seen = Seen::new();
+        into(&mut seen, &self.0, &self.0);
+        seen
+    }
+}
+
+/// What is there before.
+fn prepare(at: &dyn Place) {
+    at.put("a", b"first");
+    at.put("b", b"second");
+    at.link("a", "c").unwrap();
+    at.mkdir("d").unwrap();
+    at.mkdir("e").unwrap();
+    at.put("e/f", b"inside");
+}
+
+const OPERATIONS: [&str; 28] = [
+    "rename a b",
+    "rename a n",
+    "rename b a",
+    "rename b c",
+    "rename b d/n",
+    "rename a c",
+    "rename c n",
+    "rename n b",
+    "rename b b",
+    "rename e/f b",
+    "rename e/f d/n",
+    "rename b e/f",
+    "rename d n",
+    "rename e d",
+    "rename d e",
+    "unlink a",
+    "unlink b",
+    "unlink n",
+    "unlink e/f",
+    "link a n",
+    "link b d/n",
+    "link b n",
+    "create n",
+    "create d/n",
+    "mkdir n",
+    "mkdir d/n",
+    "rmdir d",
+    "rmdir e",
+];
+
+fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
+    let words: Vec<&str> = what.split(' ').collect();
+    match words[..] {
+        ["rename", from, to] => at.rename(from, to),
+        ["link", from, to] => at.link(from, to),
+        ["unlink", path] => at.unlink(path),
+        ["create", path] => at.create(path),
+        ["mkdir", path] => at.mkdir(path),
+        ["rmdir", path] => at.rmdir(path),
+        _ => panic!("no operation {what:?}"),
+    }
+}
+
+/// Results of first and second, and what there is then.
+type Outcome = (Result<(), Errno>, Result<(), Errno>, Seen);
+
+/// What tmpfs makes of two operations, in both orders.
+fn expected(first: &str, second: &str) -> Vec<Outcome> {
+    let mut expected = [false, true]
+        .map(|swapped| {
+            let at = OnTmpfs::new("expected");
+            prepare(&at);
+            let (x, y) = if swapped {
+                (second, first)
+            } else {
+                (first, second)
+            };
+            let x = carry_out(&at, x);
+            let y = carry_out(&at, y);
+            let (x, y) = if swapped { (y, x) } else { (x, y) };
+            (x, y, at.look())
+        })
+        .to_vec();
+    // Paths are looked up before: what they led to may have gone, or come, when it is used.
+    for (one, other, swapped) in [(first, second, false), (second, first, true)] {
+        let errors: &[Errno] = match one.split_once(' ') {
+            Some(("link", _)) => &[Errno::NOENT, Errno::EXIST],
+            _ if one.contains('/') => &[Errno::NOENT],
+            _ => &[],
+        };
+        for e in errors {
+            let at = OnTmpfs::new("expected");
+            prepare(&at);
+            let (x, y) = (Err(*e), carry_out(&at, other));
+            let (x, y) = if swapped { (y, x) } else { (x, y) };
+            expected.push((x, y, at.look()));
+        }
+    }
+    expected
+}
+
+/// Carries both out, the second at a place in the first, and compares. False if the first had no such place.
+fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
+    let dir = format!("/between{n}");
+    let view = |k: usize| InPool {
+        fs: &nodes.views[(n + k) % nodes.views.len()],
+        dir: dir.clone(),
+    };
+    view(0).mkdir("").unwrap();
+    prepare(&view(1));
+    let before = view(0).look();
+    let (reached, wait_reached) = mpsc::channel();
+    let (ended, wait_ended) = mpsc::channel();
+    let story = format!("{second:?} in {first:?} (number {n}), at question {at}, behind: {behind}");
+    let (result, other, came) = std::thread::scope(|scope| {
+        let (second_at, looker) = (view(1), view(2));
+        let other = scope.spawn(move || {
+            if wait_reached.recv().is_err() {
+                return None;
+            }
+            let seen = looker.look();
+            let looked = ended.send(());
+            let result = carry_out(&second_at, second);
+            let _ = ended.send(());
+            Some((result, looked.is_ok().then_some(seen)))
+        });
+        let (tell, told) = mpsc::channel();
+        set_between(Between {
+            at,
+            behind,
+            what: Box::new(move || {
+                let _ = reached.send(());
+                // It may have to wait for us: first it looks, then it does.
+                let patience = Duration::from_millis(15);
+                let looked = wait_ended.recv_timeout(patience).is_ok();
+                let _ = tell.send(looked);
+                if looked {
+                    let _ = wait_ended.recv_timeout(patience);
+                }
+            }),
+        });
+        let result = carry_out(&view(0), first);
+        let came = !end_between();
+        (result, (other.join().unwrap(), told.try_recv().ok()), came)
+    });
+    let (other, looked) = other;
+    let Some((other, seen)) = other else {
+        assert!(!came);
+        clear(&view(0));
+        return false;
+    };
+    let both = expected(first, second);
+    let got = (result, other, view(2).look());
+    assert!(
+        both.contains(&got),
+        "{story}: got\n{got:?}, which is none of\n{both:?}"
+    );
+    // What was seen meanwhile without waiting is one moment.
+    if looked == Some(true) {
+        let after = OnTmpfs::new("after");
+        prepare(&after);
+        let _ = carry_out(&after, first);
+        let seen = seen.unwrap();
+        assert!(
+            seen == before || seen == after.look(),
+            "{story}: looking saw {seen:?}"
+        );
+    }
+    clear(&view(1));
+    true
+}
+
+fn clear(at: &InPool<'_>) {
+    for (path, node) in at.look().into_iter().rev() {
+        match node {
+            None => at.rmdir(&path).unwrap(),
+            Some(_) => at.unlink(&path).unwrap(),
+        }
+    }
+    at.rmdir("").unwrap();
+}
+
+#[test]
+fn one_in_the_middle_of_the_other() {
+    let seconds = std::env::var("FOREBAY_BETWEEN_SECONDS").map_or(20, |s| s.parse().unwrap());
+    let limit = if seconds == 0 { 3000 } else { seconds + 100 };
+    let nodes = Nodes::new("between", 3, &["memory:64M"], limit);
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    for first in OPERATIONS {
+        pairs.extend(OPERATIONS.map(|second| (first, second)));
+    }
+    let mut random = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    for k in (1..pairs.len()).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        pairs.swap(k, (random % (k as u64 + 1)) as usize);
+    }
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let (mut n, mut done) = (random as usize % 1_000_000, 0);
+    for (first, second) in &pairs {
+        for behind in [false, true] {
+            for at in 1.. {
+                n += 1;
+                if !try_one(&nodes, n, first, second, at, behind) {
+                    break;
+                }
+                done += 1;
+            }
+        }
+        if seconds > 0 && Instant::now() > until {
+            break;
+        }
+    }
+    println!("{done} times");
+    assert!(done > 20);
+    nodes.recover();
+    nodes.assert_whole();
+    assert_eq!(nodes.used(), 0, "pages are left");
+}
