@@ -104,6 +104,8 @@ pub struct Request {
     pub body: Option<Box<dyn Source>>,
     /// Where the answer's body goes, if it may have one.
     pub landing: Option<Box<dyn Landing>>,
+    /// It may be left to go with the next message, or at [`Connection::flush`].
+    pub lazily: bool,
 }
 
 /// What the other node answered.
@@ -128,6 +130,9 @@ pub trait Connection: Send + Sync {
     /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest;
     /// not at all if this fails. With [`WINDOW`] requests under way it fails: [`Error::Full`].
     fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error>;
+
+    /// Sends what was left to go with the next message.
+    fn flush(&self);
 
     /// Waits until another request may be sent.
     fn wait_for_room(&self, deadline: Instant) -> Result<(), Error>;
@@ -198,6 +203,12 @@ pub trait Handler: Send + Sync {
     /// if that takes long. Saves waking another thread.
     fn serve_here(&self, request: Incoming, reply: Responder) {
         self.serve(request, reply);
+    }
+
+    /// Whether requests of this kind are served quickly: they may be before one that has come with
+    /// them, on the same thread, and their answers go with its.
+    fn is_brief(&self, _kind: u16) -> bool {
+        false
     }
 
     /// Where the body of a request goes that is arriving, at least `length` bytes. None: the request is

@@ -195,6 +195,7 @@ fn bodies_in_pieces_many_at_once_while_small_messages_pass() {
                     head: le(size),
                     body: Some(Box::new(Pieces(pattern(size), 1 + i * 1009))),
                     landing: Some(Box::new(vec![0u8; size])),
+                    lazily: false,
                 };
                 let done = done.clone();
                 let then = move |reply: Result<Reply, Error>| done.send(reply).unwrap();

@@ -287,6 +287,15 @@ fn a_node_that_stands_still_leaves_room_for_others() {
         assert!(say(&channel, 1, ECHO, b"").is_ok());
         let pid = rustix::process::Pid::from_raw(daemons[1].child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        // Its threads stop one by one.
+        let tasks = format!("/proc/{}/task", daemons[1].child.id());
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')').next().unwrap().starts_with(" T")
+        };
+        until("it stands still", 5, || {
+            std::fs::read_dir(&tasks).unwrap().all(stands)
+        });
         std::thread::scope(|s| {
             let begin = Instant::now();
             for i in 0..400 {

@@ -24,4 +24,4 @@ pub use file::{File, Whence};
 pub use forebay_store::{Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result};
 pub use fs::{DirEntry, Fs, Stat};
 pub use ops::UNNAMED;
-pub use path::{Fail, Follow, Name, Place, Rules};
+pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};

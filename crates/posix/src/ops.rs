@@ -3,9 +3,9 @@
 use crate::cache::DirInfo;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::{Fs, Stat};
-use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
+use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
-use forebay_store::{Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
+use forebay_store::{Away, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
 use libc::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use rustix::io::{Errno, Result};
 
@@ -68,11 +68,8 @@ impl Fs {
     /// ENOENT, ENOTDIR.
     pub fn stat_place(&self, place: &Place) -> Result<Stat> {
         let id = place.existing()?.id;
-        if let Place::Entry {
-            inode: Some(inode), ..
-        } = place
-        {
-            return Ok(Stat::new(id, inode));
+        if let Some(inode) = place.inode() {
+            return Ok(Stat::new(id, &inode));
         }
         match self.stat_id(id) {
             // It went between looking it up and looking at it: look again.
@@ -500,14 +497,7 @@ impl Fs {
         flags: i32,
         mode: u32,
     ) -> std::result::Result<u32, Fail> {
-        let creating = flags & libc::O_CREAT != 0;
-        let exclusive = creating && flags & libc::O_EXCL != 0;
-        let follow = if flags & libc::O_NOFOLLOW != 0 || exclusive {
-            Follow::No
-        } else {
-            Follow::Yes
-        };
-        self.at(base, path, follow, |place| {
+        self.at(base, path, Goal::of_open(flags), |place| {
             self.open_place(place, flags, mode)
         })
     }
@@ -561,7 +551,12 @@ impl Fs {
             }
         };
         let (parent, name) = place.parent_and_name();
-        match self.open_object(entry, flags, false, parent, name) {
+        let mut away = place.take_away();
+        let opened = self.open_found(entry, flags, false, (parent, name), &mut away);
+        if let Some(unused) = away.opened {
+            self.store().close_opened(unused);
+        }
+        match opened {
             // Removed between looking it up and opening it.
             Err(Errno::NOENT) => Err(Errno::STALE),
             other => other,
@@ -570,9 +565,13 @@ impl Fs {
 
     /// EACCES unless the object, no directory, may be opened with these flags.
     pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
-        if self.cred().is_root() {
-            return Ok(());
+        match self.cred().is_root() {
+            true => Ok(()),
+            false => self.check_inode(&self.store().stat(id)?, flags),
         }
+    }
+
+    fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
         let mut want = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => READ,
             libc::O_WRONLY => WRITE,
@@ -581,7 +580,7 @@ impl Fs {
         if flags & libc::O_TRUNC != 0 {
             want |= WRITE;
         }
-        self.cred().check(&self.store().stat(id)?, want)
+        self.cred().check(inode, want)
     }
 
     /// Opens an object that was found by name.
@@ -595,6 +594,18 @@ impl Fs {
         fresh: bool,
         parent: ObjectId,
         name: &[u8],
+    ) -> Result<u32> {
+        self.open_found(e, flags, fresh, (parent, name), &mut Away::default())
+    }
+
+    /// As [`Fs::open_object`], with what came along when it was found.
+    fn open_found(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        (parent, name): (ObjectId, &[u8]),
+        away: &mut Away,
     ) -> Result<u32> {
         let store = self.store();
         let path_only = flags & libc::O_PATH != 0;
@@ -618,16 +629,26 @@ impl Fs {
                 store.open_create(e.id, e.kind, None, flags as u32, parent, b"")
             }
             S_IFREG => {
-                if !fresh && !path_only {
-                    self.check_open(e.id, flags)?;
+                let check = !fresh && !path_only;
+                let permitted = |away: &Away| match away.inode {
+                    Some(inode) => self.check_inode(&inode, flags),
+                    None => self.check_open(e.id, flags),
+                };
+                // The attributes may come with the answer of its home that it is open.
+                let late = away.inode.is_none() && store.is_object_away(e.id);
+                if check && !late {
+                    permitted(away)?;
                 }
                 let _section = store.section()?;
-                let (live, held) = store.live_acquire_held(e.id)?;
-                if flags & libc::O_TRUNC != 0
-                    && !fresh
-                    && !path_only
-                    && let Err(error) = store.truncate(live, 0)
-                {
+                let (live, held) = store.live_acquire_opened(e.id, away)?;
+                let mut ready = Ok(());
+                if check && late {
+                    ready = permitted(away);
+                }
+                if ready.is_ok() && check && flags & libc::O_TRUNC != 0 {
+                    ready = store.truncate(live, 0);
+                }
+                if let Err(error) = ready {
                     drop(held);
                     let _ = store.live_release(live);
                     return Err(error);

@@ -8,9 +8,10 @@
 
 use crate::Fs;
 use crate::cache::{CacheKey, DirInfo};
-use crate::cred::EXEC;
-use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
+use crate::cred::{EXEC, WRITE};
+use forebay_store::{Away, Entry, Found, Inode, NAME_MAX, ObjectId, PATH_MAX};
 use rustix::io::{Errno, Result};
+use std::cell::RefCell;
 
 /// Most symbolic links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
@@ -37,6 +38,55 @@ impl From<Errno> for Fail {
 pub enum Follow {
     Yes,
     No,
+}
+
+/// What a path is resolved for: what is asked of another node anyway may bring more along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Anything.
+    Other,
+    /// To open what is there.
+    Open,
+    /// To make a file that isn't there yet. Where only another node knows whether it is, that is left
+    /// to be found out by making it.
+    MakeNew,
+}
+
+/// How the last component of a path is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// Whether a symbolic link is followed.
+    pub follow: Follow,
+    /// What for.
+    pub purpose: Purpose,
+}
+
+impl From<Follow> for Goal {
+    fn from(follow: Follow) -> Goal {
+        Goal {
+            follow,
+            purpose: Purpose::Other,
+        }
+    }
+}
+
+impl Goal {
+    /// That of open(2) with these flags.
+    pub fn of_open(flags: i32) -> Goal {
+        let has = |flag: i32| flags & flag == flag;
+        let exclusive = has(libc::O_CREAT | libc::O_EXCL);
+        Goal {
+            follow: match exclusive || has(libc::O_NOFOLLOW) {
+                true => Follow::No,
+                false => Follow::Yes,
+            },
+            purpose: match exclusive {
+                _ if has(libc::O_PATH) || has(libc::O_DIRECTORY) => Purpose::Other,
+                true => Purpose::MakeNew,
+                false => Purpose::Open,
+            },
+        }
+    }
 }
 
 /// Before the next attempt: others, on other nodes perhaps, need a moment to be done.
@@ -106,8 +156,8 @@ pub enum Place {
         name: Name,
         /// What is there now.
         entry: Option<Entry>,
-        /// Its attributes, if they came with it from another node.
-        inode: Option<Inode>,
+        /// What came with it from another node.
+        away: RefCell<Away>,
         /// The path ended in `/`: it must be a directory.
         slash: bool,
         epoch: u64,
@@ -146,6 +196,22 @@ impl Place {
         }
     }
 
+    /// Its attributes, if they came with its name.
+    pub(crate) fn inode(&self) -> Option<Inode> {
+        match self {
+            Place::Entry { away, .. } => away.borrow().inode,
+            Place::Dir { .. } => None,
+        }
+    }
+
+    /// What came with its name.
+    pub(crate) fn take_away(&self) -> Away {
+        match self {
+            Place::Entry { away, .. } => away.take(),
+            Place::Dir { .. } => Away::default(),
+        }
+    }
+
     /// Directory in which the object has its name, and the name.
     pub fn parent_and_name(&self) -> (ObjectId, &[u8]) {
         match self {
@@ -165,11 +231,17 @@ impl Fs {
         &self,
         base: ObjectId,
         path: &[u8],
-        follow: Follow,
+        goal: impl Into<Goal>,
         mut f: impl FnMut(&Place) -> Result<T>,
     ) -> std::result::Result<T, Fail> {
+        let goal = goal.into();
         for attempt in 0..MAX_ATTEMPTS {
-            match f(&self.walk(base, path, follow)?) {
+            let place = self.walk_for(base, path, goal)?;
+            let result = f(&place);
+            if let Some(opened) = place.take_away().opened {
+                self.store().close_opened(opened);
+            }
+            match result {
                 Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
             }
@@ -221,7 +293,7 @@ impl Fs {
             dir,
             name,
             entry: Some(entry),
-            inode: None,
+            away: RefCell::default(),
             slash: false,
             epoch,
         }
@@ -254,6 +326,16 @@ impl Fs {
         path: &[u8],
         follow: Follow,
     ) -> std::result::Result<Place, Fail> {
+        self.walk_for(base, path, follow.into())
+    }
+
+    fn walk_for(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        goal: Goal,
+    ) -> std::result::Result<Place, Fail> {
+        let Goal { follow, purpose } = goal;
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
@@ -289,14 +371,22 @@ impl Fs {
                 }
             };
             if let Some(dir) = dir {
-                let (entry, inode) = self.store().lookup_stat(dir.id, last)?;
+                let name = Name::new(last)?;
+                let Found {
+                    entry,
+                    inode,
+                    opened,
+                } = match purpose {
+                    Purpose::MakeNew if self.may_make_unseen(&dir, &name) => Found::default(),
+                    _ => (self.store()).find(dir.id, last, purpose == Purpose::Open)?,
+                };
                 if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
-                    let name = Name::new(last)?;
+                    let away = RefCell::new(Away { opened, inode });
                     return Ok(Place::Entry {
                         dir,
                         name,
                         entry,
-                        inode,
+                        away,
                         slash: false,
                         epoch,
                     });
@@ -304,6 +394,12 @@ impl Fs {
             }
         }
         self.walk_slowly(base, path, epoch, follow, false, Rules::default())
+    }
+
+    /// Whether a file may be made without knowing whether there is one: that takes a question to another
+    /// node, and so does making it. Who mayn't make one is told first if there is one.
+    fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
+        self.store().is_entry_away(dir.id, name) && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }
 
     /// Component by component. With `dir`, the end must be a directory and is returned as
@@ -372,7 +468,7 @@ impl Fs {
                 }
                 _ => {}
             }
-            let (entry, inode) = self.store().lookup_stat(dir.id, &name)?;
+            let Found { entry, inode, .. } = self.store().find(dir.id, &name, false)?;
             let is_last = todo[end..].iter().all(|&b| b == b'/');
             let slash = end < todo.len();
             match entry {
@@ -417,7 +513,10 @@ impl Fs {
                         dir,
                         name,
                         entry,
-                        inode,
+                        away: RefCell::new(Away {
+                            inode,
+                            ..Away::default()
+                        }),
                         slash,
                         epoch,
                     });

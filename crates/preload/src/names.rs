@@ -3,7 +3,7 @@
 use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
 use crate::{fds, links, nodes};
 use forebay_intercept::{Call, PASS, raw};
-use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place, RenameMode};
+use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
 use std::ffi::CString;
 use std::sync::atomic::Ordering::*;
@@ -33,16 +33,10 @@ unsafe fn open_with(
         let fd = unsafe { raw(p.nr, *p.args) };
         return lift(fd);
     }
-    let exclusive = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
-    let follow = if flags & libc::O_NOFOLLOW != 0 || exclusive {
-        Follow::No
-    } else {
-        Follow::Yes
-    };
     let mut fifo = None;
     // SAFETY: see open.
     let result = unsafe {
-        on_path(p, dirfd, path, follow, |fs, place| {
+        on_path(p, dirfd, path, Goal::of_open(flags), |fs, place| {
             open_place(fs, place, flags, mode, &mut fifo)
         })
     };

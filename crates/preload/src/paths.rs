@@ -8,7 +8,7 @@
 use crate::{exe, fds, links, magic, runtime};
 use forebay_intercept::{Call, PASS, raw};
 use forebay_media::guard;
-use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Name, ObjectId, PATH_MAX, Place};
+use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Goal, Name, ObjectId, PATH_MAX, Place};
 use forebay_store::Store;
 use forebay_store::process::Critical;
 use std::borrow::Cow;
@@ -369,9 +369,11 @@ pub unsafe fn on_path(
     call: PathCall<'_>,
     dirfd: Option<usize>,
     path: usize,
-    follow: Follow,
+    goal: impl Into<Goal>,
     mut f: impl FnMut(&Fs, &Place) -> Result<i64, Errno>,
 ) -> i64 {
+    let goal = goal.into();
+    let follow = goal.follow;
     let mut args = *call.args;
     // The path that a symbolic link out of the pool leads to: it may lead back.
     let mut outside: Option<CString> = None;
@@ -388,7 +390,7 @@ pub unsafe fn on_path(
         // Dropped last: no signal handler runs while we work, nor a cancellation.
         let critical = Critical::enter();
         let result = match located {
-            Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, follow, |place| f(fs, place)),
+            Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, goal, |place| f(fs, place)),
             Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
                 f(fs, &place_of_open(fs, open)).map_err(Fail::Errno)
             }

@@ -256,6 +256,7 @@ pub struct Live {
     pub moved: AtomicU64,
     pub size: AtomicU64,
     pub mtime: AtomicI64,
+    /// Of a file of another node: the number by which its home knows that it is open here.
     pub ctime: AtomicI64,
     /// Pages of all extents.
     pub pages: AtomicU64,

@@ -57,6 +57,17 @@ pub struct Told {
     pub received: usize,
 }
 
+/// A file that another node keeps open for this one, before there is a live entry for it here.
+/// Whoever has it makes it one ([`Store::live_acquire_opened`]) or gives it back
+/// ([`Store::close_opened`]).
+#[derive(Debug)]
+pub struct Opened {
+    pub(crate) home: NodeId,
+    pub(crate) id: ObjectId,
+    /// What both nodes know this use by.
+    pub(crate) number: u64,
+}
+
 /// A way to the other nodes of the pool.
 pub trait Elsewhere: Send + Sync {
     /// This node's number.
@@ -103,6 +114,13 @@ pub trait Elsewhere: Send + Sync {
         unsafe { self.ask_all(&questions) }
     }
 
+    /// Tells `node` something and doesn't wait for the answer, whatever it is. It is on its way before
+    /// what this thread asks later.
+    fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
+        // SAFETY: there are no bytes.
+        let _: Result<Told> = unsafe { self.ask(node, kind, head, Bytes::None) };
+    }
+
     /// In a forked child, before anything else.
     fn after_fork_in_child(&self);
 }
@@ -125,6 +143,11 @@ impl Store {
     /// The home of the object `id`, if it isn't this node.
     pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
         self.away(id.slot())
+    }
+
+    /// Whether only another node knows the object.
+    pub fn is_object_away(&self, id: ObjectId) -> bool {
+        self.object_away(id).is_some()
     }
 
     /// The other nodes. To be called where something is away.
@@ -170,6 +193,15 @@ impl Store {
         };
         let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
         Ok((answer, told.received))
+    }
+
+    /// Tells `home` that this node has no longer open what it knows by this number there. Nobody waits
+    /// for that: nothing that is asked later depends on it, and an error of the home's own isn't known
+    /// to who closes anyway. Should it get lost, the home keeps the object until this node has gone.
+    pub(crate) fn tell_closed(&self, home: NodeId, id: ObjectId, number: u64) {
+        if let Some(nodes) = self.elsewhere.as_deref() {
+            nodes.tell(home, kind::CLOSE, &messages::encode(&(id, number)));
+        }
     }
 
     /// Takes over the pool's part of an epoch of names that another node has, if it is later.

@@ -6,7 +6,8 @@
 //! if the object has lost its last name, removes the object.
 
 use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
-use crate::elsewhere::messages::kind;
+use crate::elsewhere::Opened;
+use crate::elsewhere::messages::{Record, kind};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
@@ -183,6 +184,14 @@ impl Store {
     /// # Errors
     /// As for [`Store::live_acquire`].
     pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
+        self.live_acquire_opened(id, &mut Away::default())
+    }
+
+    /// As [`Store::live_acquire_held`] of what another node may keep open for us already.
+    ///
+    /// # Errors
+    /// As for [`Store::live_acquire`].
+    pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'_>)> {
         let held = self.place()?;
         let section = self.section()?;
         let index = loop {
@@ -202,7 +211,7 @@ impl Store {
         };
         held.set(index);
         drop(section);
-        match self.live_load(index, id) {
+        match self.live_load(index, id, away) {
             Ok(()) => Ok((index, held)),
             Err(e) => {
                 let _section = self.section()?;
@@ -211,6 +220,11 @@ impl Store {
                 Err(e)
             }
         }
+    }
+
+    /// Gives back what no live entry was made of.
+    pub fn close_opened(&self, opened: Opened) {
+        self.tell_closed(opened.home, opened.id, opened.number);
     }
 
     /// A new entry with one user.
@@ -284,10 +298,10 @@ impl Store {
     }
 
     /// Reads the record into the entry, unless somebody has.
-    fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
+    fn live_load(&self, index: u32, id: ObjectId, away: &mut Away) -> Result<()> {
         let live = self.live(index);
         if let Some(home) = self.object_away(id) {
-            return self.live_load_away(index, id, home);
+            return self.live_load_away(index, id, home, away);
         }
         let shard = self.shard_of(id);
         fence(SeqCst);
@@ -317,17 +331,40 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the home that this node has the object open, unless somebody has.
-    fn live_load_away(&self, index: u32, id: ObjectId, home: NodeId) -> Result<()> {
+    /// Tells the home that this node has the object open, unless it knows.
+    fn live_load_away(
+        &self,
+        index: u32,
+        id: ObjectId,
+        home: NodeId,
+        away: &mut Away,
+    ) -> Result<()> {
         let live = self.live(index);
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
         let _lock = self.lock_live(index)?;
-        if live.flags.load(Acquire) & flag::LOADED == 0 {
-            self.ask::<()>(home, kind::OPEN, &id)?;
-            live.flags.fetch_or(flag::LOADED | flag::AWAY, AcqRel);
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
         }
+        live.extents.store(0, Relaxed);
+        let opened = away.opened.take();
+        let number = opened.as_ref().map_or_else(new_use, |o| o.number);
+        live.ctime.store(number as i64, Relaxed);
+        // Should we die now, or not hear of the answer: whoever ends the entry tells the home.
+        live.flags.fetch_or(flag::AWAY, AcqRel);
+        if opened.is_none() {
+            match self.ask::<Record>(home, kind::OPEN, &(id, number)) {
+                Ok(record) => away.inode = Some(record.0),
+                Err(e) => {
+                    if e == Errno::NOENT {
+                        live.flags.fetch_and(!flag::AWAY, AcqRel);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        live.flags.fetch_or(flag::LOADED, AcqRel);
         Ok(())
     }
 
@@ -377,10 +414,15 @@ impl Store {
             let flags = live.flags.load(Acquire);
             // A lock held now is that of a dead user, who may have left it half changed.
             if flags & flag::AWAY != 0 {
+                let number = live.ctime.load(Relaxed) as u64;
+                if live.lock.holder().is_some() {
+                    // That dead user's: there is nothing to be repaired.
+                    let _: Acquired = live.lock.acquire(&self.control, self.me()?)?;
+                    live.lock.release();
+                }
                 self.live_end(chain, index);
-                // Should it not get there: the home asks now and then what is open here.
                 let home = self.object_away(ObjectId(id)).ok_or(Errno::NODEV)?;
-                let _: Result<()> = self.ask(home, kind::CLOSE, &ObjectId(id));
+                self.tell_closed(home, ObjectId(id), number);
                 return Ok(());
             }
             if flags & unfinished == 0 && live.lock.holder().is_none() {
@@ -493,6 +535,25 @@ impl Store {
         drop(section);
         result.map(Some)
     }
+}
+
+/// What is known of a file of another node that is to be opened.
+#[derive(Debug, Default)]
+pub struct Away {
+    /// The home keeps it open already. What is left here isn't needed: there was an entry.
+    pub opened: Option<Opened>,
+    /// Its attributes, if they came along.
+    pub inode: Option<Inode>,
+}
+
+/// A number by which a node knows one use of another node's file: another one each time.
+pub(crate) fn new_use() -> u64 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    // Others may have the same time, and threads of one process.
+    let count = u64::from(COUNT.fetch_add(1, Relaxed) & 0xff);
+    (now << 8 | count) ^ u64::from(crate::process::pid()) << 42
 }
 
 /// From here on, the entry has the truth.

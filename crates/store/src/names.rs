@@ -7,8 +7,9 @@
 
 use crate::across::{Nap, entry_in};
 use crate::control::live_flag;
+use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
-use crate::live::Held;
+use crate::live::{Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::{NAME_MAX, ObjectId, Store, now};
@@ -47,6 +48,17 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     pub mtime: Option<i64>,
     pub atime: Option<i64>,
+}
+
+/// What a name leads to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// None: nothing.
+    pub entry: Option<Entry>,
+    /// The attributes, if they came along.
+    pub inode: Option<Inode>,
+    /// The file is open on its home.
+    pub opened: Option<Opened>,
 }
 
 /// What became of an object that lost a name.
@@ -163,24 +175,43 @@ impl Store {
         }
     }
 
-    /// As [`Store::lookup`]; also the attributes of the object, if they come without another
-    /// question to another node.
+    /// Whether only another node knows what the entry is.
+    pub fn is_entry_away(&self, parent: ObjectId, name: &[u8]) -> bool {
+        self.entry_away(parent, name).is_some()
+    }
+
+    /// As [`Store::lookup`]; also what comes from another node with the same question: the attributes
+    /// of the object, and with `open`, if it is a file, its being open.
     ///
     /// # Errors
     /// As for [`Store::lookup`].
-    pub fn lookup_stat(
-        &self,
-        parent: ObjectId,
-        name: &[u8],
-    ) -> Result<(Option<Entry>, Option<Inode>)> {
-        if name.len() <= NAME_MAX
-            && let Some(home) = self.entry_away(parent, name)
-        {
-            let (entry, record): (_, Option<Record>) =
-                self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
-            return Ok((entry, record.map(|r| r.0)));
-        }
-        Ok((self.lookup(parent, name)?, None))
+    pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
+        let away = match name.len() {
+            ..=NAME_MAX => self.entry_away(parent, name),
+            _ => None,
+        };
+        let Some(home) = away else {
+            let entry = self.lookup(parent, name)?;
+            return Ok(Found {
+                entry,
+                inode: None,
+                opened: None,
+            });
+        };
+        let number = new_use();
+        let (entry, record, is_open): (Option<Entry>, Option<Record>, _) = match open {
+            true => self.ask(home, kind::LOOKUP_OPEN, &(parent, name, number))?,
+            false => {
+                let (entry, record) = self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
+                (entry, record, false)
+            }
+        };
+        let id = entry.filter(|_| is_open).map(|e| e.id);
+        Ok(Found {
+            entry,
+            inode: record.map(|r| r.0),
+            opened: id.map(|id| Opened { home, id, number }),
+        })
     }
 
     /// The attributes of `id` as of now, those of an open file included.

@@ -23,7 +23,8 @@ impl Store {
         live.moved
             .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
         let flags = live.flags.load(Acquire);
-        if flags & flag::LOADED != 0 {
+        // Of a file of another node there is nothing here.
+        if flags & (flag::LOADED | flag::AWAY) == flag::LOADED {
             if flags & flag::INLINE != 0 {
                 self.set_extents(live, &ChunkMap::default());
                 live.pages.store(0, Relaxed);

@@ -10,9 +10,12 @@
 //! The asker has the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`; in `POSTED` it
 //! belongs to who changes the state first. With [`HELD`] the network may still be using the cell's bytes:
 //! the asker may read the answer then, but leaves it to the daemon to free the cell.
+//!
+//! If nobody waits for the answer (`told`), the cell is the daemon's from `POSTED` on, whoever dies: it frees
+//! the cell instead of making it `DONE`.
 
 use super::SMALL_BODY;
-use super::region::{CELLS, Cell, LARGE, Shared};
+use super::region::{ASLEEP, CELLS, Cell, LARGE, Shared};
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
 use forebay_placement::NodeId;
 use forebay_store::process;
@@ -139,6 +142,7 @@ impl Shared {
         let cell = self.cell(index);
         let header = self.header();
         let share = header.share_of(cell.node.load(Relaxed));
+        cell.told.store(0, Relaxed);
         cell.state.store(FREE, Release);
         cell.owner.store(0, SeqCst);
         for word in [&header.room, share] {
@@ -184,6 +188,10 @@ impl Shared {
             if owner == 0 || !lost(cell, owner) {
                 continue;
             }
+            // It is still to be sent.
+            if cell.told.load(Acquire) != 0 && cell.state.load(Acquire) != CLAIMED {
+                continue;
+            }
             let taken = cell.owner.compare_exchange(owner, me, AcqRel, Relaxed);
             // What nobody waits for any more is the daemon's to free.
             if taken.is_ok() && cell.state.load(Acquire) != ABANDONED | HELD {
@@ -192,6 +200,13 @@ impl Shared {
             }
         }
         count
+    }
+
+    /// Says that something was posted for which nobody waits: the daemon needn't wake for that at once.
+    pub fn ring_softly(&self) {
+        if self.header().sleeps.load(SeqCst) == ASLEEP {
+            self.ring();
+        }
     }
 
     /// Says that cells were posted.

@@ -402,6 +402,33 @@ impl Elsewhere for Channel {
         }
     }
 
+    fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
+        let bytes = Bytes::None;
+        let question = Question {
+            node,
+            kind,
+            head,
+            bytes,
+        };
+        // If no cell is free, one waits as for a question.
+        let claimed = match head.len() <= MAX_HEAD {
+            true => self.shared.claim(&self.claim(&question)).ok(),
+            false => None,
+        };
+        let Some(index) = claimed else {
+            // SAFETY: there are no bytes.
+            let _: Result<Told> = unsafe { self.ask(node, kind, head, bytes) };
+            return;
+        };
+        // SAFETY: there are no bytes.
+        if unsafe { self.fill(index, &question, self.until()) }.is_err() {
+            return self.shared.leave(index);
+        }
+        self.shared.cell(index).told.store(1, Release);
+        self.post(index);
+        self.shared.ring_softly();
+    }
+
     fn after_fork_in_child(&self) {
         self.loading.reset();
         // A later process may have the parent's id.

@@ -4,7 +4,7 @@
 //! is checked when the cell is taken, and used as it was then.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
-use super::region::{CELLS, Shared};
+use super::region::{ASLEEP, CELLS, DOZING, Shared};
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
 use forebay_placement::NodeId;
 use forebay_store::elsewhere::MAX_HEAD;
@@ -22,6 +22,9 @@ const DYING: Duration = Duration::from_secs(3);
 /// The daemon looks for what is posted at least so often: a word that was written to by who
 /// shouldn't must not make it sleep for ever.
 const TURN: Duration = Duration::from_secs(3600);
+/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer than a tick of the
+/// kernel's: a nearer timer has the processor's set for each question, 10 us in a virtual machine.
+const DOZE: Duration = Duration::from_millis(20);
 
 /// The daemon's end of all cells of a node. There is one per node: it is locked.
 pub struct Desk {
@@ -98,19 +101,26 @@ impl Desk {
     /// The questions that are posted; sleeps until there are some. Empty once [`Desk::stop`] was called.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
+        // Something was asked a moment ago.
+        let mut dozes = true;
         loop {
             let taken = self.take();
             if !taken.is_empty() {
                 return taken;
             }
-            header.sleeps.store(1, SeqCst);
+            let (how, turn) = match dozes {
+                true => (DOZING, DOZE),
+                false => (ASLEEP, TURN),
+            };
+            dozes = false;
+            header.sleeps.store(how, SeqCst);
             let seen = header.bell.load(SeqCst);
             let taken = self.take();
             if self.stopped.load(SeqCst) || !taken.is_empty() {
                 header.sleeps.store(0, SeqCst);
                 return taken;
             }
-            let _ = futex::wait(&header.bell, seen, TURN);
+            let _ = futex::wait(&header.bell, seen, turn);
             header.sleeps.store(0, SeqCst);
         }
     }
@@ -222,6 +232,11 @@ impl Taken {
         self.asked
     }
 
+    /// Whether nobody waits for the answer.
+    pub fn is_told(&self) -> bool {
+        self.shared.cell(self.index).told.load(Relaxed) != 0
+    }
+
     /// When nobody waits any more, as in [`super::clock`].
     pub fn deadline(&self) -> u64 {
         self.deadline
@@ -283,6 +298,11 @@ impl Taken {
             return;
         };
         let cell = taken.shared.cell(taken.index);
+        if taken.is_told() {
+            // Freed by whoever lets go of it last.
+            cell.pass(TAKEN | HELD, ABANDONED | HELD);
+            return;
+        }
         if cell.state.load(Acquire) != TAKEN | HELD {
             return;
         }

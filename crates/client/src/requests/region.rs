@@ -21,6 +21,11 @@ pub const CELLS: usize = 256;
 /// Those of them that may carry much.
 pub const LARGE: usize = 64;
 
+/// The daemon sleeps until it is woken.
+pub const ASLEEP: u32 = 1;
+/// The daemon sleeps for a moment: what isn't waited for needn't wake it.
+pub const DOZING: u32 = 2;
+
 const SHARES: usize = 16;
 const MAGIC: u64 = 0x3130_5145_5259_4246; // "FBYREQ01"
 const CELLS_AT: usize = 4 << 10;
@@ -48,7 +53,7 @@ pub struct Header {
     pad: AtomicU32,
     /// Counts what is posted: the daemon sleeps on it.
     pub bell: AtomicU32,
-    /// Whether it does.
+    /// Whether it does: [`ASLEEP`] or [`DOZING`]; 0: it is awake.
     pub sleeps: AtomicU32,
     /// Counts cells that became free: who needs one sleeps on it.
     pub room: AtomicU32,
@@ -98,6 +103,8 @@ pub struct Cell {
     pub status: AtomicU32,
     pub answer: AtomicU32,
     pub received: AtomicU32,
+    /// Nobody waits for the answer: once it was posted, the cell is the daemon's.
+    pub told: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() <= CELLS_AT);

@@ -372,3 +372,54 @@ fn one_node_doesnt_get_all_cells() {
     assert_eq!(small.count(), CELLS / 4 * 3 - LARGE / 4 * 3);
     assert!(claim(2, 0).is_ok());
 }
+
+#[test]
+fn what_is_only_told_arrives_whoever_dies() {
+    let dir = Dir::new();
+    let channel = dir.channel();
+    let shared = Shared::open(&dir.0).unwrap();
+    let owned = || (0..CELLS).filter(|&i| shared.cell(i).owner.load(Acquire) != 0);
+    // No daemon: nobody waits, and more than there are cells for would have to.
+    for i in 0..10u8 {
+        channel.tell(NodeId(1), 1, &[i]);
+    }
+    assert_eq!(owned().count(), 10);
+    // Those of the dead, too, are still to be sent.
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
+    child.wait().unwrap();
+    for i in owned() {
+        shared.cell(i).owner.store(dead, Release);
+    }
+    assert_eq!(shared.reclaim_dead(7), 0);
+    // This daemon takes them and dies.
+    let desk = Desk::open(&dir.0).unwrap();
+    assert!(desk.begin(Duration::from_millis(5000)).is_empty());
+    assert_eq!(desk.take().len(), 10);
+    drop(desk);
+    let desk = Desk::open(&dir.0).unwrap();
+    let again = desk.begin(Duration::from_millis(5000));
+    let mut heads: Vec<u8> = again.iter().map(|t| t.head()[0]).collect();
+    heads.sort_unstable();
+    assert_eq!(heads, (0..10).collect::<Vec<u8>>());
+    for taken in again {
+        assert!(taken.is_told());
+        let also = taken.clone();
+        taken.answer(0, b"x", 0);
+        drop(also);
+    }
+    assert_eq!(owned().count(), 0);
+    // The next to have the cell is no such one.
+    drop(desk);
+    let _daemon = dir.daemon(5000);
+    let asked = ask(&channel, 1, b"ab", Bytes::None);
+    assert_eq!(asked, Ok((b"ba".to_vec(), 0)));
+    // It sleeps by now: what is told wakes it.
+    std::thread::sleep(Duration::from_millis(100));
+    channel.tell(NodeId(1), 1, b"a");
+    let end = Instant::now() + Duration::from_secs(5);
+    while owned().count() > 0 {
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
+}

@@ -23,11 +23,24 @@ const TIMER: u64 = u64::MAX - 1;
 
 thread_local! {
     static IS_IO: Cell<bool> = const { Cell::new(false) };
+    static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this is a thread that others' messages wait for.
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
+}
+
+/// Runs `f`, which answers something in passing: its answer goes with the next message.
+pub(super) fn pass(f: impl FnOnce()) {
+    IN_PASSING.set(true);
+    f();
+    IN_PASSING.set(false);
+}
+
+/// Whether this thread is in [`pass`].
+pub(super) fn in_passing() -> bool {
+    IN_PASSING.get()
 }
 
 /// What threads wait on: one, or several for the control lanes.

@@ -27,10 +27,17 @@ const SPINS: u32 = 40;
 /// A request and the way back.
 pub(super) type Asked = (Incoming, Responder);
 
+/// Requests without a body of what was read that aren't served yet.
+#[derive(Default)]
+pub(super) struct Left {
+    /// Those that are served quickly, before the last one.
+    pub brief: Vec<Asked>,
+    pub last: Option<Asked>,
+}
+
 pub(super) struct Input {
     nonce: u64,
-    /// The last request without a body of what was read.
-    last: Option<Asked>,
+    left: Left,
     /// The beginning of what isn't whole yet.
     rest: Vec<u8>,
     stage: Stage,
@@ -64,7 +71,7 @@ impl Input {
     pub fn new(nonce: u64) -> Input {
         Input {
             nonce,
-            last: None,
+            left: Left::default(),
             rest: Vec::new(),
             stage: Stage::Frames,
             total: 0,
@@ -104,14 +111,14 @@ fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
 }
 
 impl Session {
-    /// Reads what there is, or some of it; of a control lane all. Returns the last request, which isn't
+    /// Reads what there is, or some of it; of a control lane all. Returns the last requests, which aren't
     /// served yet. With `ends`, the other side sends nothing more. An error ends the session.
     pub fn receive(
         self: &Arc<Self>,
         index: usize,
         scratch: &mut Scratch,
         ends: bool,
-    ) -> Result<Option<Asked>, String> {
+    ) -> Result<Left, String> {
         let mut input = lock(&self.lanes[index].input);
         let begin = input.total;
         let mut spins = 0;
@@ -119,7 +126,7 @@ impl Session {
             let kept = input.rest.len();
             let got = match &mut input.stage {
                 Stage::Body(_) if !self.encrypt => self.receive_body(index, &mut input, scratch)?,
-                Stage::Closed => return Ok(None),
+                Stage::Closed => return Ok(Left::default()),
                 _ => self.receive_frames(index, &mut input, scratch)?,
             };
             input.total += got as u64;
@@ -143,7 +150,7 @@ impl Session {
             input.watched = Some(input.total);
             self.watch(IN_STALLS[index]);
         }
-        Ok(input.last.take())
+        Ok(std::mem::take(&mut input.left))
     }
 
     /// Receives a plain body straight into its place: how much.
@@ -295,9 +302,13 @@ impl Session {
         if header.body == 0 {
             match header.is {
                 Type::Request => {
+                    let handler = &self.core.handler;
+                    let brief = handler.is_brief(header.kind);
                     let asked = self.asked(header, head.to_vec(), None);
-                    if let Some((request, reply)) = input.last.replace(asked) {
-                        self.core.handler.serve(request, reply);
+                    if brief {
+                        input.left.brief.push(asked);
+                    } else if let Some((request, reply)) = input.left.last.replace(asked) {
+                        handler.serve(request, reply);
                     }
                 }
                 Type::Reply => self.answered(header, head.to_vec(), None)?,

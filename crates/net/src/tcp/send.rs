@@ -7,7 +7,7 @@
 //! requests that may be under way.
 
 use super::engine::on_io_thread;
-use super::session::{BULK, Lane, OUT_STALLS, Session};
+use super::session::{BULK, CONTROL, Lane, OUT_STALLS, Session};
 use crate::envelope::{CHUNK, Header};
 use crate::handshake::Seal;
 use crate::lock;
@@ -85,8 +85,8 @@ impl Outbox {
 }
 
 impl Session {
-    /// Sends a message, or leaves it to who is sending. Never waits.
-    pub fn send(&self, message: Message) {
+    /// Sends a message, or leaves it to who is sending; with `lazily`, to who sends next. Never waits.
+    pub fn send(&self, message: Message, lazily: bool) {
         let index = if message.body.is_some() { BULK } else { 0 };
         let lane = &self.lanes[index];
         let mut out = lock(&lane.out);
@@ -94,7 +94,7 @@ impl Session {
             return;
         }
         out.queue.push_back(message);
-        if out.parked {
+        if out.parked || lazily {
             return;
         }
         let Some(writer) = out.writer.take() else {
@@ -107,6 +107,22 @@ impl Session {
         }
         drop(out);
         if let Err(why) = self.pump(index, writer) {
+            self.cut(why);
+        }
+    }
+
+    /// Sends what was left on the control lane.
+    pub fn flush(&self) {
+        let writer = {
+            let mut out = lock(&self.lanes[CONTROL].out);
+            match out.parked || out.queue.is_empty() {
+                true => None,
+                false => out.writer.take(),
+            }
+        };
+        if let Some(writer) = writer
+            && let Err(why) = self.pump(CONTROL, writer)
+        {
             self.cut(why);
         }
     }

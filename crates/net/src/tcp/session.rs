@@ -1,13 +1,13 @@
 //! A connection behind the handshake: two lanes, and what is under way on them.
 
 use super::calls::Calls;
-use super::engine::{Group, Scratch};
-use super::receive::{Asked, Input};
+use super::engine::{Group, Scratch, in_passing, pass};
+use super::receive::{Asked, Input, Left};
 use super::send::{Message, Outbox};
 use super::{Core, local};
 use crate::envelope::{Header, MAX_BODY, MAX_HEAD, Type};
 use crate::handshake::Seal;
-use crate::transport::{Answer, Connection, Done, Incoming, Peer, ReplyTo, Request, Responder};
+use crate::transport::{Answer, Connection, Done, Peer, ReplyTo, Request};
 use crate::{Error, lock};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
@@ -132,17 +132,16 @@ impl Session {
     }
 
     pub fn on_event(self: &Arc<Self>, lane: usize, flags: EventFlags, scratch: &mut Scratch) {
-        let mut result = Ok(None);
+        let mut result = Ok(Left::default());
         if flags.contains(EventFlags::OUT) {
-            result = self.go_on_sending(lane).map(|()| None);
+            result = self.go_on_sending(lane).map(|()| Left::default());
         }
         if result.is_ok() && flags.intersects(!EventFlags::OUT) {
             let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
             result = self.receive(lane, scratch, flags.intersects(ends));
         }
         match result {
-            Ok(None) => {}
-            Ok(Some(last)) => self.serve_last(lane, last, scratch.last),
+            Ok(left) => self.serve_left(lane, left, scratch.last),
             Err(why) => self.cut(why),
         }
         // Cut by somebody else, who couldn't take this away while we were at it.
@@ -151,22 +150,35 @@ impl Session {
         }
     }
 
-    /// Serves the last request that has come; perhaps on this very thread.
-    fn serve_last(&self, lane: usize, (request, reply): Asked, alone: bool) {
+    /// Serves the last requests that have come; perhaps on this very thread.
+    fn serve_left(&self, lane: usize, left: Left, alone: bool) {
         let handler = &self.core.handler;
-        if !alone {
-            return handler.serve(request, reply);
+        if left.brief.is_empty() && left.last.is_none() {
+            return;
         }
-        let asked = Cell::new(Some((request, reply)));
-        let serve = |f: &dyn Fn(Incoming, Responder)| {
-            if let Some((request, reply)) = asked.take() {
-                f(request, reply);
+        let pass_on = |(request, reply): Asked| handler.serve(request, reply);
+        let left = Cell::new(Some(left));
+        let here = || {
+            let Left { brief, last } = left.take().unwrap_or_default();
+            let lazily = !brief.is_empty();
+            for (request, reply) in brief {
+                pass(|| handler.serve_here(request, reply));
+            }
+            if let Some((request, reply)) = last {
+                handler.serve_here(request, reply);
+            }
+            if lazily {
+                Session::flush(self);
             }
         };
-        self.io(&self.lanes[lane]).leave(
-            || serve(&|request, reply| handler.serve_here(request, reply)),
-            || serve(&|request, reply| handler.serve(request, reply)),
-        );
+        let elsewhere = || {
+            let Left { brief, last } = left.take().unwrap_or_default();
+            brief.into_iter().chain(last).for_each(pass_on);
+        };
+        match alone {
+            true => self.io(&self.lanes[lane]).leave(here, elsewhere),
+            false => elsewhere(),
+        }
     }
 
     /// A timer of this session is due.
@@ -223,7 +235,7 @@ impl Connection for Session {
         }
         let id = self.calls.begin(request.landing, deadline, done)?;
         self.core.timers.add(deadline, (self.id, id));
-        self.send(Message {
+        let message = Message {
             header: Header {
                 is: Type::Request,
                 kind: request.kind,
@@ -233,8 +245,13 @@ impl Connection for Session {
             },
             head: request.head,
             body,
-        });
+        };
+        self.send(message, request.lazily);
         Ok(())
+    }
+
+    fn flush(&self) {
+        Session::flush(self);
     }
 
     fn wait_for_room(&self, deadline: Instant) -> Result<(), Error> {
@@ -294,7 +311,7 @@ pub(super) struct WayBack {
 impl WayBack {
     pub fn none(&self, why: u32) {
         self.session.serving.fetch_sub(1, Ordering::SeqCst);
-        self.session.send(Message {
+        let message = Message {
             header: Header {
                 is: Type::NoReply,
                 kind: self.kind,
@@ -304,7 +321,8 @@ impl WayBack {
             },
             head: Vec::new(),
             body: None,
-        });
+        };
+        self.session.send(message, in_passing());
     }
 }
 
@@ -320,7 +338,7 @@ impl ReplyTo for WayBack {
         }
         // Before the answer goes: who has it may ask again at once.
         self.session.serving.fetch_sub(1, Ordering::SeqCst);
-        self.session.send(Message {
+        let message = Message {
             header: Header {
                 is: Type::Reply,
                 kind: self.kind,
@@ -330,6 +348,7 @@ impl ReplyTo for WayBack {
             },
             head: answer.head,
             body,
-        });
+        };
+        self.session.send(message, in_passing());
     }
 }

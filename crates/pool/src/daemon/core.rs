@@ -162,17 +162,26 @@ impl Core {
     pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {
         let repeatable = self.repeatable(taken.kind());
         let patience = self.options.patience;
-        self.ask(Question::of_cell(taken, repeatable, patience));
+        let lazily = taken.is_told();
+        self.ask(Question::of_cell(taken, repeatable, patience), lazily);
+    }
+
+    /// Sends what was left to go with the next message.
+    pub fn flush(&self, node: NodeId) {
+        if let Some(connection) = self.link(node).and_then(|link| link.connection()) {
+            connection.flush();
+        }
     }
 
     /// This daemon asks.
     pub fn ask_here(self: &Arc<Self>, node: NodeId, kind: u16, waiting: Arc<Waiting>) {
         let repeatable = self.repeatable(kind);
         let patience = self.options.patience;
-        self.ask(Question::of_here(node, kind, repeatable, patience, waiting));
+        let question = Question::of_here(node, kind, repeatable, patience, waiting);
+        self.ask(question, false);
     }
 
-    fn ask(self: &Arc<Self>, question: Arc<Question>) {
+    fn ask(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
         if question.kind >= super::wire::OWN {
             return question.fail(Errno::PROTO);
         }
@@ -180,7 +189,7 @@ impl Core {
             return self.ask_myself(question);
         }
         match self.link(question.node) {
-            Some(link) => link.post(question),
+            Some(link) => link.post(question, lazily),
             None => question.fail(Errno::HOSTDOWN),
         }
     }

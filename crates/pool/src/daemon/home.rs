@@ -115,6 +115,10 @@ impl Handler for Home {
         self.serve(request, reply);
     }
 
+    fn is_brief(&self, kind: u16) -> bool {
+        kind == forebay_store::elsewhere::messages::kind::CLOSE
+    }
+
     fn landing(
         &self,
         _from: Peer,
@@ -201,7 +205,8 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
             answer(reply, &kept);
         }
     });
-    if here && class == Class::Leaf {
+    // The thread may wait for other nodes: as long as it does, others are left to receive their answers.
+    if here && class <= Class::Entry {
         return job();
     }
     core.workers(class).submit(job);

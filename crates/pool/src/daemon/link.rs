@@ -115,8 +115,9 @@ impl Link {
         }
     }
 
-    /// Sends a question; its answer, or an error, comes to who waits for it.
-    pub fn post(self: &Arc<Self>, question: Arc<Question>) {
+    /// Sends a question; its answer, or an error, comes to who waits for it. With `lazily` it goes with the
+    /// next one, or when the connection is flushed.
+    pub fn post(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
         let Some(core) = self.core.upgrade() else {
             return question.fail(Errno::HOSTDOWN);
         };
@@ -133,7 +134,7 @@ impl Link {
         state.open.insert(question.number());
         state.queue.push_back(question);
         drop(state);
-        self.pump(&core);
+        self.pump_some(&core, lazily);
     }
 
     /// Finds out whether the node is there, and tells it who we are.
@@ -162,6 +163,10 @@ impl Link {
 
     /// Sends what waits, as long as there is a connection that takes it.
     pub(super) fn pump(self: &Arc<Self>, core: &Arc<Core>) {
+        self.pump_some(core, false);
+    }
+
+    fn pump_some(self: &Arc<Self>, core: &Arc<Core>, lazily: bool) {
         loop {
             let mut state = self.state();
             if state.queue.is_empty() {
@@ -180,7 +185,7 @@ impl Link {
             state.under_way += 1;
             let lowest = state.open.first().copied().unwrap_or(0);
             drop(state);
-            self.send(core, question, &connection, incarnation, lowest);
+            self.send(core, question, (&connection, incarnation), lowest, lazily);
         }
     }
 
@@ -188,9 +193,9 @@ impl Link {
         self: &Arc<Self>,
         core: &Arc<Core>,
         question: Arc<Question>,
-        connection: &Arc<dyn Connection>,
-        incarnation: u64,
+        (connection, incarnation): (&Arc<dyn Connection>, u64),
         lowest: u64,
+        lazily: bool,
     ) {
         let before = question.sent_to();
         if before != 0 && before != incarnation && !question.repeatable {
@@ -226,6 +231,7 @@ impl Link {
             },
             body: if inline { None } else { origin.source() },
             landing,
+            lazily,
         };
         drop(origin);
         let (this, sent, asked) = (self.clone(), Instant::now(), question.clone());

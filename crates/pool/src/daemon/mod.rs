@@ -369,10 +369,23 @@ fn dispatch(core: &Arc<Core>) {
         if core.stopped() {
             return;
         }
-        // Sending much takes a while; others needn't wait for it.
-        all.sort_by_key(|t| matches!(t.asked(), Asked::Send(n) if n > SMALL_BODY));
+        // What is only told goes before what the same process has asked since, in one write with it. Sending
+        // much takes a while; others needn't wait for it.
+        all.sort_by_key(|t| match t.asked() {
+            _ if t.is_told() => 0,
+            Asked::Send(n) if n > SMALL_BODY => 2,
+            _ => 1,
+        });
+        let told: Vec<NodeId> = all
+            .iter()
+            .filter(|t| t.is_told())
+            .map(|t| t.node())
+            .collect();
         for taken in all {
             core.ask_for(taken);
+        }
+        for node in told {
+            core.flush(node);
         }
     }
 }

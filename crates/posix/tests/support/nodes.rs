@@ -57,12 +57,21 @@ pub struct Together {
     servers: Vec<Server>,
     /// Questions asked so far.
     pub asked: AtomicUsize,
+    /// Those of them whose answers nobody waits for.
+    pub told: AtomicUsize,
     /// The process is killed at this question; 0: at none.
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
     pub kill_behind: AtomicBool,
     /// The questions asked, if they are to be kept.
     pub kept: Mutex<Option<Vec<Question>>>,
+}
+
+impl Together {
+    /// The node that keeps `slot`.
+    pub fn node_of(&self, slot: Slot) -> NodeId {
+        self.slices.node_of(slot)
+    }
 }
 
 /// One node's way to the others.
@@ -149,6 +158,12 @@ impl Elsewhere for Near {
         questions.iter().map(ask).collect()
     }
 
+    fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
+        self.all.told.fetch_add(1, SeqCst);
+        // SAFETY: there are no bytes.
+        let _ = unsafe { self.ask(node, kind, head, Bytes::None) };
+    }
+
     fn after_fork_in_child(&self) {}
 }
 
@@ -184,6 +199,7 @@ impl Nodes {
             numbers,
             pools: OnceLock::new(),
             asked: AtomicUsize::new(0),
+            told: AtomicUsize::new(0),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
             kept: Mutex::new(None),

@@ -58,7 +58,8 @@ impl Store {
             if id.0 == 0 || !away || self.object_away(id) != Some(home) {
                 continue;
             }
-            match self.ask::<()>(home, kind::REOPEN, &id) {
+            let number = live.ctime.load(Relaxed) as u64;
+            match self.ask::<()>(home, kind::REOPEN, &(id, number)) {
                 Ok(()) => {}
                 Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
                 Err(_) => lost += 1,

@@ -39,12 +39,16 @@ pub mod kind {
     pub const SEEK: u16 = 14;
     /// `id`
     pub const SYNC: u16 = 15;
-    /// `id`: a file is open on the asking node
+    /// `id, use -> inode record`: a file is open on the asking node, which knows this use of it by a
+    /// number
     pub const OPEN: u16 = 16;
-    /// `id`: no longer
+    /// `id, use`: no longer
     pub const CLOSE: u16 = 17;
-    /// `id`: as OPEN, if the home doesn't know it any more
+    /// `id, use`: as OPEN, if the home doesn't know it any more
     pub const REOPEN: u16 = 32;
+    /// `parent, name, use -> Option<Entry>, inode record if it is there, too, whether it is open now`: as
+    /// LOOKUP_STAT, and as OPEN if it is a file that is there
+    pub const LOOKUP_OPEN: u16 = 37;
     /// `id, parent, name -> Option<it counts>`: what has become of a link
     pub const OFFERED: u16 = 34;
     /// `parent, name, Entry, stays`: of a held entry

@@ -39,8 +39,9 @@ pub struct Reply {
 
 /// A file that a node has open.
 struct OpenThere {
-    /// So many times more often opened than closed.
-    count: u64,
+    /// By what numbers it knows its uses: one most of the time, more while one takes the place of
+    /// another. To open or close the same twice changes nothing.
+    uses: Vec<u64>,
     /// Our open file description that keeps it.
     open: u32,
 }
@@ -73,7 +74,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::SYNC_RECORDS => Some(Class::Leaf),
+            kind::LOOKUP..=kind::LOOKUP_OPEN => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -106,8 +107,11 @@ impl Server {
                 | kind::UNDO_LINK
                 | kind::DROP_LINK
                 | kind::HAS_LINK
+                | kind::OPEN
+                | kind::CLOSE
                 | kind::REOPEN
                 | kind::LOOKUP_STAT
+                | kind::LOOKUP_OPEN
                 | kind::OFFERED
                 | kind::RELEASE
                 | kind::SYNC_RECORDS
@@ -161,6 +165,17 @@ impl Server {
                 // Gone already: who asks finds that out.
                 let inode = here.and_then(|e| store.stat(e.id).ok());
                 told((entry, inode.map(|i| Record(i, Vec::new()))))
+            }
+            kind::LOOKUP_OPEN => {
+                let (parent, name, number): (ObjectId, Vec<u8>, u64) = parts(head)?;
+                home_of_entry(store, parent, &name)?;
+                let entry = store.lookup(parent, &name)?;
+                let here = entry.filter(|e| store.object_away(e.id).is_none());
+                let file = here.filter(|e| e.kind == libc::S_IFREG);
+                // Gone already: who asks finds that out.
+                let open = file.is_some_and(|e| self.open(store, from, e.id, number).is_ok());
+                let inode = here.and_then(|e| store.stat(e.id).ok());
+                told((entry, inode.map(|i| Record(i, Vec::new())), open))
             }
             kind::STAT => {
                 let id = home(store, parts(head)?)?;
@@ -253,9 +268,19 @@ impl Server {
                 })?)
             }
             kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync(live))?),
-            kind::OPEN => told(self.open(store, from, parts(head)?)?),
-            kind::REOPEN => told(self.reopen(store, from, parts(head)?)?),
-            kind::CLOSE => told(self.close(store, from, parts(head)?)?),
+            kind::OPEN => {
+                let (id, number) = parts(head)?;
+                self.open(store, from, id, number)?;
+                told(Record(store.stat(id)?, Vec::new()))
+            }
+            kind::REOPEN => {
+                let (id, number) = parts(head)?;
+                told(self.open(store, from, id, number)?)
+            }
+            kind::CLOSE => {
+                let (id, number) = parts(head)?;
+                told(self.close(store, from, id, number)?)
+            }
             kind::TOUCH => {
                 let (dir, t) = parts(head)?;
                 told(store.note_dir_time(home(store, dir)?, t)?)
@@ -343,10 +368,15 @@ impl Server {
     }
 
     /// A file is open on `node`: it must not go with its last name.
-    fn open(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+    fn open(&self, store: &Store, node: NodeId, id: ObjectId, number: u64) -> Result<(), Errno> {
         home(store, id)?;
+        let note = |there: &mut OpenThere| {
+            if !there.uses.contains(&number) {
+                there.uses.push(number);
+            }
+        };
         if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
-            there.count += 1;
+            note(there);
             return Ok(());
         }
         let (live, held) = store.live_acquire_held(id)?;
@@ -356,10 +386,9 @@ impl Server {
             .open_create_held(id, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
             .inspect_err(|_| _ = store.live_release(live))?;
         let mut all = lock(&self.open);
-        let there = all
-            .entry((node, id))
-            .or_insert(OpenThere { count: 0, open });
-        there.count += 1;
+        let uses = Vec::new();
+        let there = all.entry((node, id)).or_insert(OpenThere { uses, open });
+        note(there);
         let twice = there.open != open;
         drop(all);
         if twice {
@@ -368,20 +397,13 @@ impl Server {
         Ok(())
     }
 
-    fn reopen(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
-        if lock(&self.open).contains_key(&(node, id)) {
-            return Ok(());
-        }
-        self.open(store, node, id)
-    }
-
-    fn close(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+    fn close(&self, store: &Store, node: NodeId, id: ObjectId, number: u64) -> Result<(), Errno> {
         let mut all = lock(&self.open);
         let Some(there) = all.get_mut(&(node, id)) else {
             return Ok(());
         };
-        there.count -= 1;
-        if there.count > 0 {
+        there.uses.retain(|n| *n != number);
+        if !there.uses.is_empty() {
             return Ok(());
         }
         let open = there.open;
