@@ -4,6 +4,7 @@ use crate::fail::TABLE;
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
 use forebay_pool::launch::Listen;
+use forebay_pool::limits::Cpus;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -133,6 +134,13 @@ Exit codes, added to nothing else:
         #[arg(long)]
         node: Option<u32>,
     },
+    /// Moves files on its node for a staging that another process leads
+    #[command(hide = true, after_help = "Example:\n  forebay mover --node 2")]
+    Mover {
+        /// Its node
+        #[arg(long)]
+        node: u32,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -181,6 +189,15 @@ pub struct Nodes {
     /// How long a program waits for a node that doesn't answer, before it gets an error
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     pub patience: f64,
+    /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
+    #[arg(long, value_name = "N|LIST")]
+    pub cpus: Option<Cpus>,
+    /// Memory of its own for each daemon, besides the media [default: up to about 600M under load]
+    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
+    pub memory: Option<u64>,
+    /// Bytes per second that each node may send to others, and receive [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub bandwidth: Option<u64>,
     /// How long all nodes may take to start
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
     pub within: f64,
@@ -193,6 +210,11 @@ fn patience(text: &str) -> Result<f64, String> {
         return Ok(seconds);
     }
     Err("must be between 0.1 and 86400 seconds".into())
+}
+
+/// Bytes per second, with or without saying so.
+fn rate(text: &str) -> Result<u64, String> {
+    forebay_media::parse_size(text.strip_suffix("/s").unwrap_or(text))
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,8 @@ use crate::addresses;
 use crate::fail::Fail;
 use crate::output::say;
 use forebay_client::{Pool, PoolConfig};
-use forebay_pool::launch::Running;
+use forebay_pool::Limits;
+use forebay_pool::launch::{Plan, Running};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -87,6 +88,9 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
             libc::dup2(2, 1);
         }
     };
+    if let Ok(plan) = Plan::read(dir) {
+        spare_memory(&plan.limits);
+    }
     let member = PoolConfig::read(dir).is_ok_and(|c| c.member.is_some());
     let ended = if member {
         Running::again(dir, &addresses::own()).and_then(|running| {
@@ -101,6 +105,18 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
         Fail::failed("")
     })?;
     Ok(0)
+}
+
+/// Where memory is limited, the allocator gives back at once what is free, and keeps little for each thread.
+pub fn spare_memory(limits: &Limits) {
+    if limits.memory.is_some() {
+        // SAFETY: plain settings.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, 2);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
+        }
+    }
 }
 
 /// SIGTERM is waited for by a thread ([`save_on_term`]): a node that shuts down tells it so. All other signals

@@ -53,6 +53,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         // SAFETY: no other thread runs yet.
         unsafe { std::env::set_var("FOREBAY_HOME", home) };
     }
+    keeper::spare_memory(&plan.limits);
     let pool = Arc::new(OnceLock::new());
     keeper::save_on_term(term, pool.clone());
     let ward = Arc::new(Mutex::new(ward));

@@ -16,6 +16,7 @@ mod keeper;
 mod launched;
 mod list;
 mod mount;
+mod mover;
 mod node;
 mod node_status;
 mod nodes;
@@ -43,7 +44,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if !matches!(
         cli.command,
-        Command::Up(_) | Command::Run(_) | Command::Stage(_) | Command::Keeper { .. }
+        Command::Up(_)
+            | Command::Run(_)
+            | Command::Stage(_)
+            | Command::Keeper { .. }
+            | Command::Mover { .. }
     ) {
         // SAFETY: no thread runs yet; SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -76,6 +81,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Node(a) => node::drill(&pool, a.what),
         Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),
         Command::Keeper { dir: None, .. } => launched::main(),
+        Command::Mover { node } => mover::main(&pool, node),
     }
 }
 

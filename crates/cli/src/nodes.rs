@@ -7,13 +7,16 @@ use crate::{capacity, down, mount};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
+use forebay_pool::Limits;
 use forebay_pool::launch::{Begin, How, Key, Listen, Outcome, Plan, launcher, order, remote};
 use forebay_pool::start::Missing;
+use forebay_staging::{Mover, Team};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -85,6 +88,23 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     Ok((hosts.len() > 1).then_some((hosts, How::Srun)))
 }
 
+fn limits(a: &Nodes) -> Limits {
+    Limits {
+        cpus: a.cpus.clone(),
+        memory: a.memory,
+        bandwidth: a.bandwidth,
+    }
+}
+
+/// Says that limits change nothing where there is only one node.
+pub fn warn_of_limits(a: &Nodes) {
+    if limits(a).any() {
+        say(
+            "warning: --cpus, --memory and --bandwidth are for daemons that serve other nodes; a pool of one node has none",
+        );
+    }
+}
+
 /// Starts the pool; its nodes.
 pub fn start(
     name: &str,
@@ -92,6 +112,8 @@ pub fn start(
     a: &Nodes,
     (hosts, how): (Vec<String>, How),
 ) -> Result<(Plan, Vec<Node>), Fail> {
+    let limits = limits(a);
+    limits.check(a.patience).map_err(Fail::usage)?;
     let (mount, warning) = mount::check(&media.mount, &media.media)?;
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
@@ -130,6 +152,7 @@ pub fn start(
         encrypt: a.encrypt,
         patience: Duration::from_secs_f64(a.patience),
         within: Duration::from_secs_f64(a.within),
+        limits,
     };
     let begin = Begin {
         me: 0,
@@ -244,6 +267,49 @@ pub fn describe(plan: &Plan, nodes: &[Node]) -> String {
     )
 }
 
+/// The command that runs `forebay` with these arguments on a host of the pool.
+fn at_host(plan: &Plan, host: &str, arguments: &[&str]) -> Command {
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some(home) = &plan.home {
+        let mut setting = OsString::from("FOREBAY_HOME=");
+        setting.push(home);
+        words.extend(["env".into(), setting]);
+    }
+    words.push(plan.executable.clone().into());
+    words.extend(arguments.iter().map(OsString::from));
+    remote(&plan.how, host, &words)
+}
+
+/// How the other nodes of a pool can take part in staging.
+pub fn team(pool: &Pool) -> Team {
+    let (Some(member), Ok(plan)) = (pool.config().member, Plan::read(pool.dir())) else {
+        return Team::default();
+    };
+    let here: BTreeSet<u32> = places(&plan.name).iter().filter_map(|p| p.node).collect();
+    let mover = |(node, host): (u32, &String)| {
+        let arguments = ["mover", "--pool", &plan.name, "--node", &node.to_string()];
+        let command = match here.contains(&node) {
+            true => {
+                let itself = executable().unwrap_or_else(|_| plan.executable.clone());
+                let mut command = Command::new(itself);
+                command.args(arguments).env_remove("LD_PRELOAD");
+                command
+            }
+            false => at_host(&plan, host, &arguments),
+        };
+        Mover {
+            node,
+            name: plan.node_name(node, host),
+            command,
+        }
+    };
+    let others = (0..).zip(&plan.hosts).filter(|(n, _)| *n != member.node);
+    Team {
+        me: member.node,
+        movers: Mutex::new(others.map(mover).collect()),
+    }
+}
+
 /// The other hosts of a pool.
 pub struct Elsewhere {
     plan: Plan,
@@ -300,16 +366,8 @@ impl Elsewhere {
     }
 
     fn call(&self, host: &str, arguments: &[&str]) -> Result<(), Fail> {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(home) = &self.plan.home {
-            let mut setting = OsString::from("FOREBAY_HOME=");
-            setting.push(home);
-            words.extend(["env".into(), setting]);
-        }
-        words.push(self.plan.executable.clone().into());
-        words.extend(arguments.iter().map(OsString::from));
         let failed = |why: &str| Fail::failed(format!("{host}: {why}"));
-        let said = remote(&self.plan.how, host, &words)
+        let said = at_host(&self.plan, host, arguments)
             .stdin(Stdio::null())
             .output()
             .map_err(|e| failed(&format!("can't be reached: {e}")))?;

@@ -63,6 +63,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     let began = Instant::now();
     let (pool, what) = match nodes::wanted(&a.nodes)? {
         None => {
+            nodes::warn_of_limits(&a.nodes);
             let (pool, why) = up::create(&name, &a.media)?;
             let why = why.map(|w| format!(", {w}")).unwrap_or_default();
             let what = format!("{}{why}", up::describe(&pool.config().media));

@@ -3,7 +3,7 @@
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, quoted, say, seconds};
-use crate::{exec, paths};
+use crate::{exec, nodes, paths};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -69,6 +69,7 @@ pub fn transfer(
         });
     }
     let fs = Fs::new(pool.clone());
+    let team = nodes::team(pool);
     let progress = Progress::default();
     let done = std::sync::Mutex::new(false);
     let changed = std::sync::Condvar::new();
@@ -103,6 +104,7 @@ pub fn transfer(
                     &paths::in_pool(dst, mount),
                     &options,
                     &progress,
+                    &team,
                 )
             }
             Way::Out(src, dst) => {
@@ -118,6 +120,7 @@ pub fn transfer(
                     dst,
                     &options,
                     &progress,
+                    &team,
                 )
             }
         };
@@ -159,6 +162,9 @@ pub fn summary(r: &Report) -> String {
         format_size(r.moved_bytes),
         seconds(r.seconds)
     );
+    if r.nodes.len() > 1 {
+        text += &format!(" by {}", count(r.nodes.len() as u64, "node"));
+    }
     if r.moved_bytes > 1 << 20 && r.seconds > 0.0 {
         let rate = (r.moved_bytes as f64 / r.seconds) as u64;
         text += &format!(" ({}/s)", format_size(rate));

@@ -60,6 +60,7 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     } else if let Some(wanted) = nodes::wanted(&a.nodes)? {
         return up_nodes(name, a, wanted, began);
     } else {
+        nodes::warn_of_limits(&a.nodes);
         create(name, &a.media)?
     };
     let took = began.elapsed().as_secs_f64();

@@ -9,13 +9,14 @@
 //! - [`dial`], [`accept`] and [`half_open`] lead up to the end of the handshake;
 //! - [`session`] is a connection behind it, [`send`] and [`receive`] its two directions, [`calls`]
 //!   what waits for an answer;
-//! - [`timers`] keeps deadlines.
+//! - [`timers`] keeps deadlines, [`pace`] a limit on what goes per second.
 
 mod accept;
 mod calls;
 mod dial;
 mod engine;
 mod half_open;
+mod pace;
 mod receive;
 mod send;
 mod session;
@@ -25,6 +26,7 @@ use crate::transport::{Connection, Handler, NodeId, Peer, PoolId, Transport};
 use crate::{Error, PoolKey, lock};
 use accept::Acceptor;
 use engine::Group;
+use pace::Pace;
 use session::Session;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -69,6 +71,8 @@ pub struct Limits {
     pub stall: Duration,
     /// Threads for bulk lanes.
     pub bulk_threads: usize,
+    /// Bytes per second, in each direction, of all connections together.
+    pub bandwidth: Option<u64>,
 }
 
 impl Default for Limits {
@@ -80,6 +84,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(3),
             stall: Duration::from_secs(10),
             bulk_threads: 2,
+            bandwidth: None,
         }
     }
 }
@@ -98,6 +103,8 @@ struct Core {
     sessions: Mutex<Sessions>,
     next: AtomicU64,
     timers: Timers,
+    /// What is sent, and what is received.
+    paces: Option<[Pace; 2]>,
     /// The first one has the control lanes.
     io: Vec<Group>,
     stopped: AtomicBool,
@@ -130,7 +137,9 @@ impl TcpTransport {
         let io = (0..=options.limits.bulk_threads.max(1))
             .map(|index| Group::new(threads_of(index)))
             .collect::<Result<Vec<_>, Error>>()?;
+        let paces = options.limits.bandwidth;
         let core = Arc::new(Core {
+            paces: paces.map(|rate| [Pace::new(rate), Pace::new(rate)]),
             options,
             handler,
             sessions: Mutex::default(),
@@ -214,7 +223,26 @@ impl Transport for TcpTransport {
     }
 }
 
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    In,
+}
+
 impl Core {
+    /// Counts bytes that have gone. With `waits`, sleeps as the limit demands.
+    fn went(&self, way: Way, bytes: usize, waits: bool) {
+        if let Some(paces) = &self.paces
+            && bytes > 0
+        {
+            let wait = paces[way as usize].spend(bytes);
+            if waits && !wait.is_zero() && !self.stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(wait);
+            }
+        }
+    }
+
     fn session(&self, id: u64) -> Option<Arc<Session>> {
         lock(&self.sessions).all.get(&id).cloned()
     }

@@ -11,8 +11,10 @@
 
 pub mod daemon;
 pub mod launch;
+pub mod limits;
 pub mod sim;
 pub mod start;
 mod tree;
 
+pub use limits::Limits;
 pub use tree::Tree;

@@ -7,6 +7,7 @@ use forebay_pool::launch::messages::{
     Unread, encode_down, encode_up, greet, hear_greeting, read_down, read_up,
 };
 use forebay_pool::launch::{Begin, How, Key, Listen, Plan};
+use forebay_pool::limits::{Cpus, Limits};
 use forebay_pool::start::{Down, Missing, Up};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,13 @@ fn plan(r: &mut Random) -> Plan {
         encrypt: r.once_in(2),
         patience: Duration::from_millis(r.below(100_000) as u64),
         within: Duration::from_millis(r.below(100_000) as u64),
+        limits: Limits {
+            cpus: r
+                .one_of(&[None, Some(Cpus::Count(2)), Some(Cpus::List(vec![1, 5]))])
+                .clone(),
+            memory: r.once_in(2).then_some(r.number() >> 1),
+            bandwidth: r.once_in(2).then_some(r.number() >> 1),
+        },
     }
 }
 

@@ -10,30 +10,41 @@
 //! begins with `.forebay-part-`; what an interrupted run left under such names is removed
 //! by the next. Whatever could not be staged is in the [`Report`], which is then not
 //! [`Report::complete`]: there is no partial success.
+//!
+//! In a pool of several nodes, one process lists the source, makes the directories and deals the files out to
+//! *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in by their sizes, on stage-out to the
+//! node on which their bytes lie.
 
 mod attributes;
 mod copy;
+mod files;
+mod mover;
 mod parallel;
 mod part;
 mod place;
 mod plain;
 mod pool;
 mod report;
+mod team;
 mod tree;
+mod wire;
 
+pub use mover::mover;
 pub use part::{PREFIX as PART_PREFIX, is_part};
 pub use place::{Meta, Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::PoolPlace;
-pub use report::{Failure, Progress, Report, StageError};
+pub use report::{Failure, Progress, Report, Share, StageError};
+pub use team::{Mover, Team};
 pub use tree::stage;
 
 use forebay_posix::Fs;
+use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How to stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// Threads that copy; 0 means one per core.
     pub threads: usize,
@@ -81,6 +92,7 @@ pub fn stage_in(
     dst: &[u8],
     options: &Options,
     progress: &Progress,
+    team: &Team,
 ) -> Result<Report, StageError> {
     let pool = PoolPlace::new(fs, mount);
     tree::stage(
@@ -90,6 +102,7 @@ pub fn stage_in(
         dst,
         options,
         progress,
+        team,
     )
 }
 
@@ -104,6 +117,7 @@ pub fn stage_out(
     dst: &Path,
     options: &Options,
     progress: &Progress,
+    team: &Team,
 ) -> Result<Report, StageError> {
     let pool = PoolPlace::new(fs, mount);
     tree::stage(
@@ -113,5 +127,6 @@ pub fn stage_out(
         dst.as_os_str().as_bytes(),
         options,
         progress,
+        team,
     )
 }

@@ -1,9 +1,10 @@
 //! The two sides of a staging as the copier sees them.
 
 use rustix::io::{Errno, Result};
+use serde::{Deserialize, Serialize};
 
 /// What the copier needs to know about an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     pub dev: u64,
     pub ino: u64,
@@ -79,6 +80,14 @@ pub trait Place: Sync {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
     /// Writes everything around `path` to stable storage.
     fn sync_all(&self, path: &[u8]) -> Result<()>;
+    /// Whether it is the pool.
+    fn is_pool(&self) -> bool {
+        false
+    }
+    /// The node on which a file's bytes lie, if they lie on one.
+    fn node_of(&self, _file: &Meta) -> Option<u32> {
+        None
+    }
     /// The path as the user knows it.
     fn show(&self, path: &[u8]) -> String;
     /// The error as a sentence, with what to do where that is known.

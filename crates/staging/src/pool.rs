@@ -1,7 +1,7 @@
 //! The pool side.
 
 use crate::place::{Meta, Place, PlaceFile, explain};
-use forebay_posix::{File, Fs, Stat};
+use forebay_posix::{File, Fs, ObjectId, Stat};
 use rustix::io::{Errno, Result};
 
 /// A pool's name space.
@@ -127,6 +127,14 @@ impl Place for PoolPlace<'_> {
 
     fn sync_all(&self, _: &[u8]) -> Result<()> {
         Ok(())
+    }
+
+    fn is_pool(&self) -> bool {
+        true
+    }
+
+    fn node_of(&self, file: &Meta) -> Option<u32> {
+        self.fs.store().home_of(ObjectId(file.ino))
     }
 
     fn show(&self, path: &[u8]) -> String {

@@ -1,6 +1,6 @@
 //! What staging tells: progress while it runs, and the report at its end.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const LISTED: usize = 1000;
 
 /// Something that could not be staged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The path, as far as it can be written as text.
     pub path: String,
@@ -18,7 +18,7 @@ pub struct Failure {
 }
 
 /// What a staging did.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Files and symbolic links found in the source.
     pub files: u64,
@@ -42,6 +42,18 @@ pub struct Report {
     pub warnings: Vec<Failure>,
     /// Whether it was told to stop.
     pub interrupted: bool,
+    /// What each node moved, where several did.
+    #[serde(default)]
+    pub nodes: Vec<Share>,
+}
+
+/// What one node moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Its number.
+    pub node: u32,
+    pub moved_files: u64,
+    pub moved_bytes: u64,
 }
 
 impl Report {
@@ -122,6 +134,29 @@ impl Ledger {
                 r.warnings.push(Failure { path, what });
             }
         });
+    }
+
+    /// Adds what another process has done.
+    pub fn add(&self, more: Report) {
+        self.with(|r| {
+            r.moved_files += more.moved_files;
+            r.moved_bytes += more.moved_bytes;
+            r.unchanged += more.unchanged;
+            r.failed += more.failed;
+            r.interrupted |= more.interrupted;
+            for (all, some) in [
+                (&mut r.failures, more.failures),
+                (&mut r.warnings, more.warnings),
+            ] {
+                let room = LISTED.saturating_sub(all.len());
+                all.extend(some.into_iter().take(room));
+            }
+        });
+    }
+
+    /// What was noted since the last time.
+    pub fn take(&self) -> Report {
+        self.with(std::mem::take)
     }
 
     pub fn finish(self) -> Report {

@@ -30,6 +30,8 @@ pub enum Bytes {
     Receive(*mut u8, usize),
 }
 
+/// The kind of the question that a process asks its own node's daemon: how large the pool is, and how full.
+pub const CAPACITY: u16 = 0x7ffe;
 /// Most bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
 /// Most bytes of a question or an answer without those.
@@ -131,6 +133,28 @@ impl Store {
         let elsewhere = self.elsewhere.as_deref()?;
         let node = elsewhere.node_of(slot);
         (node != elsewhere.me()).then_some(node)
+    }
+
+    /// The size of the pool's media and how much of them is used, on all nodes together; as they were a moment
+    /// ago, elsewhere. Without the other nodes, if nobody can tell.
+    pub fn capacity(&self) -> (u64, u64) {
+        let asked = self.elsewhere.as_deref().and_then(|e| {
+            // SAFETY: there are no bytes.
+            let told = unsafe { e.ask(e.me(), CAPACITY, &[], Bytes::None) }.ok()?;
+            let (size, used) = told.head.split_first_chunk::<8>()?;
+            let used = used.first_chunk::<8>()?;
+            Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
+        });
+        asked.unwrap_or_else(|| {
+            let media = self.media.iter().map(forebay_media::Medium::usage);
+            media.fold((0, 0), |(size, used), u| (size + u.capacity, used + u.used))
+        })
+    }
+
+    /// The number of the node on which the data of `id` lie; None in a pool of one node.
+    pub fn home_of(&self, id: ObjectId) -> Option<u32> {
+        let elsewhere = self.elsewhere.as_deref()?;
+        Some(elsewhere.node_of(id.slot()).0)
     }
 
     /// The home of the entry `name` of `parent`, if it isn't this node.

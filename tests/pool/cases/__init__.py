@@ -1,2 +1,3 @@
 """The cases; importing them registers them."""
-from . import consistency, kills, locks, mpi, namespaces, spread, stages  # noqa: F401
+from . import (  # noqa: F401
+    consistency, kills, limits, locks, mpi, namespaces, spread, stages, staging)

@@ -1,5 +1,6 @@
 //! The receiving side of a lane: frames, and bodies straight into their places.
 
+use super::Way;
 use super::engine::Scratch;
 use super::session::{BULK, IN_STALLS, Session, WayBack, no_reply};
 use crate::envelope::{self, CHUNK, Header, TAG, Type};
@@ -130,6 +131,7 @@ impl Session {
                 _ => self.receive_frames(index, &mut input, scratch)?,
             };
             input.total += got as u64;
+            self.core.went(Way::In, got, index == BULK);
             if got == 0 && spins < SPINS && !matches!(input.stage, Stage::Frames) {
                 spins += 1;
                 std::thread::yield_now();

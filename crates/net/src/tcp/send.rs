@@ -6,6 +6,7 @@
 //! *parked*, and the I/O thread goes on when there is room. The queue is bounded by the number of
 //! requests that may be under way.
 
+use super::Way;
 use super::engine::on_io_thread;
 use super::session::{BULK, CONTROL, Lane, OUT_STALLS, Session};
 use crate::envelope::{CHUNK, Header};
@@ -100,8 +101,8 @@ impl Session {
         let Some(writer) = out.writer.take() else {
             return;
         };
-        if index == BULK && on_io_thread() {
-            // Others wait for this thread: a bulk thread does it.
+        if index == BULK && (on_io_thread() || self.core.paces.is_some()) {
+            // Others wait for this thread, or it mustn't wait: a bulk thread does it.
             self.park(lane, &mut out, writer, index);
             return;
         }
@@ -163,7 +164,11 @@ impl Session {
     /// Sends until there is nothing left or no room.
     fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), String> {
         let lane = &self.lanes[index];
-        let mut budget = BUDGET;
+        // With a limit on what goes, the lanes of a thread take turns more often.
+        let mut budget = match self.core.paces {
+            Some(_) => STEP,
+            None => BUDGET,
+        };
         loop {
             while writer.wants_more() {
                 let mut out = lock(&lane.out);
@@ -186,6 +191,7 @@ impl Session {
                 writer.add(&lane.seal, message)?;
             }
             let wrote = writer.write(lane)?;
+            self.core.went(Way::Out, wrote.unwrap_or(0), index == BULK);
             budget = budget.saturating_sub(wrote.unwrap_or(0));
             if wrote.is_none() || budget == 0 {
                 let mut out = lock(&lane.out);

@@ -6,7 +6,7 @@ use forebay_client::{MediumUsage, Pool};
 use forebay_store::elsewhere::serve::Reply;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The kind of this question: the last that isn't the daemons' own. It has no head, and is answered by an
@@ -59,13 +59,21 @@ impl Teller {
         let _ = self.since.set(seconds(SystemTime::now()));
     }
 
+    /// What the daemon's threads share.
+    ///
+    /// # Errors
+    /// If the daemon isn't ready.
+    pub fn core(&self) -> Result<Arc<Core>, Errno> {
+        let core = self.core.get().and_then(Weak::upgrade);
+        core.ok_or(Errno::HOSTDOWN)
+    }
+
     /// The answer.
     ///
     /// # Errors
     /// If the daemon isn't ready.
     pub fn tell(&self, pool: &Pool) -> Result<Reply, Errno> {
-        let core = self.core.get().and_then(Weak::upgrade);
-        let core = core.ok_or(Errno::HOSTDOWN)?;
+        let core = self.core()?;
         let unreachable = core.states().into_iter();
         let unreachable = unreachable
             .filter(|s| s.reach == Reach::Unreachable)

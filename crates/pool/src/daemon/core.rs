@@ -8,6 +8,7 @@ use super::question::{Got, Question, Waiting};
 use super::wire::Hello;
 use super::workers::Workers;
 use super::{Options, Serve};
+use crate::limits::Budget;
 use forebay_client::requests::{Desk, Taken};
 use forebay_net::{Connection, Error, NodeId, Peer, Responder, TcpTransport, Transport};
 use forebay_store::elsewhere::serve::Class;
@@ -18,13 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Threads for the questions of each class, in the order of [`Class`].
+/// The threads for the questions of each class, in the order of [`Class`], and the most there are of each.
 const THREADS: [(&str, usize); 4] = [
-    ("fb-leaf", 32),
-    ("fb-entry", 32),
-    ("fb-composite", 32),
+    ("fb-leaf", usize::MAX),
+    ("fb-entry", usize::MAX),
+    ("fb-composite", usize::MAX),
     ("fb-names", 1),
 ];
+/// With a limit on the bandwidth, more bytes than this go where they can be held up.
+const INLINE_IF_LIMITED: usize = 1 << 10;
 
 pub struct Core {
     pub me: NodeId,
@@ -35,6 +38,8 @@ pub struct Core {
     pub maps: Maps,
     pub memory: Memory<Responder>,
     pub served: Served,
+    /// Bytes up to this many go in the head of a message.
+    pub inline: usize,
     pub transport: OnceLock<TcpTransport>,
     pub serve: OnceLock<Arc<dyn Serve>>,
     pub links: RwLock<HashMap<NodeId, Arc<Link>>>,
@@ -51,18 +56,23 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Core {
     pub fn new(me: NodeId, incarnation: u64, options: Options, desk: Desk, maps: Maps) -> Core {
+        let budget = Budget::of(&options.limits, options.cores);
         Core {
             me,
             incarnation,
+            inline: match options.limits.bandwidth {
+                Some(_) => INLINE_IF_LIMITED,
+                None => super::wire::INLINE,
+            },
             options,
             desk,
             maps,
-            memory: Memory::default(),
-            served: Served::default(),
+            memory: Memory::new(budget.remembered),
+            served: Served::new(&budget),
             transport: OnceLock::new(),
             serve: OnceLock::new(),
             links: RwLock::default(),
-            workers: THREADS.map(|(name, most)| Workers::new(name, most)),
+            workers: THREADS.map(|(name, most)| Workers::new(name, most.min(budget.threads))),
             known: Mutex::default(),
             serving: AtomicBool::new(false),
             stopped: AtomicBool::new(false),

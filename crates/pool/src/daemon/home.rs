@@ -2,94 +2,40 @@
 //!
 //! The transport's threads only note a question and pass it to a worker of its class.
 
-use super::core::{Core, lock};
+use super::core::Core;
 use super::memory::{Kept, Verdict};
 use super::question::code;
+use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{self, Asking, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN};
+use crate::limits::Budget;
 use forebay_net::transport::Answer;
 use forebay_net::{Body, Connection, Error, Handler, Incoming, Landing, Peer, Responder, Source};
 use forebay_placement::PoolMap;
-use forebay_store::elsewhere::serve::Class;
+use forebay_store::elsewhere::serve::{Class, Reply};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-/// Bytes of questions that have come and aren't carried out yet, all together.
-const MOST_BYTES: usize = 256 << 20;
-/// Buffers kept for later.
-const KEPT_BUFFERS: usize = 16;
+/// How long an answer waits for room.
+const WAITS: Duration = Duration::from_secs(2);
 
 /// Serves other nodes.
 pub struct Home(pub Weak<Core>);
 
-/// Where bytes of questions lie.
-#[derive(Default)]
+/// What it takes of memory.
 pub struct Served {
     buffers: Arc<Buffers>,
+    answers: Outgoing,
 }
 
-#[derive(Default)]
-struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
-    out: AtomicUsize,
-}
-
-/// Bytes of a question. The memory is used again.
-struct Buffer {
-    bytes: Vec<u8>,
-    length: usize,
-    of: Arc<Buffers>,
-}
-
-impl Buffers {
-    fn get(self: &Arc<Self>, length: usize) -> Option<Buffer> {
-        if self.out.fetch_add(length, AcqRel) + length > MOST_BYTES {
-            self.out.fetch_sub(length, AcqRel);
-            return None;
+impl Served {
+    /// Within this budget.
+    pub fn new(budget: &Budget) -> Served {
+        Served {
+            buffers: Arc::new(Buffers::new(budget.questions, budget.kept)),
+            answers: Outgoing::new(budget.answers),
         }
-        let mut bytes = lock(&self.free).pop().unwrap_or_default();
-        if bytes.len() < length {
-            bytes.resize(length, 0);
-        }
-        Some(Buffer {
-            bytes,
-            length,
-            of: self.clone(),
-        })
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.of.out.fetch_sub(self.length, AcqRel);
-        let mut free = lock(&self.of.free);
-        if free.len() < KEPT_BUFFERS {
-            free.push(std::mem::take(&mut self.bytes));
-        }
-    }
-}
-
-impl Landing for Buffer {
-    fn length(&self) -> usize {
-        self.length
-    }
-
-    fn piece(&mut self, at: usize) -> &mut [u8] {
-        &mut self.bytes[at..self.length]
-    }
-}
-
-/// Bytes of an answer, which may be sent more than once.
-struct Shared(Arc<Vec<u8>>);
-
-impl Source for Shared {
-    fn length(&self) -> usize {
-        self.0.len()
-    }
-
-    fn piece(&self, at: usize) -> &[u8] {
-        &self.0[at..]
     }
 }
 
@@ -143,14 +89,21 @@ impl Handler for Home {
     }
 }
 
-fn answer(reply: Responder, kept: &Kept) {
+/// Answers as soon as there is room, by `until`. Without an answer, the question comes again.
+fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
+    // Those who take no answers don't hold up the others for long.
+    let until = until.min(Instant::now() + WAITS);
+    let body = match &kept.body {
+        None => None,
+        Some(bytes) => match core.served.answers.send(bytes, until) {
+            Some(sending) => Some(Box::new(sending) as Box<dyn Source>),
+            None => return,
+        },
+    };
     reply.answer(Answer {
         status: kept.status,
         head: kept.head.clone(),
-        body: kept
-            .body
-            .as_ref()
-            .map(|b| Box::new(Shared(b.clone())) as Box<dyn Source>),
+        body,
     });
 }
 
@@ -176,13 +129,15 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
         number,
         lowest,
     } = asking;
-    match core
-        .memory
-        .begin(asker, number, lowest, request.deadline, reply)
-    {
+    let deadline = request.deadline;
+    match core.memory.begin(asker, number, lowest, deadline, reply) {
         Verdict::New => {}
         Verdict::Joined => return,
-        Verdict::Again(reply, kept) => return answer(reply, &kept),
+        Verdict::Again(reply, kept) => {
+            let core2 = core.clone();
+            let job = move || answer(&core2, reply, &kept, deadline);
+            return core.workers(class).submit(Box::new(job));
+        }
         Verdict::Forgotten(reply) => return fail(reply, Errno::IO),
     }
     let core2 = core.clone();
@@ -198,11 +153,12 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
         }
         let again = serve.repeatable(kind);
         let kept = with_body(body, &message[inline], |bytes| {
-            carried_out(serve.serve(from, kind, &message[head], bytes))
+            let done = serve.serve(from, kind, &message[head], bytes);
+            carried_out(done, core.inline)
         });
         let kept = Arc::new(kept);
         if let Some(reply) = core.memory.finish(asker, number, Some(&kept), again) {
-            answer(reply, &kept);
+            answer(&core, reply, &kept, deadline);
         }
     });
     // The thread may wait for other nodes: as long as it does, others are left to receive their answers.
@@ -218,14 +174,14 @@ fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -
         Some(body) => {
             let length = body.length;
             match body.into_landing::<Buffer>() {
-                Some(buffer) => f(&buffer.bytes[..length]),
+                Some(buffer) => f(buffer.bytes(length)),
                 None => f(&[]),
             }
         }
     }
 }
 
-fn carried_out(done: Result<forebay_store::elsewhere::serve::Reply, Errno>) -> Kept {
+fn carried_out(done: Result<Reply, Errno>, most_inline: usize) -> Kept {
     let reply = match done {
         Ok(reply) if reply.head.len() <= MAX_HEAD && reply.body.len() <= MAX_BODY => reply,
         failed => {
@@ -236,7 +192,7 @@ fn carried_out(done: Result<forebay_store::elsewhere::serve::Reply, Errno>) -> K
             };
         }
     };
-    let inline = wire::goes_inline(reply.head.len(), reply.body.len());
+    let inline = wire::goes_inline(reply.head.len(), reply.body.len(), most_inline);
     Kept {
         status: 0,
         head: match inline {

@@ -222,7 +222,7 @@ impl Link {
             number: question.number(),
             lowest,
         };
-        let inline = wire::goes_inline(origin.head().len(), origin.sends());
+        let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
         let request = Request {
             kind: question.kind,
             head: match inline {

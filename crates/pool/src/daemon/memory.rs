@@ -11,8 +11,6 @@ use std::time::Instant;
 
 /// Questions of one asker that are remembered: many more than one has under way.
 const MOST: usize = 4096;
-/// Bytes that come with remembered answers, all together.
-const ROOM: usize = 64 << 20;
 
 /// An answer.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,6 +26,11 @@ pub struct Kept {
 impl Kept {
     fn size(&self) -> usize {
         self.body.as_ref().map_or(0, |b| b.len())
+    }
+
+    /// What it takes; of most answers so little that only the number of them counts.
+    fn takes(&self) -> usize {
+        self.size() + self.head.len() / 256 * 256
     }
 }
 
@@ -62,21 +65,23 @@ struct Asker<R> {
 struct State<R> {
     askers: HashMap<u64, Asker<R>>,
     bytes: usize,
+    /// Most bytes of remembered answers, all together.
+    room: usize,
 }
 
 /// The questions of all askers; `R` is the way back.
 pub struct Memory<R>(Mutex<State<R>>);
 
-impl<R> Default for Memory<R> {
-    fn default() -> Memory<R> {
+impl<R> Memory<R> {
+    /// Remembers answers with up to `room` bytes in all.
+    pub fn new(room: usize) -> Memory<R> {
         Memory(Mutex::new(State {
             askers: HashMap::new(),
             bytes: 0,
+            room,
         }))
     }
-}
 
-impl<R> Memory<R> {
     fn state(&self) -> MutexGuard<'_, State<R>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,7 +111,7 @@ impl<R> Memory<R> {
                 .collect();
             for number in done {
                 if let Some(Seen::Done(kept)) = entry.seen.remove(&number) {
-                    state.bytes -= kept.size();
+                    state.bytes -= kept.takes();
                 }
             }
         }
@@ -155,13 +160,13 @@ impl<R> Memory<R> {
             && number >= entry.lowest
             && (kept.size() == 0 || !again)
         {
-            let fits = state.bytes + kept.size() <= ROOM;
-            state.bytes += if fits { kept.size() } else { 0 };
-            let seen = match fits {
-                true => Seen::Done(kept.clone()),
-                false => Seen::Lost,
-            };
-            entry.seen.insert(number, seen);
+            let fits = state.bytes + kept.takes() <= state.room;
+            state.bytes += if fits { kept.takes() } else { 0 };
+            if fits {
+                entry.seen.insert(number, Seen::Done(kept.clone()));
+            } else if !again {
+                entry.seen.insert(number, Seen::Lost);
+            }
         }
         Some(reply)
     }
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_question_is_carried_out_once() {
-        let memory = Memory::default();
+        let memory = Memory::new(64 << 20);
         let soon = Instant::now() + Duration::from_secs(60);
         let begin = |n, lowest, reply| memory.begin(1, n, lowest, soon, reply);
         assert_eq!(begin(5, 5, 'a'), Verdict::New);
@@ -213,7 +218,8 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let memory = Memory::default();
+        const ROOM: usize = 64 << 20;
+        let memory = Memory::new(ROOM);
         let soon = Instant::now() + Duration::from_secs(60);
         // With bytes only if it matters.
         memory.begin(1, 1, 1, soon, ());

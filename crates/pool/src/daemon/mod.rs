@@ -7,10 +7,12 @@
 //! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
 //!   of the daemon's own store;
 //! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
-//! - [`about`]: what is told of a node to people;
+//! - [`room`]: bounds of what is held in memory meanwhile;
+//! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
 
 mod about;
+mod capacity;
 mod connect;
 mod core;
 mod direct;
@@ -19,6 +21,7 @@ mod link;
 mod maps;
 mod memory;
 mod question;
+mod room;
 mod wire;
 mod workers;
 
@@ -28,6 +31,7 @@ pub use maps::read as read_map;
 
 use self::core::Core;
 use about::Teller;
+use capacity::{CAPACITY, Capacity};
 use direct::Direct;
 use forebay_client::requests::{Asked, Desk, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
@@ -59,6 +63,10 @@ pub struct Options {
     pub patience: Duration,
     /// After so long out of reach, what a node held here is given up.
     pub gone_after: Duration,
+    /// What it may take of its host.
+    pub limits: crate::Limits,
+    /// How many cores that leaves it; None: all.
+    pub cores: Option<usize>,
 }
 
 impl Default for Options {
@@ -69,6 +77,8 @@ impl Default for Options {
             encrypt: false,
             patience: Duration::from_secs(10),
             gone_after: Duration::from_secs(30),
+            limits: crate::Limits::default(),
+            cores: None,
         }
     }
 }
@@ -102,23 +112,29 @@ struct Store {
     pool: Arc<Pool>,
     server: Server,
     teller: Arc<Teller>,
+    capacity: Capacity,
 }
 
 impl Serve for Store {
     fn class(&self, kind: u16) -> Option<Class> {
         match kind {
             ABOUT => Some(Class::Leaf),
+            // It asks all others.
+            CAPACITY => Some(Class::Composite),
             kind => Server::class(kind),
         }
     }
 
     fn repeatable(&self, kind: u16) -> bool {
-        kind == ABOUT || Server::repeatable(kind)
+        matches!(kind, ABOUT | CAPACITY) || Server::repeatable(kind)
     }
 
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
         if kind == ABOUT {
             return self.teller.tell(&self.pool);
+        }
+        if kind == CAPACITY {
+            return self.capacity.tell(&self.teller.core()?, &self.pool);
         }
         self.server.serve(self.pool.store(), from, kind, head, body)
     }
@@ -195,6 +211,7 @@ impl Daemon {
                 pool,
                 server: Server::default(),
                 teller: teller.clone(),
+                capacity: Capacity::default(),
             }))
         })?;
         daemon.pool = opened;
@@ -244,7 +261,10 @@ impl Daemon {
                 node: me,
                 key: key.clone(),
                 encrypt: core.options.encrypt,
-                limits: Limits::default(),
+                limits: Limits {
+                    bandwidth: core.options.limits.bandwidth,
+                    ..Limits::default()
+                },
             };
             TcpTransport::start(options, Arc::new(Home(Arc::downgrade(&core))), &addresses)
         };

@@ -39,9 +39,9 @@ pub struct Asking {
     pub lowest: u64,
 }
 
-/// Whether so many bytes go in the head.
-pub fn goes_inline(head: usize, body: usize) -> bool {
-    body <= INLINE && QUESTION + head + body <= MOST
+/// Whether so many bytes go in the head, where up to `most` may.
+pub fn goes_inline(head: usize, body: usize, most: usize) -> bool {
+    body <= most.min(INLINE) && QUESTION + head + body <= MOST
 }
 
 impl Asking {

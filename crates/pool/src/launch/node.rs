@@ -2,6 +2,7 @@
 
 use super::{Begin, Plan, Work};
 use crate::daemon::{self, Daemon, read_map};
+use crate::limits;
 use forebay_client::{Keeper, Pool, PoolConfig, PoolError, node_dir, remove_node};
 use forebay_media::{MediumKind, MediumSpec};
 use forebay_placement::map::{Address, MAX_ADDRESSES, Medium, MediumKind as Kind};
@@ -37,12 +38,18 @@ struct Made {
 pub struct Running {
     keeper: Keeper,
     daemon: Daemon,
+    /// What its threads are bound to.
+    cores: Option<Vec<usize>>,
 }
 
 impl Running {
     /// Listens for the node in `dir`, whose store is there, and takes charge of it.
     fn begin(dir: &Path, plan: &Plan, listen: Vec<IpAddr>) -> Result<Running, PoolError> {
+        let me = PoolConfig::read(dir)?.member.map_or(0, |m| m.node);
+        let cores = plan.cores(me).map_err(PoolError::Daemon)?;
         let mut options = daemon::Options {
+            limits: plan.limits.clone(),
+            cores: cores.as_ref().map(Vec::len),
             listen,
             encrypt: plan.encrypt,
             patience: plan.patience,
@@ -55,7 +62,11 @@ impl Running {
             None => Arc::new(Pool::open_dir(dir)?),
         };
         let keeper = Keeper::take_charge(pool)?;
-        Ok(Running { keeper, daemon })
+        Ok(Running {
+            keeper,
+            daemon,
+            cores,
+        })
     }
 
     /// Goes on with the node in `dir`, whose daemon has ended, at those of these addresses that its pool uses.
@@ -84,6 +95,11 @@ impl Running {
     /// # Errors
     /// If its journal can't be gone on with.
     pub fn run(self) -> Result<(), PoolError> {
+        if let Some(cores) = &self.cores
+            && let Err(why) = limits::bind(cores)
+        {
+            eprintln!("forebay keeper: {why}");
+        }
         let ended = self.keeper.run();
         drop(self.daemon);
         ended

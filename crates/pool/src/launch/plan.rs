@@ -1,6 +1,7 @@
 //! What a pool is to be: all that its daemons are told when they are launched, but for the key.
 
 use crate::Tree;
+use crate::limits::{self, Limits};
 use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
@@ -109,6 +110,9 @@ pub struct Plan {
     pub patience: Duration,
     /// How long the start may take.
     pub within: Duration,
+    /// What each daemon may take of its host.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 impl Plan {
@@ -121,6 +125,22 @@ impl Plan {
     pub fn neighbours(&self, n: u32) -> u32 {
         let host = self.hosts.get(n as usize);
         self.hosts.iter().filter(|h| Some(*h) == host).count() as u32
+    }
+
+    /// The cores of the daemon of node `n`, if they are limited. To be asked on its host.
+    ///
+    /// # Errors
+    /// If its host hasn't these.
+    pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, String> {
+        let host = self.hosts.get(n as usize);
+        let before = self.hosts.iter().take(n as usize);
+        let index = before.filter(|h| Some(*h) == host).count();
+        let all = limits::cores();
+        self.limits
+            .cpus
+            .as_ref()
+            .map(|c| c.pick(&all, index))
+            .transpose()
     }
 
     /// The name of node `n` for people: its host's, with its number where a host has several.

@@ -1,0 +1,108 @@
+//! How large and how full the whole pool is: for statfs in programs, which ask their own daemon.
+//!
+//! Remembered for a second, so that however many programs ask, each node is asked once a second at most. A
+//! node that doesn't answer soon counts with what it had last.
+
+use super::about::{ABOUT, About};
+use super::core::{Core, lock};
+use super::question::Waiting;
+use forebay_client::Pool;
+use forebay_net::NodeId;
+use forebay_store::elsewhere::serve::Reply;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+pub use forebay_store::elsewhere::CAPACITY;
+
+const _: () = assert!(CAPACITY < ABOUT);
+
+/// How long what is known is good enough.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long the other nodes have to answer.
+const WAITS: Duration = Duration::from_millis(500);
+
+/// Bytes of a node: its size, and how much of it is used.
+type Bytes = (u64, u64);
+
+#[derive(Default)]
+struct Known {
+    since: Option<Instant>,
+    /// Of the other nodes.
+    nodes: HashMap<NodeId, Bytes>,
+    sum: Bytes,
+}
+
+/// What is known of the other nodes.
+#[derive(Default)]
+pub struct Capacity {
+    known: Mutex<Known>,
+    /// The last sum, for who comes while it is found out anew.
+    last: Mutex<Bytes>,
+}
+
+impl Capacity {
+    /// The answer: size and use, 8 bytes each.
+    ///
+    /// # Errors
+    /// If the daemon isn't ready.
+    pub fn tell(&self, core: &Arc<Core>, pool: &Pool) -> Result<Reply, Errno> {
+        let (mut size, mut used) = match self.known.try_lock() {
+            Ok(mut known) => {
+                if known.since.is_none_or(|since| since.elapsed() >= FRESH) {
+                    known.refresh(core);
+                    *lock(&self.last) = known.sum;
+                }
+                known.sum
+            }
+            Err(TryLockError::Poisoned(_)) => *lock(&self.last),
+            // Somebody finds it out just now. Who knows nothing yet waits for that.
+            Err(TryLockError::WouldBlock) => match *lock(&self.last) {
+                (0, 0) => lock(&self.known).sum,
+                last => last,
+            },
+        };
+        for u in pool.usage() {
+            size += u.capacity;
+            used += u.used;
+        }
+        Ok(Reply {
+            head: [size.to_le_bytes(), used.to_le_bytes()].concat(),
+            ..Reply::default()
+        })
+    }
+}
+
+impl Known {
+    fn refresh(&mut self, core: &Arc<Core>) {
+        let map = core.maps.get();
+        let nodes = map.iter().flat_map(|m| m.nodes());
+        let others = nodes.filter(|n| n.number != core.me);
+        let asked: Vec<_> = others
+            .map(|n| {
+                let waiting = Waiting::new(Vec::new(), None, 0);
+                core.ask_here(n.number, ABOUT, waiting.clone());
+                let size = n.media.iter().map(|m| m.capacity).sum::<u64>();
+                (n.number, size, waiting)
+            })
+            .collect();
+        let until = Instant::now() + WAITS;
+        let mut sum = (0, 0);
+        for (node, size, waiting) in asked {
+            let about = match waiting.wait(until) {
+                Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
+                _ => None,
+            };
+            if let Some(about) = about {
+                let used = about.media.iter().map(|m| m.used).sum();
+                self.nodes.insert(node, (size, used));
+            }
+            // Of one that was never heard of, nothing is free.
+            let (size, used) = *self.nodes.get(&node).unwrap_or(&(size, size));
+            sum = (sum.0 + size, sum.1 + used);
+        }
+        self.sum = sum;
+        self.since = Some(Instant::now());
+    }
+}

@@ -1,0 +1,195 @@
+//! A mover: moves the files it is told to, on its own node, for a staging that another process leads.
+//!
+//! It ends when everything is done, or, leaving nothing half-made, when the other process has gone.
+
+use crate::tree::{Entry, Job, lock};
+use crate::wire::{Begin, Order, Proof, Said, hear, say};
+use crate::{Place, PlainPlace, PoolPlace, Progress};
+use forebay_posix::Fs;
+use std::io::{BufRead, Result, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often it tells what it did.
+const TELLS: Duration = Duration::from_millis(250);
+
+/// Moves files between the pool, if it could be opened, and the file system, as is said on `input`. `mount` is
+/// the prefix under which programs see the pool: for messages.
+///
+/// # Errors
+/// If the other side can't be told.
+pub fn mover(
+    pool: std::result::Result<(&Fs, &str), String>,
+    mut input: impl BufRead + Send + 'static,
+    mut output: impl Write + Send,
+) -> Result<()> {
+    let Some(Order::Begin(begin)) = hear(&mut input)? else {
+        return Ok(());
+    };
+    let (fs, mount) = match pool {
+        _ if begin.forebay != env!("CARGO_PKG_VERSION") => {
+            let why = format!(
+                "has Forebay {}, not {}",
+                env!("CARGO_PKG_VERSION"),
+                begin.forebay
+            );
+            return say(&mut output, &Said::Cannot(why));
+        }
+        Err(why) => return say(&mut output, &Said::Cannot(why)),
+        Ok(pool) => pool,
+    };
+    let inside = PoolPlace::new(fs, mount);
+    match begin.into_pool {
+        true => work(&PlainPlace, &inside, begin, input, output),
+        false => work(&inside, &PlainPlace, begin, input, output),
+    }
+}
+
+fn work<S: Place, D: Place>(
+    from: &S,
+    to: &D,
+    begin: Begin,
+    input: impl BufRead + Send + 'static,
+    mut output: impl Write + Send,
+) -> Result<()> {
+    if !sees_the_same(from, to, &begin) {
+        return say(&mut output, &Said::Cannot(unseen(from, to, &begin)));
+    }
+    say(&mut output, &Said::Ready)?;
+    let progress = Arc::new(Progress::default());
+    let (give, take) = sync_channel(1);
+    let heard = progress.clone();
+    // Not waited for: it reads until the other side closes.
+    std::thread::Builder::new()
+        .name("orders".into())
+        .spawn(move || listen(input, give, &heard))?;
+    let job = Job::new(from, &begin.src, to, &begin.dst, &begin.options, &progress);
+    let output = Mutex::new(output);
+    let over = (Mutex::new(false), Condvar::new());
+    let to_the_end = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut is_over = lock(&over.0);
+            while !*is_over {
+                let waited = over.1.wait_timeout(is_over, TELLS);
+                is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if tell(&job, &mut *lock(&output)).is_err() {
+                    progress.stop();
+                }
+            }
+        });
+        let to_the_end = carry_out(&job, &begin.proof, &take);
+        *lock(&over.0) = true;
+        over.1.notify_all();
+        to_the_end
+    });
+    if !to_the_end {
+        return Ok(());
+    }
+    let mut output = lock(&output);
+    tell(&job, &mut *output)?;
+    say(&mut *output, &Said::Finished)
+}
+
+/// Passes orders on; when they end, the work does.
+fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Progress) {
+    let mut give = Some(give);
+    loop {
+        match hear(&mut input) {
+            Ok(Some(Order::Files(list))) => {
+                if give.as_ref().is_none_or(|g| g.send(list).is_err()) {
+                    return;
+                }
+            }
+            // Whoever waits for more sees the end of the channel; the end of the input still counts.
+            Ok(Some(Order::End)) => give = None,
+            _ => return progress.stop(),
+        }
+    }
+}
+
+/// Whether all was done that was to be done.
+fn carry_out<S: Place, D: Place>(
+    job: &Job<'_, S, D>,
+    proof: &Proof,
+    orders: &Receiver<Vec<Entry>>,
+) -> bool {
+    let mut any = false;
+    while let Ok(list) = orders.recv() {
+        let list: Vec<Entry> = match proof {
+            Proof::Source(_) => list.into_iter().filter(|e| is_seen(job, e)).collect(),
+            Proof::Target(_) => list,
+        };
+        any |= !list.is_empty();
+        job.move_list(&list);
+    }
+    // The names of files, on this host.
+    if any
+        && job.options.sync
+        && let Err(e) = job.to.sync_all(&job.dst)
+    {
+        job.fail_target(b"", "writing to stable storage", e);
+    }
+    !job.progress.stopped()
+}
+
+/// Whether a file of the source is here what it is for the first process. If not, that is noted.
+fn is_seen<S: Place, D: Place>(job: &Job<'_, S, D>, e: &Entry) -> bool {
+    let here = job.from.stat(&job.source(&e.below), false);
+    let (m, same) = (&e.meta, |h: &crate::Meta| {
+        (h.ino, h.kind(), h.size, h.mtime) == (e.meta.ino, e.meta.kind(), e.meta.size, e.meta.mtime)
+    });
+    if here.as_ref().is_ok_and(same) {
+        return true;
+    }
+    job.progress.files_done.fetch_add(1, Relaxed);
+    job.progress.bytes_done.fetch_add(m.size, Relaxed);
+    job.ledger.fail(
+        job.to.show(&job.target(&e.below)),
+        format!(
+            "{} is another file on {}, or has changed; stage again when it rests",
+            job.from.show(&job.source(&e.below)),
+            host()
+        ),
+    );
+    false
+}
+
+fn host() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// Whether this host sees the directory outside the pool that the first process does.
+fn sees_the_same<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> bool {
+    match &begin.proof {
+        Proof::Source(root) => from.stat(&begin.src, true).is_ok_and(|here| {
+            (here.ino, here.mtime, here.kind()) == (root.ino, root.mtime, root.kind())
+        }),
+        Proof::Target(probe) => to.stat(probe, false).is_ok_and(|m| m.is_file()),
+    }
+}
+
+fn unseen<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> String {
+    match &begin.proof {
+        Proof::Source(_) => format!("{} isn't there, or another one", from.show(&begin.src)),
+        Proof::Target(_) => format!("{} isn't there, or another one", to.show(&begin.dst)),
+    }
+}
+
+/// Tells what was done since the last time.
+fn tell<S: Place, D: Place>(job: &Job<'_, S, D>, output: &mut impl Write) -> Result<()> {
+    // What is counted here is in the report.
+    let files = job.progress.files_done.swap(0, Relaxed);
+    let bytes = job.progress.bytes_done.swap(0, Relaxed);
+    let report = job.ledger.take();
+    say(
+        output,
+        &Said::Did {
+            files,
+            bytes,
+            report,
+        },
+    )
+}
