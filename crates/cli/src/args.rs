@@ -42,6 +42,7 @@ Example:
   forebay up --media memory:4G --media files:/local/ssd:100G
   forebay up --hosts n1,n2,n3 --media memory:4G
   forebay up --nodes 4 --media memory:256M
+  mpiexec -ppn 1 forebay up --mpi
 
 Without --media the pool takes memory: a quarter of what is available. Media are used in
 the order given; when one is full, the next one takes what comes. A pool of several nodes
@@ -134,6 +135,13 @@ Exit codes, added to nothing else:
         #[arg(long)]
         node: Option<u32>,
     },
+    /// Calls the rank that starts a node's daemon, in place of a remote shell
+    #[command(hide = true, after_help = "Example:\n  forebay reach --node 2")]
+    Reach {
+        /// That node
+        #[arg(long)]
+        node: u32,
+    },
     /// Moves files on its node for a staging that another process leads
     #[command(hide = true, after_help = "Example:\n  forebay mover --node 2")]
     Mover {
@@ -171,6 +179,9 @@ pub struct Nodes {
         conflicts_with = "nodes"
     )]
     pub hosts: Vec<String>,
+    /// A node for each rank of the MPI launcher that calls this: mpiexec -ppn 1 forebay up --mpi
+    #[arg(long, conflicts_with_all = ["nodes", "hosts"])]
+    pub mpi: bool,
     /// Remote shell that starts the daemons on the hosts
     #[arg(
         long,
@@ -246,7 +257,7 @@ pub struct Up {
     #[command(flatten)]
     pub nodes: Nodes,
     /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts"])]
+    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
     #[arg(long, value_name = "DIR", requires = "reopen")]

@@ -59,6 +59,13 @@ pub fn library() -> Result<PathBuf, Fail> {
     Ok(found)
 }
 
+/// Takes out of a command's environment what belongs to a program in a pool.
+pub fn without_pool(command: &mut Command) {
+    for variable in ["LD_PRELOAD", "FOREBAY_NODE", "FOREBAY_DIR"] {
+        command.env_remove(variable);
+    }
+}
+
 /// The command, ready to start: program, arguments, environment.
 pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> {
     let library = library()?;

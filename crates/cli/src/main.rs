@@ -17,11 +17,13 @@ mod launched;
 mod list;
 mod mount;
 mod mover;
+mod mpi;
 mod node;
 mod node_status;
 mod nodes;
 mod output;
 mod paths;
+mod pmi;
 mod run;
 mod set;
 mod signals;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
             | Command::Stage(_)
             | Command::Keeper { .. }
             | Command::Mover { .. }
+            | Command::Reach { .. }
     ) {
         // SAFETY: no thread runs yet; SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -81,6 +84,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Node(a) => node::drill(&pool, a.what),
         Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),
         Command::Keeper { dir: None, .. } => launched::main(),
+        Command::Reach { node } => mpi::reach(node),
         Command::Mover { node } => mover::main(&pool, node),
     }
 }

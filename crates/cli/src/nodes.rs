@@ -27,6 +27,11 @@ const NAMED: usize = 5;
 
 /// The hosts of the nodes that are wanted and how they are reached; None for a pool of one node, here.
 pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
+    if a.mpi {
+        return Err(Fail::usage(
+            "--mpi is for `forebay up`, which starts the pool for all programs of the job",
+        ));
+    }
     if a.nodes == Some(1) {
         return Ok(None);
     }
@@ -51,7 +56,8 @@ pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     slurm()
 }
 
-fn this_host() -> String {
+/// The name of this host.
+pub fn this_host() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
 }
@@ -96,6 +102,16 @@ fn limits(a: &Nodes) -> Limits {
     }
 }
 
+/// Whether all daemons are on this host, as far as can be told.
+fn plan_is_local(how: &How, hosts: &[String]) -> bool {
+    let here = this_host();
+    match how {
+        How::Local => true,
+        How::Ranks { .. } => hosts.iter().all(|h| *h == here),
+        _ => false,
+    }
+}
+
 /// Says that limits change nothing where there is only one node.
 pub fn warn_of_limits(a: &Nodes) {
     if limits(a).any() {
@@ -132,7 +148,7 @@ pub fn start(
     }
     warnings.iter().for_each(|w| say(format!("warning: {w}")));
     let listen = a.listen.unwrap_or(match how {
-        How::Local => Listen::Loopback,
+        _ if plan_is_local(&how, &hosts) => Listen::Loopback,
         _ => Listen::All,
     });
     let home = std::env::var_os("FOREBAY_HOME").filter(|h| !h.is_empty());
@@ -202,7 +218,8 @@ fn absent(name: &str) -> Result<(), Fail> {
     }
 }
 
-fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
+/// Random bytes.
+pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
     let mut bytes = Zeroizing::new([0; N]);
     match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),

@@ -3,7 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mount, node, nodes};
+use crate::{capacity, keeper, mount, mpi, node, nodes};
 use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places};
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::How;
@@ -54,20 +54,34 @@ pub fn describe(media: &[MediumSpec]) -> String {
 
 pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     let began = Instant::now();
+    if a.nodes.mpi {
+        return mpi::up(name, a, began);
+    }
     let (pool, note) = if a.reopen {
         let (pool, note) = reopen(name, a.from.as_deref())?;
         (pool, Some(note))
     } else if let Some(wanted) = nodes::wanted(&a.nodes)? {
         return up_nodes(name, a, wanted, began);
     } else {
-        nodes::warn_of_limits(&a.nodes);
-        create(name, &a.media)?
+        return one(name, a, began);
     };
+    tell(&pool, note, a.json, began)
+}
+
+/// A pool of one node, on this host.
+pub fn one(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
+    nodes::warn_of_limits(&a.nodes);
+    let (pool, note) = create(name, &a.media)?;
+    tell(&pool, note, a.json, began)
+}
+
+/// Says what was started.
+fn tell(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> Result<u8, Fail> {
     let took = began.elapsed().as_secs_f64();
     let c = pool.config();
-    if a.json {
+    if as_json {
         json(&serde_json::json!({
-            "name": c.name, "mount": c.mount, "dir": absolute_dir(&pool), "uuid": c.uuid,
+            "name": c.name, "mount": c.mount, "dir": absolute_dir(pool), "uuid": c.uuid,
             "media": c.media.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "capacity": c.media.iter().map(|m| m.capacity).sum::<u64>(),
             "note": note, "seconds": took,
@@ -87,7 +101,12 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
 }
 
 /// Starts a pool of several nodes.
-fn up_nodes(name: &str, a: &Up, wanted: (Vec<String>, How), began: Instant) -> Result<u8, Fail> {
+pub fn up_nodes(
+    name: &str,
+    a: &Up,
+    wanted: (Vec<String>, How),
+    began: Instant,
+) -> Result<u8, Fail> {
     let (plan, all) = nodes::start(name, &a.media, &a.nodes, wanted)?;
     let took = began.elapsed().as_secs_f64();
     if a.json {

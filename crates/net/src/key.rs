@@ -26,6 +26,11 @@ impl PoolKey {
         Ok(key)
     }
 
+    /// The key of these bytes, which nobody else knows.
+    pub fn of(bytes: [u8; PoolKey::LENGTH]) -> PoolKey {
+        PoolKey(Box::new(Zeroizing::new(bytes)))
+    }
+
     /// Reads the key from `path`. The file must be ours, a plain file, and nobody else's to read.
     pub fn read(path: &Path) -> Result<PoolKey, Error> {
         let bad = |why: String| Error::Key(format!("{}: {why}", path.display()));

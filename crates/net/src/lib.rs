@@ -26,6 +26,7 @@ mod error;
 pub mod faults;
 pub mod handshake;
 mod key;
+pub mod pipe;
 pub mod tcp;
 pub mod transport;
 

@@ -61,7 +61,16 @@ fn plan(r: &mut Random) -> Plan {
         reserve: Some(r.number() >> 1),
         hosts: (0..nodes).map(|n| format!("host-{n}")).collect(),
         how: r
-            .one_of(&[How::Local, How::Rsh("ssh".into()), How::Srun])
+            .one_of(&[
+                How::Local,
+                How::Rsh("ssh".into()),
+                How::Srun,
+                How::Ranks {
+                    rsh: "ssh".into(),
+                    reach: vec![String::new(), "10.0.0.1:5000".into()],
+                    key: "ab".repeat(32),
+                },
+            ])
             .clone(),
         executable: "/x/forebay".into(),
         fan_out: 1 + r.below(16) as u32,

@@ -127,8 +127,8 @@ print(done)
 def memory(t):
     several()
     # Far less than these 64 threads have under way without a limit.
-    limit = 48 << 20
-    up(t, "--memory", "48M")
+    limit = 32 << 20
+    up(t, "--memory", "32M")
     pids = daemons(t)
     most, over = {p: 0 for p in pids}, threading.Event()
 

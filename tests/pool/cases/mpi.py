@@ -99,3 +99,61 @@ def mpich(t):
 def openmpi(t):
     # The options are for small machines and root; they have nothing to do with pools.
     job(t, "openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader,tcp")
+
+
+def up_by_ranks(t, kind, *options):
+    """Each rank is a node; then programs, and the end."""
+    missing = [c for c in ("mpiexec." + kind,) if not shutil.which(c)]
+    if missing:
+        raise Skipped("not installed: " + " ".join(missing))
+    env = {"FOREBAY_POOL": POOL}
+
+    def launch(*words, rc=0):
+        return t.command(["mpiexec." + kind, *options, "-n", "4", t.forebay, *words], env=env, rc=rc, timeout=40)
+    start = ["up", "--mpi", "--media", "memory:64M"]
+    r = launch(*start).prints("^pool 'p' is up: 4 nodes")
+    t.ok(r.out.count("\n") == 1, "more than a line: " + r.told())
+    nodes = t.fb("status", "--json", env=env).json()["nodes"]
+    t.ok([n["state"] for n in nodes] == ["up"] * 4, str(nodes))
+    # The key of the start is nowhere.
+    for n in nodes:
+        with open(n["dir"] + "/plan.json") as f:
+            plan = f.read()
+        t.ok("ranks" not in plan.split('"how"')[1][:20].lower() and "reach" not in plan, plan)
+    launch("exec", "--", "bash", "-c", "echo $FOREBAY_NODE > /fb/on$FOREBAY_NODE")
+    r = launch("exec", "--", "bash", "-c", "echo all: $(cat /fb/on*)")
+    t.ok(r.out.splitlines() == ["all: 0 1 2 3"] * 4, r.told())
+    # What is there is left alone, and all ranks end.
+    r = launch(*start, rc=None)
+    t.ok(r.rc != 0 and "exists already" in r.err, r.told())
+    t.exec(POOL, "cat", "/fb/on3").prints("^3$")
+    t.fb("node", "restart", "2", env=env, rc=None)
+    t.fb("node", "kill", "2", env=env)
+    t.fb("node", "restart", "2", env=env)
+    t.fb("fsck", env=env)
+    t.fb("down", env=env)
+    t.nothing_left("down")
+    if kind == "mpich":
+        # A rank that says nothing: no waiting for ever, and nothing is left.
+        r = t.command(["mpiexec.mpich", "-n", "3", t.forebay, *start, "--within", "2", ":", "-n", "1", "sleep", "30"],
+                      env=env, rc=None, timeout=20)
+        t.ok(r.rc != 0 and r.seconds < 10 and "timed out" in r.err, r.told())
+        t.nothing_left("a start without a rank")
+
+
+@case(90)
+def mpich_up(t):
+    up_by_ranks(t, "mpich")
+
+
+@case(90)
+def openmpi_up(t):
+    up_by_ranks(t, "openmpi", "--allow-run-as-root", "--oversubscribe")
+
+
+@case(20)
+def mpi_without(t):
+    t.fb("up", "--mpi", rc=2).says("wasn't started by an MPI launcher", "--hosts").one_line()
+    r = t.fb("up", "--mpi", rc=2, env={"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8",
+                                       "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
+    r.says("several hosts", "--hosts").one_line()

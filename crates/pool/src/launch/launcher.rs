@@ -1,4 +1,4 @@
-//! By what command the daemon of a node is launched: here, by a remote shell, by Slurm.
+//! By what command the daemon of a node is launched: here, by a remote shell, by Slurm, by a rank of an MPI launcher.
 
 use super::{How, Plan};
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,9 @@ pub trait Launcher: Send + Sync {
     fn leaves(&self) -> bool;
 }
 
+/// The variable by which `forebay reach` is told of a rank: the key, and its addresses.
+pub const REACH: &str = "FOREBAY_REACH";
+
 /// The launcher of a plan.
 pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     let words = Words {
@@ -24,6 +27,11 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     };
     match &plan.how {
         How::Local => Box::new(Local { words }),
+        How::Ranks { reach, key, .. } => Box::new(Ranks {
+            own: Local { words },
+            reach: reach.clone(),
+            key: key.clone(),
+        }),
         how => Box::new(Remote {
             words,
             how: how.clone(),
@@ -85,6 +93,33 @@ impl Launcher for Local {
     }
 }
 
+/// By ranks that wait for a call; that of node 0 is this process.
+struct Ranks {
+    own: Local,
+    reach: Vec<String>,
+    key: String,
+}
+
+impl Launcher for Ranks {
+    fn command(&self, node: u32) -> Command {
+        let mut command = self.own.command(node);
+        if node > 0 {
+            let mut caller = Command::new(command.get_program());
+            let reach = self.reach.get(node as usize).map_or("", String::as_str);
+            caller
+                .args(["reach", "--node", &node.to_string()])
+                .env(REACH, format!("{} {reach}", self.key))
+                .env_remove("LD_PRELOAD");
+            command = caller;
+        }
+        command
+    }
+
+    fn leaves(&self) -> bool {
+        true
+    }
+}
+
 /// By a remote shell, or by Slurm.
 struct Remote {
     words: Words,
@@ -111,7 +146,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             command.args(&words[1..]);
             command
         }
-        How::Rsh(program) => {
+        How::Rsh(program) | How::Ranks { rsh: program, .. } => {
             let mut command = Command::new(program);
             let name = Path::new(program).file_name();
             if name.is_some_and(|n| n == "ssh") {

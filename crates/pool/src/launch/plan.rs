@@ -20,6 +20,15 @@ pub enum How {
     Rsh(String),
     /// By srun, as steps of this Slurm job. It stays as long as the daemon runs.
     Srun,
+    /// By ranks of an MPI launcher that wait for a call.
+    Ranks {
+        /// The remote shell for later.
+        rsh: String,
+        /// Where each can be called: addresses with commas between them.
+        reach: Vec<String>,
+        /// By what they know who calls, for this one start: 64 hexadecimal digits.
+        key: String,
+    },
 }
 
 /// On which of a host's addresses its daemons listen.
@@ -199,7 +208,12 @@ impl Plan {
     /// # Errors
     /// If the file can't be written.
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
-        std::fs::write(dir.join("plan.json"), serde_json::to_string(self)?)
+        let mut plan = self.clone();
+        if let How::Ranks { rsh, .. } = &self.how {
+            // The ranks will have gone.
+            plan.how = How::Rsh(rsh.clone());
+        }
+        std::fs::write(dir.join("plan.json"), serde_json::to_string(&plan)?)
     }
 
     /// Reads it from a node's directory.

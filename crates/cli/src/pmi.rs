@@ -1,0 +1,129 @@
+//! What the processes of an MPI launcher tell each other before MPI is there: PMI-1, by which MPICH's mpiexec and
+//! its relatives let ranks put values, meet, and get those of others. Lines of text over a descriptor that the
+//! launcher leaves open; no library.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Longest line that is taken.
+const MAX_LINE: usize = 4096;
+
+/// The way to the launcher.
+pub struct Pmi {
+    file: File,
+    rest: Vec<u8>,
+    space: String,
+    within: Duration,
+    pub rank: u32,
+    pub ranks: u32,
+}
+
+fn number(name: &str) -> Option<u32> {
+    std::env::var(name).ok()?.trim().parse().ok()
+}
+
+impl Pmi {
+    /// The launcher's, if this process is a rank of one that speaks PMI-1. No answer is waited for longer than
+    /// `within`.
+    pub fn find(within: Duration) -> Option<Result<Pmi>> {
+        let (fd, rank, ranks) = (number("PMI_FD")?, number("PMI_RANK")?, number("PMI_SIZE")?);
+        // SAFETY: the launcher has opened it for this process, and nothing else here knows of it. If the variable is
+        // inherited from another rank, it isn't open, or isn't answered.
+        let file = unsafe {
+            if libc::fcntl(fd as RawFd, libc::F_SETFD, libc::FD_CLOEXEC) != 0 {
+                return None;
+            }
+            File::from_raw_fd(fd as RawFd)
+        };
+        let mut pmi = Pmi {
+            file,
+            rest: Vec::new(),
+            space: String::new(),
+            within,
+            rank,
+            ranks,
+        };
+        Some(pmi.begin().map(|()| pmi))
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.ask(
+            "cmd=init pmi_version=1 pmi_subversion=1",
+            "response_to_init",
+        )?;
+        self.space = self
+            .ask("cmd=get_my_kvsname", "my_kvsname")?
+            .value("kvsname")?;
+        Ok(())
+    }
+
+    /// Tells all ranks something, once all have met.
+    pub fn put(&mut self, key: &str, value: &str) -> Result<()> {
+        let line = format!("cmd=put kvsname={} key={key} value={value}", self.space);
+        self.ask(&line, "put_result").map(|_| ())
+    }
+
+    /// What a rank has told.
+    pub fn get(&mut self, key: &str) -> Result<String> {
+        let line = format!("cmd=get kvsname={} key={key}", self.space);
+        self.ask(&line, "get_result")?.value("value")
+    }
+
+    /// Waits for all ranks.
+    pub fn meet(&mut self) -> Result<()> {
+        self.ask("cmd=barrier_in", "barrier_out").map(|_| ())
+    }
+
+    /// This rank is done with it. Whoever ends without saying so ends the others, too.
+    pub fn end(mut self) -> Result<()> {
+        self.ask("cmd=finalize", "finalize_ack").map(|_| ())
+    }
+
+    fn ask(&mut self, line: &str, answer: &str) -> Result<Answer> {
+        self.file.write_all(format!("{line}\n").as_bytes())?;
+        let told = Answer(self.line()?);
+        let what = told.value("cmd")?;
+        if what != answer || told.value("rc").is_ok_and(|rc| rc != "0") {
+            return Err(Error::other(format!("mpiexec answers '{}'", told.0)));
+        }
+        Ok(told)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let until = Instant::now() + self.within;
+        loop {
+            if let Some(end) = self.rest.iter().position(|&b| b == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = rustix::time::Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], wait.as_ref()) {
+                Ok(0) => return Err(ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            let mut some = [0; 1024];
+            let n = self.file.read(&mut some)?;
+            if n == 0 || self.rest.len() > MAX_LINE {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.rest.extend_from_slice(&some[..n]);
+        }
+    }
+}
+
+/// A line of `name=value` pairs.
+struct Answer(String);
+
+impl Answer {
+    fn value(&self, name: &str) -> Result<String> {
+        let mut pairs = self.0.split_whitespace().filter_map(|p| p.split_once('='));
+        let found = pairs.find(|(n, _)| *n == name).map(|(_, v)| v.to_owned());
+        found.ok_or_else(|| Error::other(format!("mpiexec answers '{}'", self.0)))
+    }
+}

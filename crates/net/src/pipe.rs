@@ -1,0 +1,282 @@
+//! Two streams of bytes, one in each direction, between processes that share a key: over one TCP connection, all
+//! of it encrypted. For the launch of a daemon where no remote shell is used; daemons among each other have
+//! [`tcp`](crate::tcp).
+
+use crate::envelope::{TAG, VERSION};
+use crate::handshake::{CONFIRM, Called, Caller, HELLO, Hello, Lane, Seal, Status, Welcome};
+use crate::{NodeId, PoolId, PoolKey};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of one piece, at most.
+const PIECE: usize = 32 << 10;
+
+/// Keys are made for one launch, so no pool needs to be named.
+const NO_POOL: PoolId = PoolId([0; 16]);
+
+/// What comes.
+pub struct PipeReader {
+    socket: TcpStream,
+    seal: Arc<Seal>,
+    nonce: u64,
+}
+
+/// What goes.
+pub struct PipeWriter {
+    socket: TcpStream,
+    seal: Arc<Seal>,
+    nonce: u64,
+}
+
+fn left(deadline: Instant) -> Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(ErrorKind::TimedOut.into()),
+        false => Ok(left),
+    }
+}
+
+fn receive<const N: usize>(mut socket: &TcpStream, deadline: Instant) -> Result<[u8; N]> {
+    let (mut bytes, mut at) = ([0; N], 0);
+    while at < N {
+        socket.set_read_timeout(Some(left(deadline)?))?;
+        match socket.read(&mut bytes[at..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => at += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes)
+}
+
+fn other(why: &str) -> Error {
+    Error::other(why.to_owned())
+}
+
+fn ends(socket: TcpStream, seal: Seal, out: u64, come: u64) -> Result<(PipeReader, PipeWriter)> {
+    socket.set_read_timeout(None)?;
+    socket.set_nodelay(true)?;
+    let seal = Arc::new(seal);
+    let reader = PipeReader {
+        socket: socket.try_clone()?,
+        seal: seal.clone(),
+        nonce: come,
+    };
+    let writer = PipeWriter {
+        socket,
+        seal,
+        nonce: out,
+    };
+    Ok((reader, writer))
+}
+
+/// Calls who listens for `node` at one of these addresses.
+///
+/// # Errors
+/// If nobody there holds the key.
+pub fn call(
+    addresses: &[SocketAddr],
+    key: &PoolKey,
+    node: NodeId,
+    deadline: Instant,
+) -> Result<(PipeReader, PipeWriter)> {
+    let mut last = other("it has no address");
+    for (i, address) in addresses.iter().enumerate() {
+        // None of them may take all the time.
+        let share = left(deadline)? / (addresses.len() - i) as u32;
+        match call_one(address, key, node, Instant::now() + share) {
+            Ok(pipe) => return Ok(pipe),
+            Err(e) => last = Error::new(e.kind(), format!("{address}: {e}")),
+        }
+    }
+    Err(last)
+}
+
+fn call_one(
+    address: &SocketAddr,
+    key: &PoolKey,
+    node: NodeId,
+    deadline: Instant,
+) -> Result<(PipeReader, PipeWriter)> {
+    let mut socket = TcpStream::connect_timeout(address, left(deadline)?)?;
+    let hello = Hello {
+        version: VERSION,
+        lane: Lane::Control,
+        encrypt: true,
+        from: NodeId(0),
+        to: node,
+        session: [0; 16],
+    };
+    let (caller, bytes) =
+        Caller::start(key, &NO_POOL, &hello).map_err(|e| other(&e.to_string()))?;
+    socket.write_all(&bytes)?;
+    let welcome: [u8; HELLO] = receive(&socket, deadline)?;
+    let (welcome, seal, confirm) = caller
+        .finish(&welcome)
+        .ok_or_else(|| other("who answers there doesn't hold the key"))?;
+    if welcome.status != Status::Welcome {
+        return Err(other(welcome.status.words()));
+    }
+    socket.write_all(&confirm)?;
+    // The confirm was this side's message number 0.
+    ends(socket, seal, 1, 0)
+}
+
+/// Answers who calls `node` over `socket`; an error if that one doesn't hold the key.
+///
+/// # Errors
+/// What is wrong with the caller.
+pub fn answer(
+    mut socket: TcpStream,
+    key: &PoolKey,
+    node: NodeId,
+    deadline: Instant,
+) -> Result<(PipeReader, PipeWriter)> {
+    let bytes: [u8; HELLO] = receive(&socket, deadline)?;
+    let (called, hello) = Called::read(key, &NO_POOL, &bytes)
+        .ok_or_else(|| other("a stranger, who doesn't hold the key"))?;
+    let status = match hello {
+        None => Status::Version,
+        Some(hello) if hello.to != node => Status::OtherNode,
+        Some(_) => Status::Welcome,
+    };
+    let welcome = Welcome {
+        version: VERSION,
+        status,
+        encrypt: true,
+        session: [0; 16],
+        seed: 0,
+    };
+    let (unconfirmed, bytes) = called
+        .welcome(&welcome)
+        .map_err(|e| other(&e.to_string()))?;
+    socket.write_all(&bytes)?;
+    if status != Status::Welcome {
+        return Err(other(status.words()));
+    }
+    let confirm: [u8; CONFIRM] = receive(&socket, deadline)?;
+    let seal = unconfirmed
+        .confirm(&confirm)
+        .ok_or_else(|| other("it repeats what another one said"))?;
+    ends(socket, seal, 0, 1)
+}
+
+impl PipeReader {
+    /// The next piece; empty when nothing more comes.
+    ///
+    /// # Errors
+    /// If the connection is cut, or what came isn't what was sent.
+    pub fn next_piece(&mut self) -> Result<Vec<u8>> {
+        let mut length = [0; 2];
+        self.socket.read_exact(&mut length)?;
+        let mut sealed = vec![0; usize::from(u16::from_le_bytes(length))];
+        self.socket.read_exact(&mut sealed)?;
+        let mut plain = vec![0; sealed.len()];
+        let n = self
+            .seal
+            .open(self.nonce, &sealed, &mut plain)
+            .map_err(other)?;
+        self.nonce += 1;
+        plain.truncate(n);
+        Ok(plain)
+    }
+}
+
+impl PipeWriter {
+    /// Sends these bytes.
+    ///
+    /// # Errors
+    /// If the connection is cut.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        bytes.chunks(PIECE).try_for_each(|piece| self.piece(piece))
+    }
+
+    /// Nothing more will be sent.
+    ///
+    /// # Errors
+    /// If the connection is cut.
+    pub fn finish(mut self) -> Result<()> {
+        self.piece(&[])
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut message = ((bytes.len() + TAG) as u16).to_le_bytes().to_vec();
+        self.seal
+            .seal(self.nonce, bytes, &mut message)
+            .map_err(other)?;
+        self.nonce += 1;
+        self.socket.write_all(&message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn bytes_go_both_ways_between_those_who_hold_the_key() {
+        let key = PoolKey::generate().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let soon = || Instant::now() + Duration::from_secs(10);
+        let theirs = key.clone();
+        let server = std::thread::spawn(move || {
+            // Strangers, a call for somebody else, and nonsense come first.
+            let mut refused = 0;
+            loop {
+                let (socket, _) = listener.accept().unwrap();
+                let until = Instant::now() + Duration::from_millis(500);
+                let Ok((mut reader, mut writer)) = answer(socket, &theirs, NodeId(3), until) else {
+                    refused += 1;
+                    continue;
+                };
+                let mut all = Vec::new();
+                loop {
+                    let piece = reader.next_piece().unwrap();
+                    if piece.is_empty() {
+                        break;
+                    }
+                    all.extend(piece);
+                }
+                all.reverse();
+                writer.send(&all).unwrap();
+                writer.finish().unwrap();
+                return refused;
+            }
+        });
+        let stranger = PoolKey::generate().unwrap();
+        assert!(call(&[address], &stranger, NodeId(3), soon()).is_err());
+        assert!(call(&[address], &key, NodeId(4), soon()).is_err());
+        let mut raw = TcpStream::connect(address).unwrap();
+        raw.write_all(&[7; HELLO]).unwrap();
+        drop(raw);
+        // One that says nothing is given up.
+        let silent = TcpStream::connect(address).unwrap();
+        let nobody = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let (mut reader, mut writer) = call(&[nobody, address], &key, NodeId(3), soon()).unwrap();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+        writer.send(&bytes[..5]).unwrap();
+        writer.send(&bytes[5..]).unwrap();
+        writer.finish().unwrap();
+        let mut back = Vec::new();
+        loop {
+            let piece = reader.next_piece().unwrap();
+            if piece.is_empty() {
+                break;
+            }
+            back.extend(piece);
+        }
+        back.reverse();
+        assert_eq!(back, bytes);
+        assert_eq!(server.join().unwrap(), 4);
+        drop(silent);
+    }
+}
