@@ -3,6 +3,7 @@ import os
 import shutil
 
 from harness import Skipped, case
+from .namespaces import COUNT, Networks
 from .nodes import NODES, POOL, tidy, up
 
 PROGRAM = r'''
@@ -149,6 +150,34 @@ def mpich_up(t):
 @case(90)
 def openmpi_up(t):
     up_by_ranks(t, "openmpi", "--allow-run-as-root", "--oversubscribe")
+
+
+@case(90)
+def mpich_networks(t):
+    """Ranks on networks of their own: only the launcher has a shell there."""
+    if not shutil.which("mpiexec.mpich"):
+        raise Skipped("not installed: mpiexec.mpich")
+    nets = Networks(t)
+    try:
+        nets.make()
+        nets.ip("addr", "add", nets.net + ".254/24", "dev", nets.bridge)
+        launcher = ["mpiexec.mpich", "-launcher", "ssh", "-launcher-exec", nets.shell(), "-iface", nets.bridge,
+                    "-hosts", ",".join(nets.names), "-ppn", "1", "-n", str(COUNT)]
+        # They have one name, so that it has to be said that this isn't all on one host.
+        t.command([*launcher, t.forebay, "up", "--mpi", "--pool", POOL, "--media", "memory:64M", "--listen",
+                   nets.net + ".0/24", "--rsh", "false"], timeout=40).prints("is up: %d nodes" % COUNT)
+
+        def on(n, script):
+            return t.command(nets.inside(n, t.forebay, "exec", "--pool", POOL, "--node", str(n), "--", "bash", "-c",
+                                         script), timeout=30)
+        for n in range(COUNT):
+            on(n, "echo %d > /fb/f%d" % (n, n))
+        for n in range(COUNT):
+            on(n, "cat /fb/f*").prints("^" + "\n".join(map(str, range(COUNT))) + "$")
+        t.command(nets.inside(0, t.forebay, "down", "--pool", POOL), timeout=30)
+        t.nothing_left("down")
+    finally:
+        nets.remove()
 
 
 @case(20)
