@@ -12,7 +12,7 @@ use crate::pmi::Pmi;
 use crate::{addresses, exec, nodes, up};
 use forebay_net::pipe::{self, PipeReader, PipeWriter};
 use forebay_net::{NodeId, PoolKey};
-use forebay_pool::launch::{How, Listen};
+use forebay_pool::launch::{How, Listen, OneTime};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
@@ -62,6 +62,7 @@ fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
         reach.push(addresses.to_owned());
     }
     let rsh = a.nodes.rsh.clone();
+    let key = OneTime(key);
     let how = How::Ranks { rsh, reach, key };
     // If it fails, the launcher ends the others, which wait.
     let done = up::up_nodes(name, a, (hosts, how), began)?;

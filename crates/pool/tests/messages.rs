@@ -6,7 +6,7 @@ use forebay_placement::{Node, NodeId, PoolMap, State};
 use forebay_pool::launch::messages::{
     Unread, encode_down, encode_up, greet, hear_greeting, read_down, read_up,
 };
-use forebay_pool::launch::{Begin, How, Key, Listen, Plan};
+use forebay_pool::launch::{Begin, How, Key, Listen, OneTime, Plan};
 use forebay_pool::limits::{Cpus, Limits};
 use forebay_pool::start::{Down, Missing, Up};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn plan(r: &mut Random) -> Plan {
                 How::Ranks {
                     rsh: "ssh".into(),
                     reach: vec![String::new(), "10.0.0.1:5000".into()],
-                    key: "ab".repeat(32),
+                    key: OneTime("ab".repeat(32)),
                 },
             ])
             .clone(),
@@ -194,9 +194,25 @@ fn strangers_are_recognised() {
 
 #[test]
 fn the_key_is_never_shown() {
-    let b = begin(&mut Random::new(1));
+    let mut b = begin(&mut Random::new(1));
+    b.plan.how = How::Ranks {
+        rsh: "rsh".into(),
+        reach: vec!["10.0.0.1:5000".into()],
+        key: OneTime("ab".repeat(32)),
+    };
     let shown = format!("{b:?} {:?}", b.key);
-    assert!(shown.contains("not shown"), "{shown}");
-    let plan = serde_json::to_string(&b.plan).unwrap();
-    assert!(!plan.contains("key"), "{plan}");
+    assert!(
+        shown.contains("not shown") && !shown.contains("abab"),
+        "{shown}"
+    );
+    let dir = std::env::temp_dir().join(format!("forebay-plan-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    b.plan.write(&dir).unwrap();
+    let written = std::fs::read_to_string(dir.join("plan.json")).unwrap();
+    assert!(
+        !written.contains("key") && !written.contains("abab"),
+        "{written}"
+    );
+    assert_eq!(Plan::read(&dir).unwrap().how, How::Rsh("rsh".into()));
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -30,7 +30,7 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
         How::Ranks { reach, key, .. } => Box::new(Ranks {
             own: Local { words },
             reach: reach.clone(),
-            key: key.clone(),
+            key: key.0.clone(),
         }),
         how => Box::new(Remote {
             words,

@@ -18,4 +18,4 @@ pub use drive::{Outcome, Work, drive, order};
 pub use launcher::{Launcher, launcher, remote};
 pub use messages::{Begin, Key};
 pub use node::{Host, Own, Running};
-pub use plan::{How, Listen, Plan};
+pub use plan::{How, Listen, OneTime, Plan};

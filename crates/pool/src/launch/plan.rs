@@ -26,9 +26,19 @@ pub enum How {
         rsh: String,
         /// Where each can be called: addresses with commas between them.
         reach: Vec<String>,
-        /// By what they know who calls, for this one start: 64 hexadecimal digits.
-        key: String,
+        /// By what they know who calls, for this one start.
+        key: OneTime,
     },
+}
+
+/// A key for one start: 64 hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OneTime(pub String);
+
+impl std::fmt::Debug for OneTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OneTime(not shown)")
+    }
 }
 
 /// On which of a host's addresses its daemons listen.
