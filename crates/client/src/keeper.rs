@@ -34,6 +34,12 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How long what a dead daemon held is left as it was.
 const GRACE: Duration = Duration::from_secs(2);
+/// How often other nodes are asked whether those who have locks here still live.
+const ASK_OWNERS: Duration = Duration::from_secs(5);
+const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: ASK_OWNERS.as_secs() as i64,
+    tv_nsec: 0,
+};
 const QUIET_TICK: Duration = Duration::from_secs(1);
 /// How often the journal, and everything, is written to stable storage.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
@@ -117,9 +123,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut unfinished = among;
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
-    if among && let Err(e) = store.release_dead_flocks() {
-        eprintln!("forebay keeper: can't release the locks of the daemon before: {e}");
-    }
+    let mut asked = Instant::now();
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -135,6 +139,10 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
             unfinished = store.settle_notes().is_err();
+        }
+        if among && asked.elapsed() >= ASK_OWNERS {
+            let _ = store.check_lock_owners();
+            asked = Instant::now();
         }
         let failed = reaped.and_then(|_| store.put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != told) {
@@ -157,7 +165,13 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if store.any_attached() {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {
-            let idle = if calm { IDLE } else { SOON };
+            // Those who have locks here from elsewhere may have died there.
+            let locked = among && store.has_foreign_locks();
+            let idle = match (calm, locked) {
+                (true, false) => IDLE,
+                (true, true) => ASK_OWNERS_IDLE,
+                (false, _) => SOON,
+            };
             header.keeper_sleeps.store(1, SeqCst);
             let _ = futex::wait(&header.activity, futex::Flags::empty(), seen, Some(&idle));
             header.keeper_sleeps.store(0, SeqCst);

@@ -3,7 +3,7 @@
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
 use forebay_media::size_limit;
-use forebay_store::{DirPosition, MAX_SIZE, ObjectId};
+use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
@@ -406,6 +406,23 @@ impl<'a> File<'a> {
 
     fn open(&self) -> u32 {
         self.open.expect("only close takes it")
+    }
+
+    /// flock(2).
+    pub fn flock(&self, want: LockType, wait: bool) -> Result<()> {
+        self.fs.store().flock(self.open(), want, wait)
+    }
+
+    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's own.
+    pub fn lock_range(
+        &self,
+        own: bool,
+        want: LockType,
+        range: (u64, u64),
+        wait: bool,
+    ) -> Result<()> {
+        let store = self.fs.store();
+        store.lock_range(self.open(), own, want, range, wait)
     }
 
     /// Reads at `offset`; 0 at the end of the file.

@@ -4,6 +4,7 @@
 mod support;
 
 use forebay_posix::Errno;
+use forebay_store::LockType;
 use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use std::collections::BTreeSet;
@@ -26,6 +27,11 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         assert_eq!(g.read_at(&mut [0; 10], 4998), Ok(4));
         g.set_len(4000).unwrap();
         g.sync().unwrap();
+        g.flock(LockType::Exclusive, false).unwrap();
+        f.lock_range(true, LockType::Shared, (7, 9), false).unwrap();
+        let free = g.lock_range(false, LockType::Exclusive, (9, 9), false);
+        assert_eq!(free, Err(Errno::AGAIN));
+        fs.store().check_lock_owners().unwrap();
         let _ = g.seek_hole(0);
         g.close().unwrap();
         f.close().unwrap();

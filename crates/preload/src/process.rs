@@ -202,7 +202,6 @@ fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
     }
     to.cwd.store(from.cwd.load(Acquire), Release);
     to.umask.store(from.umask.load(Acquire), Release);
-    crate::locks::inherit(from, to);
     // SAFETY: nothing refers to it any more.
     unsafe { store.unmap_area(area) };
     Ok(slot)
@@ -253,7 +252,6 @@ fn begin_forked_child() {
     CHANGES.store(0, SeqCst);
     COPYING.with(|c| c.set(false));
     IN_VFORK_CHILD.with(|c| c.set(false));
-    crate::locks::after_fork_in_child();
     runtime::after_fork_in_child();
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
@@ -328,9 +326,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     } else if store.maps_end() > 0 {
         crate::map::note_mappings(fs);
     }
-    crate::locks::resume(fs, area);
     fds::drop_strangers(fs, true);
-    crate::locks::drop_unused(fs, area);
     paths::note_cwd(area.cwd.load(Acquire) != 0);
     true
 }

@@ -314,6 +314,8 @@ unsafe extern "C" fn decide(
             None,
         );
     }
+    let restarts = entry.flags.load(Acquire) & u64::from(libc::SA_RESTART as u32) != 0;
+    forebay_store::locks::handler_begins(restarts);
     handler
 }
 

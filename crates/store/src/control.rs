@@ -31,9 +31,13 @@ pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-const MAGIC: u64 = 0x3530_4c54_4359_4246; // "FBYCTL05"
+/// Most locks on files (ranges, and whole files) at the same time.
+pub const MAX_FILE_LOCKS: usize = 65_536;
+
+const MAGIC: u64 = 0x3630_4c54_4359_4246; // "FBYCTL06"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
+const LOCK_CHAINS: usize = 4096;
 
 /// Fixed part at the start of the region.
 #[repr(C, align(64))]
@@ -54,12 +58,13 @@ pub struct Header {
     /// Counts attachments: the keeper sleeps on it while nobody is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
-    /// Held while flock(2) locks are looked at and changed.
-    pub flock_lock: Lock,
-    /// Counts releases of flock(2) locks; who waits for one sleeps on it.
-    pub flock_changes: AtomicU32,
+    /// When this region was made, in seconds since 1970, and how many descriptions have locked
+    /// something since: together a number for each that no other ever has.
+    pub born: AtomicU32,
+    pub lockers: AtomicU32,
     pub free_live: FreeList,
     pub free_open: FreeList,
+    pub free_locks: FreeList,
     /// Held by the one who looks at everything at once: no section begins meanwhile, see
     /// [`crate::Store::section`].
     pub quiet: Lock,
@@ -142,7 +147,7 @@ impl FreeList {
 }
 
 /// Names of lists and what is in them.
-pub(crate) type Lists<'a> = [(&'a str, Option<Vec<u32>>); 2];
+pub(crate) type Lists<'a> = [(&'a str, Option<Vec<u32>>); 3];
 
 /// State of one shard of the records.
 #[repr(C, align(64))]
@@ -199,6 +204,26 @@ pub struct Process {
     /// times it has.
     pub maps_asked: AtomicU32,
     pub maps_done: AtomicU32,
+    /// It may have locks on ranges of files that end when it closes them.
+    pub locked: AtomicU32,
+    /// What its threads wait for.
+    pub waits: [Wait; MAX_WAITS],
+}
+
+/// Most threads of one process whose waits for locks are seen by those who look for a deadlock.
+pub const MAX_WAITS: usize = 4;
+
+/// A wait for a lock of the process on a range.
+#[repr(C)]
+pub struct Wait {
+    /// 0: none; 1: being written; else tells it from all other waits, and which is the later one.
+    pub stamp: AtomicU64,
+    pub object: AtomicU64,
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    /// The node that keeps the locks of the object.
+    pub home: AtomicU32,
+    pub kind: AtomicU32,
 }
 
 /// Most threads of one process that may be opening or closing at the same time.
@@ -288,8 +313,8 @@ pub struct Open {
     /// For a directory: shard of the next entry, entries passed so far.
     pub shard: AtomicU32,
     pub name_len: AtomicU32,
-    /// What flock(2) has put on it: see [`crate::Flock`].
-    pub flock: AtomicU32,
+    /// Its number among those of this node that have locked something; 0: it hasn't.
+    pub locker: AtomicU32,
     /// Identity of the process that holds the reference outside any descriptor table.
     pub owner: AtomicU32,
     /// The name it was opened by; for a directory being read, the last name returned.
@@ -337,17 +362,48 @@ pub struct MapRef {
     pub flags: AtomicU32,
 }
 
-/// Most files with byte-range locks of one process.
-pub const MAX_STAND_INS: usize = 128;
+/// Bits of [`FileLock::kind`].
+pub mod lock_kind {
+    /// Nobody else can have it.
+    pub const EXCLUSIVE: u32 = 1;
+    /// Others can have it, too.
+    pub const SHARED: u32 = 2;
+    /// Of flock(2), which is in nobody's way but that of its like.
+    pub const WHOLE: u32 = 4;
+    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
+    pub const AWAY: u32 = 8;
+}
 
-/// A kernel's descriptor on which a process has its byte-range locks of one object.
-#[repr(C)]
-pub struct StandIn {
+/// A lock on a file, or on a range of it.
+#[repr(C, align(64))]
+pub struct FileLock {
+    /// 0: unused.
     pub object: AtomicU64,
-    /// The descriptor + 1; 0: unused.
-    pub fd: AtomicU32,
-    /// Open file description + 1 to which the locks belong; 0: they belong to the process.
-    pub description: AtomicU32,
+    pub start: AtomicU64,
+    /// Its last byte.
+    pub end: AtomicU64,
+    /// Whose: see [`crate::locks::Owner`].
+    pub owner: AtomicU64,
+    pub node: AtomicU32,
+    pub slot: AtomicU32,
+    /// Number of the last change.
+    pub stamp: AtomicU64,
+    /// See [`lock_kind`].
+    pub kind: AtomicU32,
+    /// Next one of the chain (index + 1), or of the free list.
+    pub next: AtomicU32,
+}
+
+/// Head of a chain of locks on files.
+#[repr(C, align(64))]
+pub struct LockChain {
+    pub lock: Lock,
+    /// First one (index + 1).
+    pub head: AtomicU32,
+    /// How many have begun to wait and not ended (more, if some were killed).
+    pub waiters: AtomicU32,
+    /// Counts releases; who waits sleeps on it.
+    pub changes: AtomicU32,
 }
 
 /// A process's private page run: working directory, then its descriptor table.
@@ -358,8 +414,7 @@ pub struct ProcessArea {
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
     pub pad: AtomicU32,
-    pub stand_ins: [StandIn; MAX_STAND_INS],
-    pub rest: [AtomicU32; 508],
+    pub rest: [AtomicU32; 1020],
     pub maps: [MapRef; MAX_MAPS],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
@@ -374,8 +429,10 @@ const DIR_TIMES_AT: usize = align(PROCESSES_AT + MAX_PROCESSES * size_of::<Proce
 const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>());
 const LIVE_AT: usize = align(BUCKETS_AT + BUCKETS * size_of::<Bucket>());
 const OPEN_AT: usize = align(LIVE_AT + MAX_LIVE * size_of::<Live>());
+const LOCK_CHAINS_AT: usize = align(OPEN_AT + MAX_OPEN * size_of::<Open>());
+const FILE_LOCKS_AT: usize = align(LOCK_CHAINS_AT + LOCK_CHAINS * size_of::<LockChain>());
 /// Where the areas of the processes begin: the part before is mapped by everyone.
-pub const AREAS_AT: usize = align(OPEN_AT + MAX_OPEN * size_of::<Open>());
+pub const AREAS_AT: usize = align(FILE_LOCKS_AT + MAX_FILE_LOCKS * size_of::<FileLock>());
 /// Bytes of one process's area.
 pub const AREA_LEN: usize = align(size_of::<ProcessArea>());
 /// Length of the whole file.
@@ -393,6 +450,8 @@ impl Control {
         let h: &Header = unsafe { region.at(0) };
         h.shards.store(shards as u32, Relaxed);
         h.names_epoch.store(2, Relaxed);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        h.born.store(now.map_or(0, |d| d.as_secs() as u32), Relaxed);
         h.magic.store(MAGIC, Release);
     }
 
@@ -468,6 +527,30 @@ impl Control {
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         // SAFETY: see header.
         (0..BUCKETS).map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
+    }
+
+    /// The chain of locks that those of object `id` are in.
+    pub fn lock_chain(&self, id: u64) -> &LockChain {
+        let i = (mix(id) % LOCK_CHAINS as u64) as usize;
+        // SAFETY: see header.
+        unsafe { self.region.at(LOCK_CHAINS_AT + i * size_of::<LockChain>()) }
+    }
+
+    /// All chains of locks.
+    pub fn lock_chains(&self) -> impl Iterator<Item = &LockChain> {
+        let at = |i| LOCK_CHAINS_AT + i * size_of::<LockChain>();
+        // SAFETY: see header.
+        (0..LOCK_CHAINS).map(move |i| unsafe { self.region.at(at(i)) })
+    }
+
+    /// Place `i` for a lock on a file.
+    pub fn file_lock(&self, i: u32) -> &FileLock {
+        assert!((i as usize) < MAX_FILE_LOCKS);
+        // SAFETY: see header.
+        unsafe {
+            self.region
+                .at(FILE_LOCKS_AT + i as usize * size_of::<FileLock>())
+        }
     }
 
     /// Live entry `i`.

@@ -20,12 +20,12 @@ mod dirs;
 mod durable;
 pub mod elsewhere;
 mod extent_cache;
-mod flock;
 mod fsck;
 mod journal;
 mod live;
 pub mod lmdb;
 mod lock;
+pub mod locks;
 mod mapped;
 #[cfg(all(test, loom))]
 mod models;
@@ -44,12 +44,12 @@ pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, MAX_SIZE};
 pub use dirs::DirPosition;
-pub use flock::Flock;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
 pub use journal::Journal;
 pub use live::{Away, Held};
+pub use locks::LockType;
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
 pub use names::{Found, NewObject, RenameMode, SetAttr};
 pub use quiet::Section;
@@ -309,6 +309,7 @@ impl Store {
             self.control.header().leaks.store(1, Release);
         }
         p.waits_for.store(0, Relaxed);
+        self.forget_waits(slot);
         self.release_owned(slot, before)
     }
 

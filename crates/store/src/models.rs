@@ -40,13 +40,17 @@ fn touch(c: &Control) {
             word.load(Relaxed);
         }
         p.owner.load(Relaxed);
-        for word in &p.held {
+        for word in p.held.iter().chain([&p.locked]) {
             word.load(Relaxed);
+        }
+        for wait in &p.waits {
+            wait.stamp.load(Relaxed);
         }
     }
     let h = c.header();
     h.quiet.holder();
-    h.flock_changes.load(Relaxed);
+    h.lockers.load(Relaxed);
+    h.born.load(Relaxed);
     for i in 0..3 {
         let live = c.live(i);
         live.lock.holder();
@@ -77,7 +81,7 @@ fn touch(c: &Control) {
         ] {
             word.load(Relaxed);
         }
-        for word in [&o.flock, &o.owner] {
+        for word in [&o.locker, &o.owner] {
             word.load(Relaxed);
         }
         for word in [&o.id, &o.offset, &o.parent] {

@@ -1,7 +1,6 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
 use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, slot_state};
-use crate::elsewhere::locks::owner_description;
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
@@ -70,7 +69,7 @@ impl Store {
             .ok_or(Errno::NFILE)?;
         let o = self.open_file(index);
         o.live.store(0, Relaxed);
-        o.flock.store(0, Relaxed);
+        o.locker.store(0, Relaxed);
         o.refs.store(1, Relaxed);
         // From here on, whoever reaps this process finds it.
         o.owner.store(me, Release);
@@ -156,14 +155,7 @@ impl Store {
             }
             o.owner.store(0, Release);
         }
-        if o.flock.load(Acquire) != 0 {
-            match self.open_away(index) {
-                // Should it not get there, its node will have gone.
-                Some((home, id)) => _ = self.end_locks(home, id, owner_description(index)),
-                None => self.flock_changed(),
-            }
-            o.flock.store(0, Release);
-        }
+        self.end_description_locks(index);
         let live = o.live.swap(0, AcqRel);
         let held = live
             .checked_sub(1)

@@ -228,6 +228,10 @@ pub(crate) fn begin_reaping(control: &Control, slot: u32) -> bool {
 pub(crate) fn free(control: &Control, slot: u32) {
     let p: &Process = control.process(slot as usize);
     p.generation.fetch_add(1, AcqRel);
+    p.locked.store(0, Relaxed);
+    for wait in &p.waits {
+        wait.stamp.store(0, Relaxed);
+    }
     p.owner.store(0, Release);
 }
 
@@ -310,6 +314,11 @@ pub fn owe_signal() {
 /// Sets what delivers a signal that was held back.
 pub fn deliver_with(f: fn()) {
     ON_LEAVING.store(f as *mut (), Release);
+}
+
+/// Whether somebody has told us how: then all handlers of this program are wrapped.
+pub fn delivers() -> bool {
+    !ON_LEAVING.load(Acquire).is_null()
 }
 
 /// A lock inside one process that a forked child can reset: the thread that holds it may be

@@ -162,12 +162,11 @@ impl Store {
                 o.owner.store(0, Relaxed);
                 o.live.store(0, Relaxed);
                 o.id.store(0, Relaxed);
-                if o.flock.swap(0, AcqRel) != 0 {
-                    self.flock_changed();
-                }
+                o.locker.store(0, Relaxed);
                 h.free_open.push(i as u32, &o.next);
             }
         }
+        self.recount_locks()?;
         let mut unused = Vec::new();
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {

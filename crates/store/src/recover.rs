@@ -1,7 +1,6 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
 use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
-use crate::elsewhere::locks::{LOCKS_AWAY, owner_process};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
 use crate::record::extents_in;
@@ -156,7 +155,8 @@ impl Store {
         let h = c.header();
         let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.open_file(i).lock);
         let times = c.dir_times().map(|place| &place.lock);
-        for lock in opens.chain(times).chain([&h.flock_lock]) {
+        let chains = c.lock_chains().map(|chain| &chain.lock);
+        for lock in opens.chain(times).chain(chains) {
             if lock.stray(c).is_some() {
                 lock.acquire(c, me)?;
                 lock.release();
@@ -201,22 +201,7 @@ impl Store {
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
-        let pid = process::pid_of(p.owner.load(Acquire));
-        for stand_in in &a.stand_ins {
-            let id = ObjectId(stand_in.object.load(Acquire));
-            if stand_in.fd.swap(0, AcqRel) == LOCKS_AWAY
-                && let Some(home) = self.object_away(id)
-            {
-                let ended = self.end_locks(home, id, owner_process(pid));
-                result = ended
-                    .or_else(|e| match e {
-                        // With its home, the locks have gone, too.
-                        Errno::HOSTDOWN => Ok(()),
-                        e => Err(e),
-                    })
-                    .and(result);
-            }
-        }
+        result = self.end_all_locks(slot).and(result);
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         result.map(|()| released)

@@ -53,7 +53,7 @@ def consistent(t):
     """Four processes, one per node; cells small enough for the record, and larger than a page."""
     up(t)
     in_pool(t)
-    in_pool(t, "--cell", "8192", "--operations", "6", prepare=False, seconds=max(1, SECONDS // 2))
+    in_pool(t, "--cell", "8192", "--operations", "6", "--mixed-locks", prepare=False, seconds=max(1, SECONDS // 2))
     tidy(t)
 
 
@@ -117,10 +117,7 @@ def while_it_runs(t, disturb, *options, seconds=SECONDS):
 
 @case(150 + 2 * SECONDS)
 def consistent_though_daemons_are_killed(t):
-    """Daemons are killed and restarted; what lies in memory is there again.
-
-    Without locks: those on ranges are lost with the daemon of the file's home, whole-file ones that were given
-    back meanwhile stay for two seconds (docs/semantics.md)."""
+    """Daemons are killed and restarted; what lies in memory is there again, locks included."""
     if NODES == 1:
         raise Skipped("one node")
     up(t, "--patience", "3")
@@ -131,7 +128,7 @@ def consistent_though_daemons_are_killed(t):
         time.sleep(r.choice([0, 0.05, 0.3]))
         node(t, "restart", k)
 
-    while_it_runs(t, disturb, "--no-locks")
+    while_it_runs(t, disturb, "--mixed-locks")
     tidy(t)
 
 

@@ -1,10 +1,11 @@
 """Locks between nodes: counters, owners that die, deadlocks, databases."""
 import signal
+import subprocess
 import sys
 import time
 
 from harness import Failed, Lines, case, kill
-from .nodes import NODES, PREAMBLE, on, ranks, tidy, up
+from .nodes import NODES, PREAMBLE, node, on, ranks, tidy, up
 
 LOCKS = r'''
 def lock(fd, kind, how=None, nonblocking=False):
@@ -122,35 +123,243 @@ os.close(fd)
     tidy(t)
 
 
-@case(60)
+CIRCLE = r'''
+def circle(members, name):
+    # Each of the members has one file and wants the next one's. What it was told.
+    if rank not in members:
+        return
+    at = members.index(rank)
+    fds = [os.open("%s/%s%d" % (top, name, k), os.O_RDWR | os.O_CREAT, 0o644) for k in range(len(members))]
+    fcntl.lockf(fds[at], fcntl.LOCK_EX)
+    meeting(members, name)
+    began = time.monotonic()
+    try:
+        fcntl.lockf(fds[(at + 1) % len(members)], fcntl.LOCK_EX)
+        said = "got it"
+    except OSError as e:
+        assert e.errno == errno.EDEADLK, e
+        said = "told"
+    print("%s %s %.2f" % (name, said, time.monotonic() - began), flush=True)
+    for fd in fds:
+        os.close(fd)
+def meeting(members, name):
+    open("%s/%s%d" % (meet, name, rank), "w").close()
+    until = time.monotonic() + 30
+    while not all(os.path.exists("%s/%s%d" % (meet, name, r)) for r in members):
+        assert time.monotonic() < until
+        time.sleep(0.002)
+'''
+
+
+@case(120)
 def deadlock(t):
-    """Two processes of two nodes that wait for each other: one is told EDEADLK, if both files lie on the node of both.
-    Else nobody is (docs/semantics.md): they wait, and can be interrupted, and then the other goes on."""
+    """Processes that wait for each other in a circle over nodes: one is told EDEADLK, the others go on."""
     up(t)
-    outs = ranks(t, r'''
+    # Ranks 0 to 3 are on nodes 0 to 3, 4 and 5 on 0 and 1 again.
+    circles = [[0, 1], [0, 4], [0, 1, 2], [3, 2, 1, 0], [0, 4, 1], [0, 1, 4, 5], [0, 1, 2, 3, 4, 5]]
+    outs = ranks(t, LOCKS + CIRCLE + r'''
 import signal
-signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
-fds = [os.open("%s/dead%d" % (top, k), os.O_RDWR | os.O_CREAT, 0o644) for k in range(2)]
-fcntl.lockf(fds[rank], fcntl.LOCK_EX)
+signal.alarm(40)
+for k, members in enumerate(%r):
+    for again in range(3):
+        circle(members, "circle%%d-%%d-" %% (k, again))
+        barrier()
+''' % circles, n=6, timeout=80)
+    said = {}
+    for line in "".join(outs).splitlines():
+        name, what = line.split(" ", 1)
+        what, took = what.rsplit(" ", 1)
+        said.setdefault(name, []).append(what)
+        t.ok(float(took) < 8, "%s took %s s" % (name, took))
+    for name, what in said.items():
+        members = circles[int(name.split("-")[0][6:])]
+        t.ok(len(what) == len(members) and what.count("told") == 1, "%s: they said %s" % (name, what))
+    tidy(t)
+
+
+@case(180)
+def no_deadlock(t):
+    """Many processes that take locks on bytes of two files in one order, or on some of them shared, never are in a circle:
+    none is told EDEADLK, and all come to an end."""
+    up(t)
+    ranks(t, LOCKS + r'''
+import signal
+signal.alarm(80)
+fds = [os.open("%s/ordered%d" % (top, k), os.O_RDWR | os.O_CREAT, 0o644) for k in range(3)]
+barrier()
+r = random.Random(rank)
+until = time.monotonic() + 12
+rounds = 0
+while time.monotonic() < until:
+    wanted = sorted((f, b) for f in range(3) for b in range(4) if r.random() < 0.3)
+    for f, b in wanted:
+        how = fcntl.LOCK_EX if r.random() < 0.6 else fcntl.LOCK_SH
+        fcntl.lockf(fds[f], how, 1, b)
+        if r.random() < 0.05:
+            time.sleep(0.03)
+    r.shuffle(wanted)
+    for f, b in wanted:
+        fcntl.lockf(fds[f], fcntl.LOCK_UN, 1, b)
+    rounds += 1
+assert rounds > 10, rounds
+''', n=10, timeout=120)
+    tidy(t)
+
+
+@case(150)
+def restarts(t):
+    """Locks of all sorts outlive the daemons: of the node of the file, of that of the process. Those of who died
+    meanwhile don't."""
+    up(t)
+    hold = PREAMBLE + LOCKS + r'''
+fd = os.open(sys.argv[5], os.O_RDWR | os.O_CREAT, 0o644)
+lock(fd, sys.argv[6])
+print("has it", flush=True)
+sys.stdin.readline()
+unlock(fd, sys.argv[6])
+print("gave it up", flush=True)
+time.sleep(60)
+'''
+    look = PREAMBLE + LOCKS + r'''
+import signal
+signal.alarm(25)
+fd = os.open(sys.argv[5], os.O_RDWR)
+try:
+    if sys.argv[6] == "flock":
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        lock(fd, sys.argv[6], nonblocking=True)
+    print("free")
+except OSError as e:
+    assert e.errno in (errno.EAGAIN, errno.EACCES), e
+    print("locked")
+'''
+    def looks(node_number, path, kind):
+        r = t.command(on(t, node_number, sys.executable, "-c", look, "0", "1", "/fb", "-", path, kind), timeout=30)
+        return r.out.strip()
+    # The file lies with who made it, on node 1; of the owners one is there, one on node 2.
+    for round_number, hurt in enumerate(((1,), (2,), (1, 2))):
+        owners = {}
+        for kind in ("flock", "posix", "ofd"):
+            for home in (1, 2):
+                for fate in ("lives", "dies"):
+                    path = "/fb/r%d-%s-%d-%s" % (round_number, kind, home, fate)
+                    t.command(on(t, 1, sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", path))
+                    o = t.start(on(t, home, sys.executable, "-c", hold, "0", "1", "/fb", "-", path, kind),
+                                stdin=subprocess.PIPE)
+                    owners[path] = (o, Lines(o), kind, fate)
+        for o, lines, _, _ in owners.values():
+            lines.wait_for(1)
+        for number in hurt:
+            node(t, "kill", number)
+        for o, _, _, fate in owners.values():
+            if fate == "dies":
+                kill(o.pid, signal.SIGKILL)
+                o.wait()
+        for number in hurt:
+            node(t, "restart", number)
+        # At once: nobody gets what another holds.
+        for n, (path, (o, _, kind, fate)) in enumerate(owners.items()):
+            if fate == "lives":
+                got = looks(n % NODES, path, kind)
+                t.ok(got == "locked", "%s: it is %s right after the restart" % (path, got))
+        until = time.monotonic() + 15
+        for n, (path, (o, _, kind, fate)) in enumerate(owners.items()):
+            while fate == "dies" and looks((n + 1) % NODES, path, kind) != "free":
+                t.ok(time.monotonic() < until, "%s: its owner is dead, but it is locked" % path)
+                time.sleep(0.3)
+            if fate == "lives":
+                got = looks((n + 2) % NODES, path, kind)
+                t.ok(got == "locked", "%s: it is %s" % (path, got))
+        # What its owner gives up afterwards is free.
+        for n, (path, (o, lines, kind, fate)) in enumerate(owners.items()):
+            if fate == "lives":
+                o.stdin.write(b"\n")
+                o.stdin.flush()
+                lines.wait_for(2, 15)
+                got = looks((n + 1) % NODES, path, kind)
+                t.ok(got == "free", "%s: it is %s after it was given up" % (path, got))
+        for o, _, _, _ in owners.values():
+            kill(o.pid, signal.SIGKILL)
+            o.wait()
+    tidy(t)
+
+
+@case(60)
+def interrupted(t):
+    """Who waits for a lock, here or on another node, is interrupted by a signal; after one with SA_RESTART the wait goes on. Who
+    leaves a handler by an exception doesn't wait any more: no deadlock is seen then."""
+    up(t)
+    ranks(t, LOCKS + r'''
+import ctypes, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(fd, kind):
+    # Python's own call would call again after EINTR.
+    fl = ctypes.create_string_buffer(struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
+    return ctypes.get_errno() if libc.fcntl(fd, fcntl.F_SETLKW, fl) else 0
+seen = []
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(seen.append)
+class Sigaction(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_byte * 128), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+def handle(flags):
+    action = Sigaction(ctypes.cast(handler, ctypes.c_void_p), flags=flags)
+    assert libc.sigaction(signal.SIGALRM, ctypes.byref(action), None) == 0
+SA_RESTART = 0x10000000
+# Rank 0 made the file, on node 0. Rank 1 is on another node, 4 on the same one.
+path = top + "/interrupted"
+if rank == 0:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+barrier()
+for waiter in 1, 4:
+    if rank == 0:
+        lock(fd, "posix")
+    barrier()
+    if rank == waiter:
+        fd = os.open(path, os.O_RDWR)
+        handle(0)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        began = time.monotonic()
+        assert raw(fd, fcntl.F_WRLCK) == errno.EINTR
+        assert 0.15 < time.monotonic() - began < 1, time.monotonic() - began
+        assert len(seen) == 1
+        handle(SA_RESTART)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    barrier()
+    if rank == 0:
+        time.sleep(1)
+        unlock(fd, "posix")
+    if rank == waiter:
+        assert raw(fd, fcntl.F_WRLCK) == 0
+        assert len(seen) == 2, seen
+        assert time.monotonic() - began > 1
+        os.close(fd)
+        seen.clear()
+    barrier()
+# Out of a handler, to other things: 1 has what 0 wants, but 1 doesn't wait any more for what 0 has.
+if rank in (0, 1):
+    other = os.open(path + "2", os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_RDWR)
+    lock((fd, other)[rank], "posix")
+barrier()
+if rank == 1:
+    class Stop(Exception):
+        pass
+    def stop(*_):
+        raise Stop
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        lock(fd, "posix")
+        sys.exit("it got the lock")
+    except Stop:
+        pass
 barrier()
 if rank == 0:
-    signal.alarm(3)
-try:
-    fcntl.lockf(fds[1 - rank], fcntl.LOCK_EX)
-    print("got it")
-except ZeroDivisionError:
-    print("interrupted")
-    fcntl.lockf(fds[rank], fcntl.LOCK_UN)
-except OSError as e:
-    assert e.errno == errno.EDEADLK, e
-    print("told")
-    fcntl.lockf(fds[rank], fcntl.LOCK_UN)
-signal.alarm(0)
-''', n=2, timeout=20)
-    allowed = [["got it\n", "told\n"], ["told\n", "told\n"]]
-    if NODES > 1:
-        allowed.append(["got it\n", "interrupted\n"])
-    t.ok(sorted(outs) in allowed, "they said %s" % outs)
+    lock(other, "posix")
+if rank == 1:
+    time.sleep(1.5)
+    unlock(other, "posix")
+''', n=5, timeout=50)
     tidy(t)
 
 

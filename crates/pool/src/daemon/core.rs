@@ -250,6 +250,15 @@ impl Core {
         }
     }
 
+    /// A daemon before this one has met `node`, and kept something for it.
+    pub fn has_met(&self, node: NodeId) {
+        let known = self.known(node);
+        let mut known = lock(&known);
+        if *known == 0 {
+            *known = u64::MAX;
+        }
+    }
+
     /// The node has been out of reach for long.
     pub fn gone(&self, node: NodeId) {
         let known = self.known(node);

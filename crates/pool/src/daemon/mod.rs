@@ -147,7 +147,7 @@ impl Serve for Store {
         let lost = self.pool.store().open_again(node)?;
         if lost > 0 {
             eprintln!(
-                "forebay keeper: node {} was started anew: {lost} file(s) that are open here are gone there, or locked by others",
+                "forebay keeper: node {} was started anew: {lost} file(s) that are open here are gone there",
                 node.0
             );
         }
@@ -214,6 +214,10 @@ impl Daemon {
                 capacity: Capacity::default(),
             }))
         })?;
+        if let Some(pool) = &opened {
+            let nodes = pool.store().nodes_with_locks();
+            nodes.iter().for_each(|node| daemon.core.has_met(*node));
+        }
         daemon.pool = opened;
         teller.set(Arc::downgrade(&daemon.core));
         Ok(daemon)

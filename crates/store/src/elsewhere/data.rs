@@ -1,9 +1,8 @@
 //! The bytes of files that lie on other nodes.
 
-use super::locks::owner_description;
 use super::messages::{Record, encode, kind};
 use super::{Bytes, MAX_BODY};
-use crate::control::{MAX_LIVE, MAX_OPEN, live_flag};
+use crate::control::{MAX_LIVE, live_flag};
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -42,9 +41,8 @@ impl Store {
         told.into_iter().try_for_each(|t| t.map(|_| ()))
     }
 
-    /// The daemon of `home` has been started anew: tells it what this node has open there, and which
-    /// files it has locked as a whole. How many it couldn't be told of any more: removed meanwhile, or
-    /// locked by somebody else. (Locks on ranges are lost; docs/semantics.md says so.)
+    /// The daemon of `home` has been started anew: tells it what this node has open there. How many it
+    /// couldn't be told of any more: removed meanwhile.
     ///
     /// # Errors
     /// EHOSTDOWN if it can't be asked.
@@ -63,19 +61,6 @@ impl Store {
                 Ok(()) => {}
                 Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
                 Err(_) => lost += 1,
-            }
-        }
-        for open in 0..header.free_open.end(MAX_OPEN) {
-            let o = self.open_file(open);
-            let want = o.flock.load(Acquire) & 3;
-            if want == 0 || o.refs.load(Acquire) == 0 {
-                continue;
-            }
-            if let Some((node, id)) = self.open_away(open)
-                && node == home
-            {
-                let question = (id, owner_description(open), want);
-                lost += usize::from(!self.ask::<bool>(home, kind::FLOCK, &question)?);
             }
         }
         Ok(lost)

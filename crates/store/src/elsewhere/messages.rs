@@ -76,12 +76,18 @@ pub mod kind {
     pub const DROP_LINK: u16 = 25;
     /// `id, parent, name -> it is still to get it`
     pub const HAS_LINK: u16 = 26;
-    /// `id, owner, want -> done`: flock(2)
-    pub const FLOCK: u16 = 27;
-    /// `id, owner, set, range -> done, range in the way`: byte ranges
+    /// `request -> Option<what is in the way>`: a lock
     pub const LOCK: u16 = 28;
     /// `id, owner`: it gives up all its locks of the object
     pub const END_LOCKS: u16 = 29;
+    /// `request -> Option<what is in the way>`: only asks
+    pub const LOCK_TEST: u16 = 27;
+    /// `request -> owners`: the processes that are in the way
+    pub const BLOCKERS: u16 = 40;
+    /// `owner -> what it waits for`: a process of the asked node
+    pub const WAITS: u16 = 41;
+    /// `ids and owners of the asked node -> whether each may have locks there`
+    pub const HOLDS: u16 = 42;
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 

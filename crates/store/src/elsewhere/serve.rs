@@ -4,10 +4,10 @@
 //! make. What is added: whether this node is the home of what is asked for, and what is kept for
 //! other nodes as long as they run (files they have open, locks).
 
-use super::locks::Locks;
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
+use crate::locks::{Owner, Request, Waits};
 use crate::{Entry, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
@@ -46,11 +46,10 @@ struct OpenThere {
     open: u32,
 }
 
-/// What this node keeps for others: the files they have open, and their locks. Belongs to the daemon.
+/// What this node keeps for others: the files they have open. Belongs to the daemon.
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
-    locks: Locks,
     /// One at a time.
     names: Mutex<()>,
 }
@@ -75,6 +74,7 @@ impl Server {
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
             kind::LOOKUP..=kind::LOOKUP_OPEN => Some(Class::Leaf),
+            kind::BLOCKERS | kind::WAITS | kind::HOLDS => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
@@ -116,6 +116,12 @@ impl Server {
                 | kind::RELEASE
                 | kind::SYNC_RECORDS
                 | kind::SYNC_ALL
+                | kind::LOCK
+                | kind::LOCK_TEST
+                | kind::END_LOCKS
+                | kind::BLOCKERS
+                | kind::WAITS
+                | kind::HOLDS
         )
     }
 
@@ -341,19 +347,33 @@ impl Server {
                 check_name(&name)?;
                 told(store.has_coming(home(store, id)?, (dir, &name))?)
             }
-            kind::FLOCK => {
-                let (id, owner, want) = parts(head)?;
-                let id = home(store, id)?;
-                told(self.locks.flock(store, (from, owner, id), want)?)
-            }
             kind::LOCK => {
-                let (id, owner, set, range) = parts(head)?;
-                let id = home(store, id)?;
-                told(self.locks.range(store, (from, owner, id), set, range)?)
+                let request = lock_request(store, from, head)?;
+                told(store.lock_now(&request)?)
+            }
+            kind::LOCK_TEST => {
+                let request = lock_request(store, from, head)?;
+                told(store.lock_in_the_way(&request)?)
             }
             kind::END_LOCKS => {
-                let (id, owner) = parts(head)?;
-                told(self.locks.end(store, (from, owner, id))?)
+                let (id, owner): (_, Owner) = parts(head)?;
+                let owner = Owner {
+                    node: from,
+                    ..owner
+                };
+                store.locks_of(home(store, id)?)?.remove(owner);
+                told(())
+            }
+            kind::BLOCKERS => {
+                let request: Request = parts(head)?;
+                home(store, request.object)?;
+                told(List(store.locks_of(request.object)?.blockers(&request)))
+            }
+            kind::WAITS => told(Waits(store.waits_here(parts(head)?))),
+            kind::HOLDS => {
+                let List(asked): List<(ObjectId, Owner)> = parts(head)?;
+                let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
+                told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
             }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;
@@ -414,7 +434,12 @@ impl Server {
 
     /// Gives up all that is kept for `node`: its daemon has ended.
     pub fn gone(&self, store: &Store, node: NodeId) {
-        self.locks.gone(store, node);
+        if let Err(e) = store.end_node_locks(node) {
+            eprintln!(
+                "forebay keeper: can't release the locks of node {}: {e}",
+                node.0
+            );
+        }
         let mut left = Vec::new();
         lock(&self.open).retain(|key, there| {
             if key.0 == node {
@@ -435,6 +460,14 @@ fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
         None => Ok(id),
         Some(_) => Err(Errno::REMCHG),
     }
+}
+
+/// What another node asks for its own.
+fn lock_request(store: &Store, from: NodeId, head: &[u8]) -> Result<Request, Errno> {
+    let mut request: Request = parts(head)?;
+    request.owner.node = from;
+    home(store, request.object)?;
+    Ok(request)
 }
 
 fn home_of_entry(store: &Store, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {

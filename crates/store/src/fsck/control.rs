@@ -3,7 +3,8 @@
 
 use super::findings::Report;
 use crate::control::{
-    Lists, MAX_EXTENTS, MAX_FDS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag, slot_state,
+    Lists, MAX_EXTENTS, MAX_FDS, MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag,
+    slot_state,
 };
 use crate::live::held_entry;
 use crate::lock::Lock;
@@ -36,12 +37,12 @@ impl Store {
         self.check_opens(uses, report);
         let linked = self.check_chains(report);
         self.check_lives(uses, &linked, report);
-        self.check_lists(uses, &linked, report);
+        let locks = self.check_file_locks(report);
+        self.check_lists(uses, &linked, &locks, report);
         Ok(())
     }
 
     fn check_locks(&self, uses: &Uses, report: &mut Report) {
-        let h = self.control().header();
         let mut one = |what: &dyn Fn() -> String, lock: &Lock| {
             let Some(word) = lock.stray(self.control()) else {
                 return;
@@ -56,7 +57,9 @@ impl Store {
                 "it passes to the next who wants it; with --repair it becomes free",
             );
         };
-        one(&|| "flock".into(), &h.flock_lock);
+        for (i, chain) in self.control().lock_chains().enumerate() {
+            one(&|| format!("chain {i} of file locks"), &chain.lock);
+        }
         for i in 0..self.control().shards() {
             one(&|| format!("shard {i}"), &self.control().shard(i).lock);
         }
@@ -169,8 +172,8 @@ impl Store {
                     live - 1
                 ));
             }
-            if o.flock.load(Acquire) > 2 || o.name_len.load(Acquire) > 256 {
-                find("its lock or its name are impossible".into());
+            if o.name_len.load(Acquire) > 256 {
+                find("its name is impossible".into());
             }
         }
     }
@@ -246,8 +249,33 @@ impl Store {
         }
     }
 
+    /// The places for locks that are in a chain.
+    fn check_file_locks(&self, report: &mut Report) -> HashSet<u32> {
+        let mut find = |what: String| report.add(PART, what, ANEW);
+        for (object, owner) in self.stray_locks() {
+            let whose = match owner.pid() {
+                Some(pid) => format!("process {pid}"),
+                None => "an open file description".into(),
+            };
+            find(format!(
+                "object {} is locked by {whose} that is gone",
+                object.0
+            ));
+        }
+        self.linked_locks().unwrap_or_else(|| {
+            find("a chain of file locks runs in a circle, or out of the table".into());
+            HashSet::new()
+        })
+    }
+
     /// Every entry that isn't in use is in its list, once.
-    fn check_lists(&self, uses: &Uses, linked: &HashSet<u32>, report: &mut Report) {
+    fn check_lists(
+        &self,
+        uses: &Uses,
+        linked: &HashSet<u32>,
+        locks: &HashSet<u32>,
+        report: &mut Report,
+    ) {
         let h = self.control().header();
         let lists: Lists<'_> = [
             (
@@ -259,6 +287,11 @@ impl Store {
                 h.free_open
                     .walk(MAX_OPEN, |i| &self.control().open_file(i).next),
             ),
+            (
+                "file locks",
+                h.free_locks
+                    .walk(MAX_FILE_LOCKS, |i| &self.control().file_lock(i).next),
+            ),
         ];
         for (n, (name, list)) in lists.into_iter().enumerate() {
             let mut find =
@@ -267,10 +300,13 @@ impl Store {
                 find("it runs in a circle, or out of the table".into());
                 continue;
             };
-            let (count, used): (usize, Box<dyn Fn(u32) -> bool>) = if n == 0 {
-                (uses.lives.len(), Box::new(|i| linked.contains(&i)))
-            } else {
-                (uses.opens.len(), Box::new(|i| uses.opens[i as usize] > 0))
+            let (count, used): (usize, Box<dyn Fn(u32) -> bool>) = match n {
+                0 => (uses.lives.len(), Box::new(|i| linked.contains(&i))),
+                1 => (uses.opens.len(), Box::new(|i| uses.opens[i as usize] > 0)),
+                _ => (
+                    h.free_locks.end(MAX_FILE_LOCKS) as usize,
+                    Box::new(|i| locks.contains(&i)),
+                ),
             };
             let free: HashSet<u32> = free.into_iter().collect();
             let both = free

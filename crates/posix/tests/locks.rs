@@ -1,0 +1,138 @@
+//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to each
+//! other its nodes are strangers, as far as locks of the process go.
+
+mod support;
+
+use forebay_placement::NodeId;
+use forebay_posix::{Errno, ObjectId};
+use forebay_store::LockType::{Exclusive, Shared, Unlocked};
+use forebay_store::elsewhere::messages::{decode, encode, kind};
+use forebay_store::locks::{InTheWay, Owner, Request};
+use std::sync::Barrier;
+use std::time::Duration;
+use support::nodes::Nodes;
+use support::*;
+
+const ALL: (u64, u64) = (0, i64::MAX as u64);
+
+#[test]
+fn locks_are_in_the_way_on_all_nodes_until_they_are_given_up() {
+    let nodes = Nodes::new("locks-all", 3, &["memory:16M"], 60);
+    let home = nodes.views[0].open(b"/f", O_CREAT | O_RDWR, 0o644).unwrap();
+    let far: Vec<_> = (1..3)
+        .map(|n| nodes.views[n].open(b"/f", O_RDWR, 0).unwrap())
+        .collect();
+    for own in [false, true] {
+        let lock = |f: &forebay_posix::File<'_>, want, range| f.lock_range(own, want, range, false);
+        assert_eq!(lock(&far[0], Shared, (10, 19)), Ok(()));
+        assert_eq!(lock(&far[1], Shared, (15, 30)), Ok(()));
+        assert_eq!(lock(&home, Exclusive, (0, 9)), Ok(()));
+        assert_eq!(lock(&home, Exclusive, (9, 10)), Err(Errno::AGAIN));
+        assert_eq!(lock(&far[0], Exclusive, (10, 14)), Ok(()));
+        assert_eq!(lock(&far[1], Shared, (14, 15)), Err(Errno::AGAIN));
+        assert_eq!(lock(&far[0], Unlocked, (12, 12)), Ok(()));
+        assert_eq!(lock(&home, Exclusive, (12, 12)), Ok(()));
+        for f in [&home, &far[0], &far[1]] {
+            assert_eq!(lock(f, Unlocked, ALL), Ok(()));
+        }
+        assert_eq!(lock(&home, Exclusive, ALL), Ok(()));
+        assert_eq!(lock(&home, Unlocked, ALL), Ok(()));
+    }
+    assert_eq!(far[0].flock(Exclusive, false), Ok(()));
+    assert_eq!(far[0].lock_range(true, Exclusive, ALL, false), Ok(()));
+    assert_eq!(home.flock(Shared, false), Err(Errno::AGAIN));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let f = nodes.views[2].open(b"/f", O_RDWR, 0).unwrap();
+            assert_eq!(f.flock(Exclusive, true), Ok(()));
+            assert_eq!(f.lock_range(true, Shared, ALL, true), Ok(()));
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        // With its last descriptor.
+        far.into_iter().next().unwrap().close().unwrap();
+    });
+    assert_eq!(home.flock(Exclusive, false), Ok(()));
+    // Directories, too.
+    let dirs: Vec<_> = (0..3)
+        .map(|n| nodes.views[n].open(b"/", O_RDONLY, 0).unwrap())
+        .collect();
+    assert_eq!(dirs[1].flock(Exclusive, false), Ok(()));
+    assert_eq!(dirs[0].flock(Shared, false), Err(Errno::AGAIN));
+    assert_eq!(dirs[2].flock(Shared, false), Err(Errno::AGAIN));
+}
+
+/// A circle over three nodes, many times: one of them is told, and the others go on.
+#[test]
+fn one_of_a_circle_is_told() {
+    let nodes = Nodes::new("locks-circle", 3, &["memory:16M"], 60);
+    let told = std::sync::atomic::AtomicUsize::new(0);
+    for (k, name) in [b"/0", b"/1", b"/2"].into_iter().enumerate() {
+        nodes.views[k].open(name, O_CREAT, 0o644).unwrap();
+    }
+    let barrier = Barrier::new(3);
+    const ROUNDS: usize = 10;
+    std::thread::scope(|s| {
+        for k in 0..3 {
+            let (nodes, barrier, told) = (&nodes, &barrier, &told);
+            s.spawn(move || {
+                let open = |n: usize| {
+                    let name = format!("/{}", n % 3);
+                    nodes.views[k].open(name.as_bytes(), O_RDWR, 0).unwrap()
+                };
+                // Each has the file of the next node, and wants that of the one after it.
+                let (has, wants) = (open(k + 1), open(k + 2));
+                for _ in 0..ROUNDS {
+                    has.lock_range(false, Exclusive, (5, 5), true).unwrap();
+                    barrier.wait();
+                    match wants.lock_range(false, Exclusive, ALL, true) {
+                        Ok(()) => wants.lock_range(false, Unlocked, ALL, false).unwrap(),
+                        Err(e) => {
+                            assert_eq!(e, Errno::DEADLK);
+                            told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        }
+                    }
+                    has.lock_range(false, Unlocked, ALL, false).unwrap();
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(told.into_inner(), ROUNDS);
+}
+
+/// What a node has locked on another one without knowing of it (its end wasn't told) is dropped when it
+/// is asked; what it knows of stays. With the node itself, all goes.
+#[test]
+fn locks_that_their_node_does_not_know_of_are_dropped() {
+    let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
+    let home = nodes.views[1].open(b"/f", O_CREAT | O_RDWR, 0o644).unwrap();
+    let far = nodes.views[0].open(b"/f", O_RDWR, 0).unwrap();
+    let object = ObjectId(home.stat().unwrap().ino);
+    far.lock_range(true, Exclusive, (0, 9), false).unwrap();
+    let request = Request {
+        object,
+        owner: Owner {
+            node: NodeId(0),
+            number: 1 << 63 | 12345,
+            slot: 0,
+        },
+        whole: false,
+        want: Exclusive,
+        start: 20,
+        end: 29,
+    };
+    let reply = nodes.serve(1, kind::LOCK, &encode(&request), b"");
+    assert_eq!(decode::<Option<InTheWay>>(&reply.unwrap().head), Some(None));
+    let store = nodes.views[1].store();
+    let free = |range| {
+        let done = home.lock_range(false, Exclusive, range, false).is_ok();
+        home.lock_range(false, Unlocked, range, false).unwrap();
+        done
+    };
+    assert!(!free((25, 25)) && !free((5, 5)));
+    store.check_lock_owners().unwrap();
+    assert!(free((25, 25)) && !free((5, 5)));
+    assert_eq!(store.nodes_with_locks(), [NodeId(0)]);
+    store.end_node_locks(NodeId(0)).unwrap();
+    assert!(free((5, 5)) && store.nodes_with_locks().is_empty());
+}

@@ -1,0 +1,438 @@
+//! The table of locks: a chain for each object (and others with the same hash), under a lock of its own.
+//!
+//! A change is made so that its owner never has less in between than before or after it, and that the
+//! chain is whole at each moment: whoever dies in the middle leaves nothing that must be repaired.
+
+use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, stamp};
+use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
+use crate::process::Critical;
+use crate::quiet::Section;
+use crate::{NodeId, ObjectId, Store};
+use forebay_media::atomics::{Ordering::*, futex};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::collections::HashSet;
+
+/// The locks of one object, held together.
+pub(crate) struct Locks<'a> {
+    store: &'a Store,
+    chain: &'a LockChain,
+    object: ObjectId,
+    /// Something was given up: wake who waits.
+    freed: Cell<bool>,
+    _critical: Critical,
+    _section: Option<Section<'a>>,
+}
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        self.chain.lock.release();
+        if self.freed.get() && self.chain.waiters.load(Acquire) != 0 {
+            self.chain.changes.fetch_add(1, AcqRel);
+            futex::wake(&self.chain.changes, u32::MAX);
+        }
+    }
+}
+
+impl FileLock {
+    fn owner(&self) -> Owner {
+        Owner {
+            node: NodeId(self.node.load(Relaxed)),
+            number: self.owner.load(Relaxed),
+            slot: self.slot.load(Relaxed),
+        }
+    }
+
+    fn range(&self) -> (u64, u64) {
+        (self.start.load(Relaxed), self.end.load(Relaxed))
+    }
+
+    fn is_note(&self) -> bool {
+        self.kind.load(Relaxed) & lock_kind::AWAY != 0
+    }
+
+    /// Whether it is of the owner and sort that `r` is about.
+    fn is_of(&self, r: &Request) -> bool {
+        let whole = self.kind.load(Relaxed) & lock_kind::WHOLE != 0;
+        !self.is_note() && whole == r.whole && self.owner() == r.owner
+    }
+
+    fn is_in_the_way(&self, r: &Request) -> bool {
+        let kind = self.kind.load(Relaxed);
+        let (start, end) = self.range();
+        !self.is_note()
+            && (kind & lock_kind::WHOLE != 0) == r.whole
+            && (kind & lock_kind::EXCLUSIVE != 0 || r.want == LockType::Exclusive)
+            && r.want != LockType::Unlocked
+            && start <= r.end
+            && r.start <= end
+            && self.owner() != r.owner
+    }
+}
+
+impl<'a> Locks<'a> {
+    fn each(&self) -> impl Iterator<Item = (u32, &'a FileLock)> {
+        let (store, object) = (self.store, self.object.0);
+        let mut next = self.chain.head.load(Acquire);
+        std::iter::from_fn(move || {
+            let index = next.checked_sub(1)?;
+            let lock = store.control.file_lock(index);
+            next = lock.next.load(Acquire);
+            Some((index, lock))
+        })
+        .filter(move |(_, lock)| lock.object.load(Relaxed) == object)
+    }
+
+    /// Frees those for which `keep` says no. Whether there were any.
+    fn retain(&self, mut keep: impl FnMut(u32, &FileLock) -> bool) -> bool {
+        let mut place = &self.chain.head;
+        let mut some = false;
+        while let Some(index) = place.load(Acquire).checked_sub(1) {
+            let lock = self.store.control.file_lock(index);
+            if lock.object.load(Relaxed) != self.object.0 || keep(index, lock) {
+                place = &lock.next;
+                continue;
+            }
+            place.store(lock.next.load(Acquire), Release);
+            lock.object.store(0, Release);
+            self.store
+                .control
+                .header()
+                .free_locks
+                .push(index, &lock.next);
+            some = true;
+        }
+        self.freed.set(self.freed.get() || some);
+        some
+    }
+
+    /// A place for one more.
+    fn place(&self) -> Result<u32> {
+        let control = &self.store.control;
+        let next = |i| &control.file_lock(i).next;
+        let place = control.header().free_locks.pop(MAX_FILE_LOCKS, next);
+        place.ok_or(Errno::NOLCK)
+    }
+
+    fn link(&self, index: u32, owner: Owner, kind: u32, (start, end): (u64, u64)) {
+        let lock = self.store.control.file_lock(index);
+        lock.start.store(start, Relaxed);
+        lock.end.store(end, Relaxed);
+        lock.owner.store(owner.number, Relaxed);
+        lock.node.store(owner.node.0, Relaxed);
+        lock.slot.store(owner.slot, Relaxed);
+        lock.kind.store(kind, Relaxed);
+        lock.stamp.store(stamp(), Relaxed);
+        lock.object.store(self.object.0, Relaxed);
+        lock.next.store(self.chain.head.load(Relaxed), Relaxed);
+        self.chain.head.store(index + 1, Release);
+    }
+
+    /// The first lock that is in the way.
+    pub fn conflict(&self, r: &Request) -> Option<InTheWay> {
+        self.each()
+            .find(|(_, lock)| lock.is_in_the_way(r))
+            .map(|(_, lock)| {
+                let (start, end) = lock.range();
+                InTheWay {
+                    owner: lock.owner(),
+                    has: LockType::of_kind(lock.kind.load(Relaxed)),
+                    start,
+                    end,
+                }
+            })
+    }
+
+    /// The processes that are in the way.
+    pub fn blockers(&self, r: &Request) -> Vec<Owner> {
+        let mut found: Vec<Owner> = Vec::new();
+        for (_, lock) in self.each() {
+            let owner = lock.owner();
+            if lock.is_in_the_way(r) && owner.number & DESCRIPTION == 0 && !found.contains(&owner) {
+                found.push(owner);
+            }
+        }
+        found
+    }
+
+    /// Removes all of an owner. Whether there was a note among it.
+    pub fn remove(&self, owner: Owner) -> bool {
+        let mut noted = false;
+        self.retain(|_, lock| {
+            let its = lock.owner() == owner;
+            noted |= its && lock.is_note();
+            !its
+        });
+        noted
+    }
+
+    /// Notes that the owner may have locks on this object of another node.
+    pub fn note(&self, owner: Owner) -> Result<()> {
+        if !self.has_note(owner) {
+            self.link(self.place()?, owner, lock_kind::AWAY, (0, 0));
+        }
+        Ok(())
+    }
+
+    /// Whether there is such a note.
+    pub fn has_note(&self, owner: Owner) -> bool {
+        self.each()
+            .any(|(_, lock)| lock.is_note() && lock.owner() == owner)
+    }
+
+    /// Does what is asked for, unless something is in the way.
+    fn set(&self, r: &Request) -> Result<Option<InTheWay>> {
+        if r.whole {
+            // As in Linux: one that is to be changed is given up first.
+            self.retain(|_, lock| !lock.is_of(r));
+        }
+        if let Some(other) = self.conflict(r) {
+            return Ok(Some(other));
+        }
+        match (r.whole, r.want) {
+            (true, LockType::Unlocked) => Ok(None),
+            (true, want) => {
+                let kind = want.kind() | lock_kind::WHOLE;
+                self.link(self.place()?, r.owner, kind, (r.start, r.end));
+                Ok(None)
+            }
+            (false, _) => self.set_range(r).map(|()| None),
+        }
+    }
+
+    fn set_range(&self, r: &Request) -> Result<()> {
+        let kind = r.want.kind();
+        let same = |lock: &FileLock| kind != 0 && lock.kind.load(Relaxed) == kind;
+        // With its like that it overlaps or touches it becomes one.
+        let (mut start, mut end) = (r.start, r.end);
+        let (mut kept, mut split) = (None, None);
+        for (index, lock) in self.each().filter(|(_, lock)| lock.is_of(r)) {
+            let (s, e) = lock.range();
+            if same(lock) && s <= r.end.saturating_add(1) && r.start <= e.saturating_add(1) {
+                (start, end) = (start.min(s), end.max(e));
+                kept = Some(index);
+            } else if !same(lock) && s < r.start && r.end < e {
+                split = Some((lock.kind.load(Relaxed), e));
+            }
+        }
+        // All places first: without them nothing is changed.
+        let new = (kind != 0 && kept.is_none())
+            .then(|| self.place())
+            .transpose()?;
+        let right = match split.map(|_| self.place()).transpose() {
+            Ok(right) => right,
+            Err(e) => {
+                if let Some(new) = new {
+                    let free = &self.store.control.header().free_locks;
+                    free.push(new, &self.store.control.file_lock(new).next);
+                }
+                return Err(e);
+            }
+        };
+        if let Some(index) = new {
+            self.link(index, r.owner, kind, (start, end));
+        } else if let Some(index) = kept {
+            let lock = self.store.control.file_lock(index);
+            lock.start.store(start, Relaxed);
+            lock.end.store(end, Relaxed);
+            lock.stamp.store(stamp(), Relaxed);
+        }
+        if let (Some(index), Some((kind, e))) = (right, split) {
+            self.link(index, r.owner, kind, (r.end + 1, e));
+        }
+        let keep = [new, kept, right];
+        let mut less = false;
+        self.retain(|index, lock| {
+            if !lock.is_of(r) || keep.contains(&Some(index)) {
+                return true;
+            }
+            let (s, e) = lock.range();
+            if same(lock) {
+                return e < start || end < s;
+            }
+            if e < r.start || r.end < s {
+                return true;
+            }
+            less = true;
+            if s < r.start {
+                lock.end.store(r.start - 1, Relaxed);
+            } else if r.end < e {
+                lock.start.store(r.end + 1, Relaxed);
+            } else {
+                return false;
+            }
+            lock.stamp.store(stamp(), Relaxed);
+            true
+        });
+        self.freed.set(self.freed.get() || less);
+        Ok(())
+    }
+}
+
+/// A lock of another node's process or description.
+pub(crate) struct Foreign {
+    pub object: ObjectId,
+    pub owner: Owner,
+    stamp: u64,
+}
+
+impl Store {
+    /// The locks of an object, which nobody else looks at or changes meanwhile.
+    pub(crate) fn locks_of(&self, object: ObjectId) -> Result<Locks<'_>> {
+        let section = self.section()?;
+        self.locks_of_held(object, Some(section))
+    }
+
+    /// `section`: None in a quiet moment.
+    fn locks_of_held<'a>(
+        &'a self,
+        object: ObjectId,
+        section: Option<Section<'a>>,
+    ) -> Result<Locks<'a>> {
+        let critical = Critical::enter();
+        let chain = self.control.lock_chain(object.0);
+        chain.lock.acquire(&self.control, self.me()?)?;
+        Ok(Locks {
+            store: self,
+            chain,
+            object,
+            freed: Cell::new(false),
+            _critical: critical,
+            _section: section,
+        })
+    }
+
+    /// Sets a lock on an object of this node, or gives it up. Some: that is in the way.
+    pub(crate) fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
+        self.locks_of(request.object)?.set(request)
+    }
+
+    fn all_locks(&self) -> impl Iterator<Item = (ObjectId, &FileLock)> {
+        let end = self.control.header().free_locks.end(MAX_FILE_LOCKS);
+        (0..end)
+            .map(|i| self.control.file_lock(i))
+            .map(|lock| (ObjectId(lock.object.load(Acquire)), lock))
+            .filter(|(object, _)| object.0 != 0)
+    }
+
+    /// The objects on which the process in `slot`, which sets no more, has locks or notes. (Who reaps it has
+    /// taken its slot: its number is found at the locks.)
+    pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
+        let me = self.node();
+        let all = self
+            .all_locks()
+            .map(|(object, lock)| (object, lock.owner()));
+        let its = |o: &Owner| o.node == me && o.slot == slot && o.pid().is_some();
+        let mut found: Vec<_> = all.filter(|(_, owner)| its(owner)).collect();
+        found.sort_unstable_by_key(|(object, owner)| (object.0, owner.number));
+        found.dedup();
+        found
+    }
+
+    /// Locks on objects of this node that other nodes have.
+    pub(crate) fn foreign_locks(&self) -> Vec<Foreign> {
+        let me = self.node();
+        self.all_locks()
+            .filter(|(_, lock)| lock.owner().node != me)
+            .map(|(object, lock)| Foreign {
+                object,
+                owner: lock.owner(),
+                stamp: lock.stamp.load(Relaxed),
+            })
+            .collect()
+    }
+
+    /// Whether there are any.
+    pub fn has_foreign_locks(&self) -> bool {
+        let me = self.node();
+        self.all_locks().any(|(_, lock)| lock.owner().node != me)
+    }
+
+    /// Removes one of those, if it hasn't been touched since.
+    pub(crate) fn drop_foreign(&self, foreign: &Foreign) -> Result<()> {
+        self.locks_of(foreign.object)?.retain(|_, lock| {
+            lock.owner() != foreign.owner || lock.stamp.load(Relaxed) != foreign.stamp
+        });
+        Ok(())
+    }
+
+    /// Gives up all locks of a node: it has gone.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn end_node_locks(&self, node: NodeId) -> Result<()> {
+        let theirs = self.all_locks().filter(|(_, l)| l.owner().node == node);
+        let objects: HashSet<ObjectId> = theirs.map(|(object, _)| object).collect();
+        for object in objects {
+            self.locks_of(object)?.retain(|_, l| l.owner().node != node);
+        }
+        Ok(())
+    }
+
+    /// The nodes that have locks here.
+    pub fn nodes_with_locks(&self) -> Vec<NodeId> {
+        let nodes: HashSet<NodeId> = self.foreign_locks().iter().map(|f| f.owner.node).collect();
+        nodes.into_iter().collect()
+    }
+
+    /// Whether an owner of this node is there: its process, or its description.
+    fn owners_here(&self) -> HashSet<u64> {
+        let processes = (0..MAX_PROCESSES as u32)
+            .map(|slot| self.lock_owner_slot(slot).number)
+            .filter(|number| *number != 0);
+        let end = self.control.header().free_open.end(MAX_OPEN);
+        let descriptions = (0..end)
+            .map(|i| self.open_file(i))
+            .filter(|o| o.refs.load(Acquire) > 0 && o.locker.load(Acquire) != 0)
+            .map(|o| self.owner_of_locker(o.locker.load(Acquire)).number);
+        processes.chain(descriptions).collect()
+    }
+
+    /// At a quiet moment: removes locks whose owners are gone, and puts all places that aren't in a
+    /// chain into the list of free ones.
+    pub(crate) fn recount_locks(&self) -> Result<()> {
+        let (me, here) = (self.node(), self.owners_here());
+        let lost = |l: &FileLock| l.owner().node == me && !here.contains(&l.owner().number);
+        let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| lost(l)))
+            .map(|(object, _)| object)
+            .collect();
+        for object in objects {
+            self.locks_of_held(object, None)?.retain(|_, l| !lost(l));
+        }
+        let linked = self.linked_locks().unwrap_or_default();
+        let free = &self.control.header().free_locks;
+        free.clear();
+        for index in (0..free.end(MAX_FILE_LOCKS)).rev() {
+            if !linked.contains(&index) {
+                let lock = self.control.file_lock(index);
+                lock.object.store(0, Release);
+                free.push(index, &lock.next);
+            }
+        }
+        Ok(())
+    }
+
+    /// The places that are in chains; None if a chain runs in a circle, or out of the table.
+    pub(crate) fn linked_locks(&self) -> Option<HashSet<u32>> {
+        let mut linked = HashSet::new();
+        for chain in self.control.lock_chains() {
+            let mut next = chain.head.load(Acquire);
+            while let Some(index) = next.checked_sub(1) {
+                if index as usize >= MAX_FILE_LOCKS || !linked.insert(index) {
+                    return None;
+                }
+                next = self.control.file_lock(index).next.load(Acquire);
+            }
+        }
+        Some(linked)
+    }
+
+    /// Locks in chains that belong to nobody on this node, at a quiet moment.
+    pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
+        let (me, here) = (self.node(), self.owners_here());
+        self.all_locks()
+            .map(|(object, lock)| (object, lock.owner()))
+            .filter(|(_, owner)| owner.node == me && !here.contains(&owner.number))
+            .collect()
+    }
+}

@@ -1,0 +1,281 @@
+use super::*;
+use crate::control::{MAX_FILE_LOCKS, slot_state};
+use crate::repair::tests::{TestStore, make, store};
+
+const BYTES: usize = 24;
+
+fn owner(n: u64) -> Owner {
+    Owner {
+        node: NodeId(7),
+        number: DESCRIPTION | n,
+        slot: 0,
+    }
+}
+
+fn range(object: ObjectId, owner: Owner, want: LockType, start: u64, end: u64) -> Request {
+    Request {
+        object,
+        owner,
+        whole: false,
+        want,
+        start,
+        end,
+    }
+}
+
+/// A small generator of random numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Runs of bytes that one owner has in the same way.
+fn runs(bytes: &[LockType; BYTES]) -> usize {
+    let mut last = LockType::Unlocked;
+    let mut runs = 0;
+    for &b in bytes {
+        runs += usize::from(b != LockType::Unlocked && b != last);
+        last = b;
+    }
+    runs
+}
+
+fn places_in_use(s: &TestStore) -> usize {
+    s.linked_locks().unwrap().len()
+}
+
+#[test]
+fn ranges_are_what_a_table_of_bytes_says() {
+    let s = store("locks-model");
+    let object = make(&s, "f");
+    let mut r = Random(42);
+    let mut bytes = [[LockType::Unlocked; BYTES]; 3];
+    let (mut done, mut refused) = (0, 0);
+    for step in 0..30_000 {
+        let me = r.below(3) as usize;
+        let start = r.below(BYTES as u64);
+        let end = start + r.below(BYTES as u64 - start);
+        let want = LockType::of(r.below(3) as u32).unwrap();
+        let cells = start as usize..end as usize + 1;
+        let free = (0..3).filter(|o| *o != me).all(|o| {
+            bytes[o][cells.clone()].iter().all(|has| match want {
+                LockType::Unlocked => true,
+                LockType::Shared => *has != LockType::Exclusive,
+                LockType::Exclusive => *has == LockType::Unlocked,
+            })
+        });
+        let told = s
+            .lock_now(&range(object, owner(me as u64), want, start, end))
+            .unwrap();
+        assert_eq!(told.is_none(), free, "step {step}");
+        match told {
+            None => {
+                bytes[me][cells].fill(want);
+                done += 1;
+            }
+            Some(other) => {
+                let o = (other.owner.number & !DESCRIPTION) as usize;
+                let there = other.start as usize..other.end as usize + 1;
+                assert!(
+                    bytes[o][there].iter().all(|b| *b == other.has),
+                    "step {step}"
+                );
+                refused += 1;
+            }
+        }
+        let wanted: usize = bytes.iter().map(runs).sum();
+        assert_eq!(places_in_use(&s), wanted, "step {step}");
+    }
+    assert!(done > 5000 && refused > 5000, "{done} {refused}");
+    for o in 0..3 {
+        s.locks_of(object).unwrap().remove(owner(o));
+    }
+    assert_eq!(places_in_use(&s), 0);
+    assert_eq!(s.check(), Ok(vec![]));
+}
+
+#[test]
+fn flock_and_ranges_have_nothing_to_do_with_each_other() {
+    let s = store("locks-sorts");
+    let object = make(&s, "f");
+    let whole = |n, want| Request {
+        whole: true,
+        ..range(object, owner(n), want, 0, TO_THE_END)
+    };
+    assert_eq!(s.lock_now(&whole(1, LockType::Exclusive)), Ok(None));
+    let all = range(object, owner(2), LockType::Exclusive, 0, TO_THE_END);
+    assert_eq!(s.lock_now(&all), Ok(None));
+    assert!(s.lock_now(&whole(2, LockType::Shared)).unwrap().is_some());
+    assert_eq!(s.lock_now(&whole(1, LockType::Shared)), Ok(None));
+    assert_eq!(s.lock_now(&whole(2, LockType::Shared)), Ok(None));
+    // What can't be changed is lost: as in Linux.
+    assert!(
+        s.lock_now(&whole(1, LockType::Exclusive))
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(s.lock_now(&whole(2, LockType::Exclusive)), Ok(None));
+}
+
+#[test]
+fn a_full_table_is_an_error_and_loses_nothing() {
+    let s = store("locks-full");
+    let object = make(&s, "f");
+    let one = |at: u64| range(object, owner(1), LockType::Shared, at, at);
+    let long = range(object, owner(2), LockType::Shared, 0, 10);
+    assert_eq!(s.lock_now(&long), Ok(None));
+    // Every second place of the list is taken directly, since a chain of all would take long.
+    let free = &s.control.header().free_locks;
+    let mut taken = Vec::new();
+    while let Some(i) = free.pop(MAX_FILE_LOCKS, |i| &s.control.file_lock(i).next) {
+        taken.push(i);
+    }
+    assert_eq!(s.lock_now(&one(100)), Err(Errno::NOLCK));
+    let middle = range(object, owner(2), LockType::Unlocked, 5, 5);
+    assert_eq!(s.lock_now(&middle), Err(Errno::NOLCK));
+    assert!(
+        s.locks_of(object)
+            .unwrap()
+            .conflict(&range(object, owner(1), LockType::Exclusive, 5, 5))
+            .is_some()
+    );
+    // Whoever puts things in order finds the places that were lost.
+    s.control.header().leaks.store(1, Relaxed);
+    assert_eq!(s.put_in_order(), Ok(true));
+    assert_eq!(s.lock_now(&one(100)), Ok(None));
+    assert_eq!(s.lock_now(&middle), Ok(None));
+    assert_eq!(s.check(), Ok(vec![]));
+}
+
+#[test]
+fn locks_of_the_dead_are_no_obstacle_and_are_found() {
+    let s = store("locks-dead");
+    let object = make(&s, "f");
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let word = crate::process::word_of(child.id());
+    assert_eq!(crate::process::state_of(word), slot_state::USED);
+    child.wait().unwrap();
+    let dead = Owner {
+        node: NodeId(0),
+        number: word & WHO,
+        slot: 9,
+    };
+    let mine = s.lock_owner_process().unwrap();
+    let all = |owner| range(object, owner, LockType::Exclusive, 0, TO_THE_END);
+    assert_eq!(s.lock_now(&all(dead)), Ok(None));
+    assert!(s.check().unwrap().iter().any(|f| f.contains("locked by")));
+    assert_eq!(s.lock_here(&all(mine), false), Ok(()));
+    assert_eq!(
+        s.locks_of(object)
+            .unwrap()
+            .conflict(&all(dead))
+            .unwrap()
+            .owner,
+        mine
+    );
+    s.control
+        .process(mine.slot as usize)
+        .locked
+        .store(1, Relaxed);
+    s.end_process_locks(object).unwrap();
+    // One that nobody asks for is found, too.
+    assert_eq!(s.lock_now(&all(dead)), Ok(None));
+    s.control.header().leaks.store(1, Relaxed);
+    assert_eq!(s.put_in_order(), Ok(true));
+    assert_eq!(places_in_use(&s), 0);
+    assert_eq!(s.check(), Ok(vec![]));
+}
+
+/// Another process that waits, as others see it.
+fn let_wait(s: &TestStore, slot: u32, stamp: u64, request: &Request) {
+    let wait = &s.control.process(slot as usize).waits[0];
+    wait.object.store(request.object.0, Relaxed);
+    wait.start.store(request.start, Relaxed);
+    wait.end.store(request.end, Relaxed);
+    wait.home.store(0, Relaxed);
+    wait.kind.store(request.want as u32, Relaxed);
+    wait.stamp.store(stamp, Release);
+}
+
+#[test]
+fn a_circle_is_a_deadlock_for_the_last_of_it() {
+    let s = store("locks-circle");
+    let object = make(&s, "f");
+    let mine = s.lock_owner_process().unwrap();
+    // A second owner that lives: a child in a slot of its own.
+    let mut child = std::process::Command::new("sleep")
+        .arg("30")
+        .spawn()
+        .unwrap();
+    let slot = crate::process::attach(&s.control).unwrap();
+    let word = crate::process::word_of(child.id());
+    s.control.process(slot as usize).owner.store(word, Release);
+    let other = s.lock_owner_slot(slot);
+    let byte = |owner, at| range(object, owner, LockType::Exclusive, at, at);
+    assert_eq!(s.lock_now(&byte(mine, 0)), Ok(None));
+    assert_eq!(s.lock_now(&byte(other, 1)), Ok(None));
+    let waits = |stamp| wait::Waited {
+        stamp,
+        home: NodeId(0),
+        request: byte(mine, 1),
+    };
+    assert_eq!(
+        s.is_deadlock(&waits(100), true),
+        Ok(false),
+        "it waits for nothing"
+    );
+    let_wait(&s, slot, 50, &byte(other, 2));
+    assert_eq!(
+        s.is_deadlock(&waits(100), true),
+        Ok(false),
+        "nobody has that"
+    );
+    let_wait(&s, slot, 50, &byte(other, 0));
+    assert_eq!(s.is_deadlock(&waits(100), true), Ok(true));
+    assert_eq!(
+        s.is_deadlock(&waits(40), true),
+        Ok(false),
+        "the other one gives in"
+    );
+    assert_eq!(s.lock_here(&byte(mine, 1), true), Err(Errno::DEADLK));
+    assert!(s.waits_of(mine).is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(
+        s.lock_here(&byte(mine, 1), true),
+        Ok(()),
+        "the dead hold nothing"
+    );
+}
+
+#[test]
+fn reaping_gives_up_what_a_killed_process_had() {
+    let s = store("locks-reaped");
+    let object = make(&s, "f");
+    let mut child = std::process::Command::new("sleep")
+        .arg("30")
+        .spawn()
+        .unwrap();
+    let slot = crate::process::attach(&s.control).unwrap();
+    let p = s.control.process(slot as usize);
+    let word = crate::process::word_of(child.id());
+    p.owner.store(word, Release);
+    p.locked.store(1, Release);
+    let other = s.lock_owner_slot(slot);
+    let all = range(object, other, LockType::Exclusive, 0, TO_THE_END);
+    assert_eq!(s.lock_now(&all), Ok(None));
+    assert_eq!(s.reap().unwrap().processes, 0);
+    assert_eq!(places_in_use(&s), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(s.reap().unwrap().processes, 1);
+    assert_eq!(places_in_use(&s), 0);
+    assert_eq!(s.check(), Ok(vec![]));
+}

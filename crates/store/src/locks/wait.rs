@@ -1,0 +1,223 @@
+//! Waiting for a lock: until it is there, a signal comes, or it turns out that it would be for ever.
+//!
+//! While a thread waits for a lock of its process, what it waits for stands in the process's slot, where
+//! those who look for a deadlock find it. A handler of the program ends that: it may do anything,
+//! never to come back included. If all handlers that ran have SA_RESTART, the wait goes on afterwards.
+
+use super::{Owner, Request};
+use crate::control::Wait;
+use crate::process::{self, Critical};
+use crate::{NodeId, Store};
+use forebay_media::atomics::Ordering::*;
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// From the beginning of a wait to the first search for a deadlock over several nodes, and the longest
+/// time from one search to the next.
+const FIRST_SEARCH: Duration = Duration::from_millis(10);
+const LONGEST_GAP: Duration = Duration::from_secs(1);
+
+/// In [`Wait::stamp`]: it is being written.
+const WRITING: u64 = 1;
+
+struct Here {
+    /// What this thread has published.
+    wait: Cell<*const Wait>,
+    /// Handlers have run: some.
+    handled: Cell<bool>,
+    /// Handlers have run: one that interrupts calls.
+    interrupted: Cell<bool>,
+}
+
+thread_local! {
+    static HERE: Here = const {
+        Here {
+            wait: Cell::new(std::ptr::null()),
+            handled: Cell::new(false),
+            interrupted: Cell::new(false),
+        }
+    };
+}
+
+/// A handler of the program is about to run on this thread. For whoever wraps them.
+pub fn handler_begins(restarts: bool) {
+    HERE.with(|here| {
+        withdraw(here);
+        here.handled.set(true);
+        here.interrupted.set(here.interrupted.get() || !restarts);
+    });
+}
+
+fn withdraw(here: &Here) {
+    let wait = here.wait.replace(std::ptr::null());
+    if !wait.is_null() {
+        // SAFETY: in the control region, which stays mapped as long as the process runs; made of
+        // atomics.
+        unsafe { (*wait).stamp.store(0, Release) };
+    }
+}
+
+/// A number that is later than all before, and not given twice to one owner.
+pub(crate) fn stamp() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_nanos() as u64).max(WRITING + 1)
+}
+
+/// What a process waits for, as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waited {
+    pub stamp: u64,
+    pub home: NodeId,
+    pub request: Request,
+}
+
+/// A thread that waits.
+pub(crate) struct Waiting<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    home: NodeId,
+    /// Of what is published; 0: nothing is.
+    stamp: u64,
+    next_search: Instant,
+    gap: Duration,
+    searched: bool,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins to wait for a lock that `home` keeps.
+    pub fn new(store: &'a Store, request: &'a Request, home: NodeId) -> Waiting<'a> {
+        HERE.with(|here| {
+            here.handled.set(false);
+            here.interrupted.set(false);
+        });
+        let mut waiting = Waiting {
+            store,
+            request,
+            home,
+            stamp: 0,
+            next_search: Instant::now() + FIRST_SEARCH,
+            gap: FIRST_SEARCH,
+            searched: false,
+        };
+        waiting.publish();
+        waiting
+    }
+
+    /// Locks of descriptions aren't looked at, as in Linux: anybody may release them.
+    fn is_of_process(&self) -> bool {
+        !self.request.whole && self.request.owner.pid().is_some()
+    }
+
+    fn publish(&mut self) {
+        self.stamp = 0;
+        if !self.is_of_process() {
+            return;
+        }
+        // No handler between the claim and the note of it.
+        let _critical = Critical::enter();
+        let slot = self.request.owner.slot as usize;
+        let mut places = self.store.control.process(slot).waits.iter();
+        let free = places.find(|w| {
+            let taken = w.stamp.compare_exchange(0, WRITING, AcqRel, Relaxed);
+            taken.is_ok()
+        });
+        let Some(wait) = free else { return };
+        let stamp = stamp();
+        wait.object.store(self.request.object.0, Relaxed);
+        wait.start.store(self.request.start, Relaxed);
+        wait.end.store(self.request.end, Relaxed);
+        wait.home.store(self.home.0, Relaxed);
+        wait.kind.store(self.request.want as u32, Relaxed);
+        wait.stamp.store(stamp, Release);
+        HERE.with(|here| here.wait.set(wait));
+        self.stamp = stamp;
+    }
+
+    /// After another try in vain: how long to wait for the next one, at most.
+    ///
+    /// # Errors
+    /// EINTR; EDEADLK.
+    pub fn check(&mut self) -> Result<Duration> {
+        let (handled, interrupted) = HERE.with(|h| (h.handled.replace(false), h.interrupted.get()));
+        if interrupted {
+            return Err(Errno::INTR);
+        }
+        if handled {
+            self.publish();
+        }
+        let now = Instant::now();
+        let due = now >= self.next_search;
+        if self.stamp != 0 && (due || !self.searched) {
+            // At first without asking others: most waits are short.
+            let mine = Waited {
+                stamp: self.stamp,
+                home: self.home,
+                request: *self.request,
+            };
+            if self.store.is_deadlock(&mine, due)? {
+                return Err(Errno::DEADLK);
+            }
+            self.searched = true;
+        }
+        if due {
+            self.gap = (self.gap * 2).min(LONGEST_GAP);
+            self.next_search = now + self.gap;
+        }
+        Ok(self.next_search.saturating_duration_since(now))
+    }
+
+    /// A sleep ended with EINTR: passes it on, unless all handlers of the program are known to us.
+    pub fn interrupted(&self) -> Result<()> {
+        match process::delivers() {
+            // Whether one ran, and what it says about restarts, is known.
+            true => Ok(()),
+            false => Err(Errno::INTR),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let _critical = Critical::enter();
+        HERE.with(withdraw);
+    }
+}
+
+impl Store {
+    /// What the threads of a process of this node wait for.
+    pub(crate) fn waits_of(&self, owner: Owner) -> Vec<Waited> {
+        if !self.is_in_its_slot(owner) {
+            return Vec::new();
+        }
+        let places = &self.control.process(owner.slot as usize).waits;
+        places
+            .iter()
+            .filter_map(|w| {
+                let stamp = w.stamp.load(Acquire);
+                let waited = Waited {
+                    stamp,
+                    home: NodeId(w.home.load(Relaxed)),
+                    request: Request {
+                        object: crate::ObjectId(w.object.load(Relaxed)),
+                        owner,
+                        whole: false,
+                        want: super::LockType::of(w.kind.load(Relaxed))?,
+                        start: w.start.load(Relaxed),
+                        end: w.end.load(Relaxed),
+                    },
+                };
+                forebay_media::atomics::fence(Acquire);
+                let same = stamp > WRITING && w.stamp.load(Relaxed) == stamp;
+                same.then_some(waited)
+            })
+            .collect()
+    }
+
+    /// In a slot that is free again, or whose process has become another program.
+    pub(crate) fn forget_waits(&self, slot: u32) {
+        for wait in &self.control.process(slot as usize).waits {
+            wait.stamp.store(0, Release);
+        }
+    }
+}
