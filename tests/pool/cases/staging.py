@@ -3,6 +3,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 import time
@@ -133,6 +134,27 @@ def staging_deaths(t):
                "staging after the restart")
     t.same(t.walk(top), t.walk("/fb/other", POOL), "the pool")
     tidy(t)
+
+
+@case(90)
+def staging_by_run(t):
+    """forebay run: in by all nodes, work, out by all nodes; a signal meanwhile ends it and them, and nothing is left."""
+    if NODES == 1:
+        return
+    top, out = t.work + "/tree", t.work + "/out"
+    tree(top)
+    words = [t.forebay, "run", "--nodes", str(NODES), "--media", "memory:400M", "--in", top + ":/in", "--out"]
+    r = t.command([*words, "/out:" + out, "--", "cp", "-r", "/fb/in", "/fb/out"], timeout=60)
+    # What `cp` has made lies on the first node, so that this one writes it.
+    r.says(r"staged in .* by %d nodes" % NODES, r"staged out ")
+    t.same({k: v[4] for k, v in t.walk(top).items()}, {k: v[4] for k, v in t.walk(out).items()}, "what came back")
+    t.nothing_left("run")
+    running = t.start([*words, "/out:" + out, "--threads", "1", "--", "true"])
+    wait_until(lambda: len(movers(t)) == NODES - 1 or running.poll() is not None, 20, "movers")
+    running.send_signal(signal.SIGINT)
+    r = t.finish(running, rc=121, timeout=30)
+    r.says("interrupted")
+    t.nothing_left("an interrupted run")
 
 
 HOSTS = ["n1", "n2", "n3"]
