@@ -106,11 +106,13 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
 fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
+        let before = pool.store().is_unsettled();
         let report = pool.store().inspect().map_err(|e| words(pool, e))?;
-        // What a process held that has just died is the keeper's business first.
+        // What a process held that has just died is the keeper's business first. It may have been
+        // done while we looked.
         if report.is_clean()
             || pool.keeper_pid().is_none()
-            || !pool.store().is_unsettled()
+            || !before && !pool.store().is_unsettled()
             || Instant::now() > until
         {
             return Ok(report);
