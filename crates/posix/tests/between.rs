@@ -43,6 +43,26 @@ impl InPool<'_> {
     }
 }
 
+impl InPool<'_> {
+    /// Paths of all that is there, in order, by listings alone.
+    fn list(&self) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut todo = vec![String::new()];
+        while let Some(dir) = todo.pop() {
+            // What goes meanwhile isn't there.
+            for e in self.fs.list(&self.path(&dir)).unwrap_or_default() {
+                let path = format!("{dir}{}", String::from_utf8_lossy(&e.name));
+                if e.kind == libc::S_IFDIR {
+                    todo.push(format!("{path}/"));
+                }
+                seen.push(path);
+            }
+        }
+        seen.sort();
+        seen
+    }
+}
+
 impl Place for InPool<'_> {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
         self.fs.rename(&self.path(from), &self.path(to))
@@ -268,7 +288,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
     expected
 }
 
-/// Carries both out, the second at a place in the first, and compares. False if the first had no such place.
+/// Carries both out, the second at a place in the first, and compares. False if the first had no such
+/// place.
 fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
     let dir = format!("/between{n}");
     let view = |k: usize| InPool {
@@ -277,21 +298,19 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
     };
     view(0).mkdir("").unwrap();
     prepare(&view(1));
-    let before = view(0).look();
+    let story = format!("{second:?} in {first:?} (number {n}), at question {at}, behind: {behind}");
     let (reached, wait_reached) = mpsc::channel();
     let (ended, wait_ended) = mpsc::channel();
-    let story = format!("{second:?} in {first:?} (number {n}), at question {at}, behind: {behind}");
-    let (result, other, came) = std::thread::scope(|scope| {
-        let (second_at, looker) = (view(1), view(2));
+    let (result, other, waited) = std::thread::scope(|scope| {
+        let second_at = view(1);
         let other = scope.spawn(move || {
-            if wait_reached.recv().is_err() {
-                return None;
-            }
-            let seen = looker.look();
-            let looked = ended.send(());
-            let result = carry_out(&second_at, second);
+            wait_reached.recv().ok()?;
+            let what = match second {
+                "list" => Err(second_at.list()),
+                _ => Ok(carry_out(&second_at, second)),
+            };
             let _ = ended.send(());
-            Some((result, looked.is_ok().then_some(seen)))
+            Some(what)
         });
         let (tell, told) = mpsc::channel();
         set_between(Between {
@@ -299,44 +318,44 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
             behind,
             what: Box::new(move || {
                 let _ = reached.send(());
-                // It may have to wait for us: first it looks, then it does.
-                let patience = Duration::from_millis(15);
-                let looked = wait_ended.recv_timeout(patience).is_ok();
-                let _ = tell.send(looked);
-                if looked {
-                    let _ = wait_ended.recv_timeout(patience);
-                }
+                // It may have to wait for us.
+                let over = wait_ended.recv_timeout(Duration::from_millis(15));
+                let _ = tell.send(over.is_err());
             }),
         });
         let result = carry_out(&view(0), first);
-        let came = !end_between();
-        (result, (other.join().unwrap(), told.try_recv().ok()), came)
+        end_between();
+        (result, other.join().unwrap(), told.try_recv().ok())
     });
-    let (other, looked) = other;
-    let Some((other, seen)) = other else {
-        assert!(!came);
-        clear(&view(0));
-        return false;
-    };
-    let both = expected(first, second);
-    let got = (result, other, view(2).look());
-    assert!(
-        both.contains(&got),
-        "{story}: got\n{got:?}, which is none of\n{both:?}"
-    );
-    // What was seen meanwhile without waiting is one moment.
-    if looked == Some(true) {
-        let after = OnTmpfs::new("after");
-        prepare(&after);
-        let _ = carry_out(&after, first);
-        let seen = seen.unwrap();
-        assert!(
-            seen == before || seen == after.look(),
-            "{story}: looking saw {seen:?}"
-        );
+    match &other {
+        None => {}
+        Some(Ok(other)) => {
+            let both = expected(first, second);
+            let got = (result, *other, view(2).look());
+            assert!(
+                both.contains(&got),
+                "{story}: got\n{got:?}, which is none of\n{both:?}"
+            );
+        }
+        // What was seen without waiting is one moment.
+        Some(Err(seen)) if waited == Some(false) => {
+            let [before, after] = [false, true].map(|done| {
+                let at = OnTmpfs::new("list");
+                prepare(&at);
+                if done {
+                    let _ = carry_out(&at, first);
+                }
+                at.look().into_keys().collect::<Vec<_>>()
+            });
+            assert!(
+                *seen == before || *seen == after,
+                "{story}: saw {seen:?}, which is neither {before:?} nor {after:?}"
+            );
+        }
+        Some(Err(_)) => {}
     }
     clear(&view(1));
-    true
+    other.is_some()
 }
 
 fn clear(at: &InPool<'_>) {
@@ -357,6 +376,7 @@ fn one_in_the_middle_of_the_other() {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     for first in OPERATIONS {
         pairs.extend(OPERATIONS.map(|second| (first, second)));
+        pairs.push((first, "list"));
     }
     let mut random = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
     for k in (1..pairs.len()).rev() {
