@@ -206,7 +206,7 @@ fn prepare(at: &dyn Place) {
     at.put("e/f", b"inside");
 }
 
-const OPERATIONS: [&str; 28] = [
+const OPERATIONS: [&str; 29] = [
     "rename a b",
     "rename a n",
     "rename b a",
@@ -235,6 +235,7 @@ const OPERATIONS: [&str; 28] = [
     "mkdir d/n",
     "rmdir d",
     "rmdir e",
+    "clear d",
 ];
 
 fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
@@ -246,6 +247,7 @@ fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
         ["create", path] => at.create(path),
         ["mkdir", path] => at.mkdir(path),
         ["rmdir", path] => at.rmdir(path),
+        ["clear", path] => at.rmdir(&format!("{path}/n")).and_then(|()| at.rmdir(path)),
         _ => panic!("no operation {what:?}"),
     }
 }

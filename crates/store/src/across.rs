@@ -729,17 +729,22 @@ impl Store {
         }
     }
 
-    /// Changes how many directories lie in `dir`.
+    /// Changes how many directories lie in `dir`, if it is still there: what was made in it may have
+    /// gone already, and it, too.
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
-        if let Some(home) = self.object_away(dir) {
-            return self.ask(home, kind::DIR_LINKS, &(dir, difference));
+        let changed = match self.object_away(dir) {
+            Some(home) => self.ask(home, kind::DIR_LINKS, &(dir, difference)),
+            None => self.write(self.object_set(dir), Need::Removal, |w| {
+                self.change_inode(w, dir, |i| {
+                    // One that was removed at once may be counted out before it is counted in.
+                    i.nlink = i.nlink.wrapping_add_signed(difference as i32);
+                })
+            }),
+        };
+        match changed {
+            Err(Errno::NOENT) => Ok(()),
+            changed => changed,
         }
-        self.write(self.object_set(dir), Need::Removal, |w| {
-            self.change_inode(w, dir, |i| {
-                // One that was removed at once may be counted out before it is counted in.
-                i.nlink = i.nlink.wrapping_add_signed(difference as i32);
-            })
-        })
     }
 }
 
