@@ -89,6 +89,7 @@ impl Session {
             lane
         });
         for lane in &lanes {
+            unpaced(&lane.socket);
             lane.socket
                 .set_nonblocking(true)
                 .and_then(|()| lane.socket.set_nodelay(true))
@@ -264,6 +265,16 @@ impl Connection for Session {
 
     fn close(&self) {
         self.cut("closed by this node".into());
+    }
+}
+
+/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it takes a third of
+/// the throughput between nodes that are near each other. Others are left as the host has them.
+fn unpaced(socket: &TcpStream) {
+    if sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
+        // Which ones a user may take is the host's business.
+        let _ = sockopt::set_tcp_congestion(socket, "cubic")
+            .or_else(|_| sockopt::set_tcp_congestion(socket, "reno"));
     }
 }
 
