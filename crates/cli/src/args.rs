@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
 use forebay_pool::launch::Listen;
 use forebay_pool::limits::Cpus;
+use forebay_posix::ChunkSize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -86,10 +87,13 @@ The content of a directory SRC becomes that of DST. A repetition moves only what
     #[command(after_help = "\
 Example:
   forebay set --distribution local-all /scratch
+  forebay set --distribution striped --chunk-size 4M /shared
 
 With `local`, the default, a file's data lie on the node that makes it, and the entries of a
 directory on all nodes. With `local-all`, what a node makes below the directory lies on that
-node with its names, so that its programs ask no other node for it. It is chosen while the
+node with its names, so that its programs ask no other node for it. With `striped`, a file is
+cut into chunks, which lie on all nodes in turn: for large files that many nodes read and
+write, or that don't fit into one node. It is chosen while the
 directory is empty (a directory that isn't there is made), and those below follow.")]
     Set(Set),
     /// Show how full the media of a pool are
@@ -376,9 +380,12 @@ pub struct Cat {
 
 #[derive(Debug, Args)]
 pub struct Set {
-    /// local or local-all; without it, the present one is shown
+    /// local, local-all or striped; without it, the present one is shown
     #[arg(long, value_name = "HOW")]
     pub distribution: Option<Distribution>,
+    /// Of striped files: a power of two from 1M to 1G [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = chunk_size)]
+    pub chunk_size: Option<ChunkSize>,
     /// The directory
     pub path: OsString,
 }
@@ -390,6 +397,12 @@ pub enum Distribution {
     Local,
     /// Data and entries where they are made
     LocalAll,
+    /// Chunks of files, and entries, over all nodes
+    Striped,
+}
+
+fn chunk_size(text: &str) -> Result<ChunkSize, String> {
+    forebay_media::parse_size(text).and_then(ChunkSize::new)
 }
 
 #[derive(Debug, Args)]

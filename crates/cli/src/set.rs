@@ -3,11 +3,11 @@
 //! It is a property of the directory's identity, so that everybody knows it without looking it up.
 //! An empty directory is replaced by one of the other kind.
 
-use crate::args::{Distribution, Set};
+use crate::args::{self, Set};
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
-use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_posix::{Distribution, Errno, Fs, ObjectId};
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
     let pool = exec::open(name, None)?;
@@ -21,13 +21,24 @@ pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
         other => Some(other.map_err(|e| failed("look at it", e))?),
     };
     let Some(wanted) = a.distribution else {
+        if a.chunk_size.is_some() {
+            return Err(Fail::usage(
+                "--chunk-size belongs to --distribution striped",
+            ));
+        }
         let stat = found.ok_or_else(|| failed("look at it", Errno::NOENT))?;
-        let words = match ObjectId(stat.ino).keeps() {
-            true => "local-all\n",
-            false => "local\n",
-        };
-        write(words.as_bytes())?;
+        write(format!("{}\n", ObjectId(stat.ino).distribution()).as_bytes())?;
         return Ok(code::OK);
+    };
+    let wanted = match (wanted, a.chunk_size) {
+        (args::Distribution::Striped, size) => Distribution::Striped(size.unwrap_or_default()),
+        (_, Some(_)) => {
+            return Err(Fail::usage(
+                "--chunk-size belongs to --distribution striped",
+            ));
+        }
+        (args::Distribution::Local, None) => Distribution::Local,
+        (args::Distribution::LocalAll, None) => Distribution::LocalAll,
     };
     if one_node {
         say("this pool has one node: everything is local in it");
@@ -37,9 +48,7 @@ pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
         Some(stat) if stat.mode & libc::S_IFMT != libc::S_IFDIR => {
             return Err(failed("set its distribution", Errno::NOTDIR));
         }
-        Some(stat)
-            if one_node || ObjectId(stat.ino).keeps() == (wanted == Distribution::LocalAll) =>
-        {
+        Some(stat) if one_node || ObjectId(stat.ino).distribution() == wanted => {
             return Ok(code::OK);
         }
         Some(stat) => {
@@ -52,11 +61,8 @@ pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
             stat.mode & 0o7777
         }
     };
-    match wanted {
-        Distribution::Local => fs.mkdir(&path, mode),
-        Distribution::LocalAll => fs.mkdir_keeping(&path, mode),
-    }
-    .map_err(|e| failed("make it", e))?;
+    fs.mkdir_with(&path, mode, wanted)
+        .map_err(|e| failed("make it", e))?;
     let _ = fs.store().detach();
     Ok(code::OK)
 }

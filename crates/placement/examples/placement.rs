@@ -4,7 +4,7 @@
 
 use forebay_fuzz::Random;
 use forebay_placement::map::{Address, Medium, MediumKind};
-use forebay_placement::{Layout, Node, NodeId, ObjectId, PoolMap, SLOTS, Slot, State};
+use forebay_placement::{Node, NodeId, ObjectId, PoolMap, SLOTS, Slot, State};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -86,9 +86,8 @@ fn objects() -> impl Iterator<Item = ObjectId> {
 
 /// The slots of all chunks of all objects: 10^7.
 fn chunks() -> Vec<Slot> {
-    let layout = Layout::default();
-    let all = objects().flat_map(|id| (0..CHUNKS).map(move |c| layout.chunk_slot(id, c)));
-    all.map(|slot| slot.expect("striped")).collect()
+    let all = objects().flat_map(|id| (0..CHUNKS).map(move |c| Slot::of_chunk(id, c)));
+    all.collect()
 }
 
 fn chunk_spread(map: &PoolMap, chunks: &[Slot]) -> (f64, f64) {

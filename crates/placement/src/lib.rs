@@ -3,7 +3,7 @@
 //!
 //! A pool has a fixed number of slots ([`SLOTS`]). A directory entry belongs to the slot
 //! given by the hash of (parent directory's id, name); an object to the slot in its id; a chunk
-//! to a slot that depends on the object's [`Layout`]. All are pure functions, so that every
+//! to a slot that depends on the object's [`Distribution`]. All are pure functions, so that every
 //! process finds what it looks for without asking anyone. A new object's id is taken from the
 //! slot of its first name: entry and object then lie in one shard, and creating a file is one
 //! transaction.
@@ -11,20 +11,20 @@
 //! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes
 //!   when nodes join, leave or get another weight;
 //! - [`map`]: the pool map, one epoch of it; `encoding`: as bytes;
-//! - [`layout`]: distribution schemes and chunk sizes of directories and files.
+//! - `distribution`: distribution schemes and chunk sizes of directories and files, in their ids.
 //!
 //! No I/O, no clock, no floating point: the same on every node from the same input.
 
 #![warn(missing_docs)]
 
 mod balance;
+mod distribution;
 mod encoding;
-pub mod layout;
 pub mod map;
 pub mod slices;
 
+pub use distribution::{ChunkSize, Distribution};
 pub use encoding::{DecodeError, decode_nodes, encode_nodes};
-pub use layout::{Anchor, ChunkSize, Layout, Scheme};
 pub use map::{Answer, MapError, Node, PoolMap, State};
 pub use slices::{Claim, Moved, NodeId, Slices};
 
@@ -34,8 +34,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// times the nodes of the largest pool, so that shares come out even.
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
-/// Bit of an id: see [`ObjectId::keeps`].
-const KEEPS: u64 = 1 << 63;
 /// So many neighbouring slots, most of the time of one node, share the entries of a directory that
 /// keeps its own: as many as a node has shards at most.
 const GROUP: u32 = 64;
@@ -53,25 +51,9 @@ impl ObjectId {
         ObjectId(seq << SLOT_BITS | u64::from(slot.0))
     }
 
-    /// The id of a directory whose entries lie together with it.
-    pub fn keeping(self) -> ObjectId {
-        ObjectId(self.0 | KEEPS)
-    }
-
-    /// Whether it is that of a directory whose entries lie together with it (distribution
-    /// `local-all`). Said by the id, so that nobody has to look it up.
-    pub fn keeps(self) -> bool {
-        self.0 & KEEPS != 0
-    }
-
     /// The slot that keeps the object's records.
     pub fn slot(self) -> Slot {
         Slot::of_hash(self.0)
-    }
-
-    /// The sequence number that the id was made from.
-    pub fn seq(self) -> u64 {
-        (self.0 & !KEEPS) >> SLOT_BITS
     }
 }
 
@@ -140,7 +122,7 @@ mod tests {
 
     #[test]
     fn entries_of_a_keeping_directory_lie_near_it() {
-        let dir = ObjectId::new(77, Slot(1_000)).keeping();
+        let dir = ObjectId::new(77, Slot(1_000)).with(Distribution::LocalAll);
         assert!(dir.keeps() && !ObjectId::ROOT.keeps());
         assert_eq!((dir.slot(), dir.seq()), (Slot(1_000), 77));
         let mut met = std::collections::BTreeSet::new();

@@ -5,7 +5,7 @@ use crate::cred::Cred;
 use crate::path::{Fail, Follow, Place};
 use crate::{File, RenameMode};
 use forebay_client::Pool;
-use forebay_store::{Inode, ObjectId, PAGE, Store};
+use forebay_store::{Distribution, Inode, ObjectId, PAGE, Store};
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Stat {
             nlink: i.nlink,
             uid: i.uid,
             gid: i.gid,
-            rdev: i.rdev,
+            rdev: if i.is_file() { 0 } else { i.rdev },
             size: if i.is_dir() { PAGE as u64 } else { i.size },
             blocks: match i.kind() {
                 libc::S_IFREG => {
@@ -148,9 +148,9 @@ impl Fs {
         self.simple(path, false, |p| self.make_dir(p, mode))
     }
 
-    /// Makes a directory that keeps its entries on the node that makes them.
-    pub fn mkdir_keeping(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, false, |p| self.make_keeping_dir(p, mode))
+    /// Makes a directory whose content is distributed so.
+    pub fn mkdir_with(&self, path: &[u8], mode: u32, distribution: Distribution) -> Result<()> {
+        self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
     }
 
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {

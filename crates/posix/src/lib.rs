@@ -21,7 +21,9 @@ mod path;
 
 pub use cred::{EXEC, READ, WRITE};
 pub use file::{File, Whence};
-pub use forebay_store::{Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result};
+pub use forebay_store::{
+    ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,
+};
 pub use fs::{DirEntry, Fs, Stat};
 pub use ops::UNNAMED;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};

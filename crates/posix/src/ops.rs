@@ -5,7 +5,9 @@ use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::{Fs, Stat};
 use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
-use forebay_store::{Away, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
+use forebay_store::{
+    Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now,
+};
 use libc::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use rustix::io::{Errno, Result};
 
@@ -59,7 +61,8 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
-        Ok(Stat::new(id, &self.store().stat(id)?))
+        let inode = self.store().stat(id)?;
+        Ok(Stat::new(id, &self.store().with_parts(id, inode)?))
     }
 
     /// Attributes of what is at a place.
@@ -69,7 +72,7 @@ impl Fs {
     pub fn stat_place(&self, place: &Place) -> Result<Stat> {
         let id = place.existing()?.id;
         if let Some(inode) = place.inode() {
-            return Ok(Stat::new(id, &inode));
+            return Ok(Stat::new(id, &self.store().with_parts(id, inode)?));
         }
         match self.stat_id(id) {
             // It went between looking it up and looking at it: look again.
@@ -103,7 +106,7 @@ impl Fs {
             gid: if setgid { dir.gid } else { self.cred().gid() },
             rdev: 0,
             target,
-            keeps: false,
+            distribution: None,
         }
     }
 
@@ -128,15 +131,19 @@ impl Fs {
         self.create_new(&p, &new).map(|_| ())
     }
 
-    /// As [`Fs::make_dir`], of a directory that keeps its entries, and those of the directories
-    /// below, on the node that makes them (distribution `local-all`).
+    /// As [`Fs::make_dir`], of a directory whose content is distributed so.
     ///
     /// # Errors
     /// As for [`Fs::make_dir`].
-    pub fn make_keeping_dir(&self, place: &Place, mode: u32) -> Result<()> {
+    pub fn make_dir_with(
+        &self,
+        place: &Place,
+        mode: u32,
+        distribution: Distribution,
+    ) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
         let mut new = self.new_object(p.dir, S_IFDIR | mode & 0o1777, b"");
-        new.keeps = true;
+        new.distribution = Some(distribution);
         self.create_new(&p, &new).map(|_| ())
     }
 

@@ -26,7 +26,7 @@ use crate::names::Opening;
 use crate::process::{identity, identity_lives};
 use crate::record::{Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::{NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
+use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
@@ -622,7 +622,8 @@ impl Store {
         opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<Option<std::result::Result<ObjectId, Entry>>> {
         let hash = u64::from(Slot::of_entry(name.0, name.1).0);
-        let Some(slot) = self.slot_for(hash, new.keeps)? else {
+        let keeps = new.distribution == Some(Distribution::LocalAll);
+        let Some(slot) = self.slot_for(hash, keeps)? else {
             return Ok(None);
         };
         let shard = slot.shard(self.shard_count());
@@ -631,7 +632,7 @@ impl Store {
         let is_dir = kind == libc::S_IFDIR;
         let id = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
             let id = ObjectId::new(self.next_seq(shard)?, slot);
-            let id = if new.keeps { id.keeping() } else { id };
+            let id = id.with(new.distribution.unwrap_or_default());
             let inode = Inode {
                 mode: new.mode,
                 uid: new.uid,

@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3630_4c54_4359_4246; // "FBYCTL06"
+const MAGIC: u64 = 0x3730_4c54_4359_4246; // "FBYCTL07"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -251,6 +251,8 @@ pub mod live_flag {
     pub const CUT: u32 = 256;
     /// It stands for an object of another node: there is nothing but this in the entry.
     pub const AWAY: u32 = 512;
+    /// Of a striped file: other nodes may have parts of it; its home knows.
+    pub const PARTS: u32 = 1024;
 }
 
 /// Flags of a mapping.
@@ -289,6 +291,17 @@ pub struct Live {
     pub extents: AtomicU32,
     /// Identity of the process that, as its last user, writes it back or removes it.
     pub finisher: AtomicU32,
+    /// Of a striped file and its parts: how often it was cut (`striped.rs`).
+    pub cuts: AtomicU64,
+    /// Of one that stands for another node's object: the live entry of its part here, plus one,
+    /// which it uses.
+    pub part: AtomicU32,
+    pub pad: AtomicU32,
+    /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
+    /// that doesn't stop; 0: it is over), node and identity of who has it. Locked.
+    pub lease: AtomicU64,
+    pub lease_until: AtomicU64,
+    pub lease_of: AtomicU64,
     pub extent: [AtomicU64; MAX_EXTENTS],
 }
 

@@ -200,10 +200,29 @@ impl Store {
     /// # Safety
     /// `to` must be writable for `len` bytes.
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        if let Some(file) = self.striped(index) {
+            // SAFETY: passed on.
+            return unsafe { self.read_striped(&file, offset, to, len) };
+        }
         if let Some(away) = self.live_away(index) {
             // SAFETY: passed on.
             return unsafe { self.read_away(away, offset, to, len) };
         }
+        // SAFETY: passed on.
+        unsafe { self.read_here(index, offset, to, len) }
+    }
+
+    /// As [`Store::read`], of what lies on this node.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_here(
+        &self,
+        index: u32,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.live(index);
         loop {
             let moved = live.moved.load(Acquire);
@@ -294,13 +313,33 @@ impl Store {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
+        if let Some(file) = self.striped(index) {
+            // SAFETY: passed on.
+            return unsafe { self.write_striped(&file, offset, from, len) };
+        }
         if let Some(away) = self.live_away(index) {
             // SAFETY: passed on.
             return unsafe { self.write_away(away, offset, from, len) };
         }
+        // SAFETY: passed on.
+        unsafe { self.write_here(index, offset, (from, len), |_| Ok(())) }
+    }
+
+    /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked.
+    ///
+    /// # Safety
+    /// `bytes` must be readable.
+    pub(crate) unsafe fn write_here(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        (from, len): (*const u8, usize),
+        check: impl FnOnce(&Live) -> Result<()>,
+    ) -> Result<(u64, usize)> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
+        check(live)?;
         let size = live.size.load(Relaxed);
         let offset = offset.unwrap_or(size);
         if len == 0 {
@@ -458,12 +497,25 @@ impl Store {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
         }
+        if let Some(file) = self.striped(index) {
+            return self.truncate_striped(&file, size);
+        }
         if let Some((home, id)) = self.live_away(index) {
             return self.ask(home, kind::TRUNCATE, &(id, size));
         }
+        self.truncate_here(index, |_| Ok(size))
+    }
+
+    /// As [`Store::truncate`], of what lies on this node. With the file locked, `decide` says the size.
+    pub(crate) fn truncate_here(
+        &self,
+        index: u32,
+        decide: impl FnOnce(&Live) -> Result<u64>,
+    ) -> Result<()> {
         let critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
+        let size = decide(live)?;
         let old = live.size.load(Relaxed);
         if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
             if size == 0 {
@@ -584,6 +636,7 @@ impl Store {
         inode.pages = pages;
         inode.mtime = live.mtime.load(Relaxed);
         inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+        Store::note_parts(live, &mut inode);
         inode.tail = kind;
         let bytes = inode.encode(tail_bytes);
         w.put(shard, &key, &bytes)
@@ -611,9 +664,17 @@ impl Store {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some(file) = self.striped(index) {
+            return self.room_striped(&file, (offset, len), grow, false);
+        }
         if let Some((home, id)) = self.live_away(index) {
             return self.ask(home, kind::RESERVE, &(id, offset, len, grow));
         }
+        self.reserve_here(index, offset, len, grow)
+    }
+
+    /// As [`Store::reserve_range`], of what lies on this node.
+    pub(crate) fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -640,9 +701,17 @@ impl Store {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some(file) = self.striped(index) {
+            return self.room_striped(&file, (offset, len), grow, true);
+        }
         if let Some((home, id)) = self.live_away(index) {
             return self.ask(home, kind::PUNCH, &(id, offset, len, grow));
         }
+        self.punch_here(index, offset, len, grow)
+    }
+
+    /// As [`Store::punch`], of what lies on this node.
+    pub(crate) fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -669,9 +738,17 @@ impl Store {
     /// # Errors
     /// ENXIO if there is none before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        if let Some(file) = self.striped(index) {
+            return self.seek_striped(&file, offset, hole);
+        }
         if let Some((home, id)) = self.live_away(index) {
             return self.ask(home, kind::SEEK, &(id, offset, hole));
         }
+        self.seek_here(index, offset, hole)
+    }
+
+    /// As [`Store::seek_data`], in what lies on this node.
+    pub(crate) fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         let live = self.live(index);
         let size = live.size.load(Acquire);
         if offset >= size {
@@ -819,6 +896,7 @@ impl Store {
             inode.pages = pages;
             inode.mtime = live.mtime.load(Relaxed);
             inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+            Store::note_parts(live, &mut inode);
             let extents;
             let tail_bytes = match &content {
                 _ if inline => &old_tail[..old_tail.len().min(size as usize)],

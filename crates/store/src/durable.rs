@@ -33,9 +33,17 @@ impl Store {
     /// # Errors
     /// EIO and the like. Once something couldn't be written to stable storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
+        if let Some(file) = self.striped(index) {
+            return self.sync_striped(&file);
+        }
         if let Some((home, id)) = self.live_away(index) {
             return self.ask(home, crate::elsewhere::messages::kind::SYNC, &id);
         }
+        self.sync_here(index)
+    }
+
+    /// As [`Store::sync`], of what lies on this node.
+    pub(crate) fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.flush(index, false)?;
             return self.media().iter().try_for_each(|m| m.sync());

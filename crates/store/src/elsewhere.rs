@@ -10,6 +10,7 @@ mod data;
 pub mod locks;
 pub mod messages;
 mod names;
+mod parts;
 pub mod serve;
 
 use crate::across::Nap;
@@ -166,6 +167,10 @@ impl Store {
 
     /// The home of the object `id`, if it isn't this node.
     pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
+        if id.is_part() {
+            // Each node has its own.
+            return None;
+        }
         self.away(id.slot())
     }
 

@@ -348,6 +348,9 @@ impl Store {
             return Ok(());
         }
         live.extents.store(0, Relaxed);
+        live.part.store(0, Relaxed);
+        live.size.store(0, Relaxed);
+        live.cuts.store(0, Relaxed);
         let opened = away.opened.take();
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
@@ -415,12 +418,16 @@ impl Store {
             // A lock held now is that of a dead user, who may have left it half changed.
             if flags & flag::AWAY != 0 {
                 let number = live.ctime.load(Relaxed) as u64;
+                let part = live.part.swap(0, AcqRel);
                 if live.lock.holder().is_some() {
                     // That dead user's: there is nothing to be repaired.
                     let _: Acquired = live.lock.acquire(&self.control, self.me()?)?;
                     live.lock.release();
                 }
                 self.live_end(chain, index);
+                if let Some(part) = part.checked_sub(1) {
+                    self.live_release(part)?;
+                }
                 let home = self.object_away(ObjectId(id)).ok_or(Errno::NODEV)?;
                 self.tell_closed(home, ObjectId(id), number);
                 return Ok(());
@@ -562,7 +569,11 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.pages.store(inode.pages, Release);
     live.mtime.store(inode.mtime, Release);
     live.ctime.store(inode.ctime, Release);
-    live.flags.fetch_or(flags, AcqRel);
+    let id = ObjectId(live.id.load(Relaxed));
+    let (cuts, parts) = crate::striped::parts_in(id, inode);
+    live.cuts.store(cuts, Release);
+    live.lease_until.store(0, Relaxed);
+    live.flags.fetch_or(flags | parts, AcqRel);
 }
 
 fn view(live: &Live) -> Option<LiveView> {

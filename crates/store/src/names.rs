@@ -12,7 +12,7 @@ use crate::elsewhere::messages::{Record, kind};
 use crate::live::{Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
-use crate::{NAME_MAX, ObjectId, Store, now};
+use crate::{Distribution, NAME_MAX, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -27,8 +27,8 @@ pub struct NewObject<'a> {
     pub rdev: u64,
     /// Target of a symbolic link.
     pub target: &'a [u8],
-    /// A directory that keeps its entries with it, on the node that makes it; so do those below.
-    pub keeps: bool,
+    /// How a directory's content is distributed, if not as its parent's.
+    pub distribution: Option<Distribution>,
 }
 
 /// How rename treats an existing target.
@@ -333,21 +333,44 @@ impl Store {
             return Err(Errno::NAMETOOLONG);
         }
         let kind = new.mode & crate::S_IFMT;
-        let keeps =
-            kind == libc::S_IFDIR && self.elsewhere.is_some() && (new.keeps || parent.keeps());
-        let new = &NewObject { keeps, ..*new };
+        let distribution = self.distribution_of(parent, new);
+        let local = match distribution {
+            Distribution::Striped(_) => false,
+            Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
+            Distribution::Local => kind == libc::S_IFREG,
+        };
+        let new = &NewObject {
+            distribution: Some(distribution),
+            ..*new
+        };
         if let Some(home) = self.entry_away(parent, name) {
-            if (kind == libc::S_IFREG || keeps)
+            if local
                 && let Some(made) = self.create_here(home, (parent, name), new, epoch, opened)?
             {
                 return Ok(made);
             }
             let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
-            return self.ask(home, kind::CREATE, &(parent, name, what, epoch));
+            let question = (parent, name, what, distribution.bits(), epoch);
+            return self.ask(home, kind::CREATE, &question);
         }
         self.retry_noted((parent, name), || {
             self.create_beside(parent, name, new, epoch, opened)
         })
+    }
+
+    /// How what is made in `parent` is distributed.
+    fn distribution_of(&self, parent: ObjectId, new: &NewObject<'_>) -> Distribution {
+        let wanted = new.distribution.unwrap_or(parent.distribution());
+        match new.mode & crate::S_IFMT {
+            _ if self.elsewhere.is_none() => Distribution::Local,
+            libc::S_IFDIR => wanted,
+            libc::S_IFREG => match wanted {
+                Distribution::Striped(_) => wanted,
+                // What it means for a file is told by its place.
+                _ => Distribution::Local,
+            },
+            _ => Distribution::Local,
+        }
     }
 
     /// Makes an object and its entry, both here.
@@ -375,7 +398,7 @@ impl Store {
             self.check_frozen(parent)?;
             self.check_note(w, (parent, name))?;
             let id = ObjectId::new(self.next_seq(shard)?, slot);
-            let id = if new.keeps { id.keeping() } else { id };
+            let id = id.with(new.distribution.unwrap_or_default());
             if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
                 return Ok(Err(entry_in(bytes).ok_or(Errno::IO)?.0));
             }
@@ -569,6 +592,7 @@ impl Store {
         w.del(self.shard_of(id), &Key::inode(id))?;
         if inode.is_file() {
             self.remove_chunks(w, id, 1, freed)?;
+            self.leave_parts(w, id, inode)?;
         }
         if inode.has_attributes {
             self.remove_range(w, &Key::attribute(id, b""), |_| ())?;

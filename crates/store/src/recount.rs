@@ -139,6 +139,15 @@ impl Store {
                 count(&mut lives, live);
             }
         }
+        for i in 0..lives.len() as u32 {
+            let live = self.live(i);
+            if live.flags.load(Acquire) & flag::AWAY != 0
+                && let Some(part) = live.part.load(Acquire).checked_sub(1)
+                && self.is_linked(i)?
+            {
+                count(&mut lives, part);
+            }
+        }
         for (i, uses) in lives.iter_mut().enumerate() {
             *uses += u32::from(holders.contains(&self.live(i as u32).finisher.load(Acquire)));
         }

@@ -219,7 +219,7 @@ pub(crate) mod tests {
             gid: 0,
             rdev: 0,
             target: b"",
-            keeps: false,
+            distribution: None,
         };
         let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
         made.unwrap().unwrap()

@@ -56,13 +56,18 @@ pub struct Write<'s> {
     removing: u64,
     /// Whether resolved paths become wrong by this.
     names_change: bool,
+    /// Whether it leaves something to the keeper.
+    unsettled: bool,
     /// The changes, when there is more than one shard or a journal.
     log: Option<Vec<u8>>,
 }
 
 impl Store {
-    /// The shard of an entry.
+    /// The shard of an entry, and of the note on it; without a name, that of a note on the object itself.
     pub(crate) fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
+        if name.is_empty() {
+            return self.shard_of(parent);
+        }
         Slot::of_entry(parent, name).shard(self.envs.len())
     }
 
@@ -129,6 +134,7 @@ impl Store {
             dirty: 0,
             removing: 0,
             names_change: false,
+            unsettled: false,
             log: (set.0.count_ones() > 1 || self.active_journal().is_some()).then(Vec::new),
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
@@ -145,6 +151,9 @@ impl Store {
         }
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
+        }
+        if w.unsettled && result.is_ok() {
+            self.leave_unsettled();
         }
         if self.active_journal().is_some() {
             self.checkpoint_if_due();
@@ -365,6 +374,11 @@ impl<'s> Write<'s> {
     /// commit (should the process die behind it) and again after.
     pub fn names_change(&mut self) {
         self.names_change = true;
+    }
+
+    /// Announces that the keeper has to do something once this is committed.
+    pub fn leave_unsettled(&mut self) {
+        self.unsettled = true;
     }
 
     fn commit(&mut self) -> Result<()> {

@@ -46,6 +46,65 @@ for turn in range(8):
     tidy(t)
 
 
+@case(120)
+def striped(t):
+    """Large files whose chunks lie on all nodes: written in pieces by all ranks, read as a whole by all; cut while others
+    append; a daemon that is killed meanwhile loses nothing."""
+    up(t)
+    t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "2M", "/s")
+    ranks(t, r'''
+os.chdir(top + "/s")
+BLOCK = 700000
+def block(n):
+    return content(5000 + n, BLOCK)
+fd = os.open("shared", os.O_RDWR | os.O_CREAT, 0o644)
+for n in range(rank, 40, ranks):
+    assert os.pwrite(fd, block(n), n * BLOCK) == BLOCK
+barrier()
+assert os.fstat(fd).st_size == 40 * BLOCK
+same(whole("shared"), b"".join(block(n) for n in range(40)), "shared")
+barrier()
+if rank == 0:
+    os.truncate("shared", 3 * BLOCK)
+    os.truncate("shared", 30 * BLOCK)
+barrier()
+same(whole("shared"), b"".join(block(n) for n in range(3)) + bytes(27 * BLOCK), "cut")
+assert os.fstat(fd).st_size == 30 * BLOCK and os.stat("shared").st_mtime > time.time() - 60
+barrier()
+log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+line = (b"%d" % rank) * 99999 + b"\n"
+for n in range(30):
+    assert os.write(log, line) == len(line)
+os.fsync(log)
+barrier()
+lines = whole("log").split(b"\n")
+assert lines.pop() == b"" and len(lines) == 30 * ranks, len(lines)
+for l in lines:
+    assert len(l) == 99999 and not l.strip(l[:1]), (len(l), l[:1])
+barrier()
+# While one cuts, what others append isn't lost, nor shown twice.
+if rank == 0:
+    for n in range(10):
+        os.truncate("log", 0)
+        time.sleep(0.02)
+else:
+    for n in range(20):
+        os.write(log, line)
+barrier()
+for l in whole("log").split(b"\n")[:-1]:
+    assert len(l) == 99999 and not l.strip(l[:1]), (len(l), l[:1])
+os.posix_fallocate(fd, 0, 32 << 20)
+assert os.fstat(fd).st_size == 32 << 20
+barrier()
+if rank == 1:
+    os.unlink("shared")
+barrier()
+same(os.pread(fd, BLOCK, 2 * BLOCK), block(2), "removed")
+''')
+    t.fb("fsck", "--pool", POOL)
+    tidy(t)
+
+
 @case(90)
 def appends(t):
     """Records that all append to one file: each is there once, whole, and in its writer's order."""

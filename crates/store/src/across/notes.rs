@@ -1,12 +1,15 @@
 //! Notes: what is still to be done for an entry on other nodes, so that it is done whatever happens.
 
 use super::*;
+use crate::striped::has_parts;
 
 /// What is still to be done for an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Note {
     /// Its object has to be told that it has lost the name.
     Drop(Entry),
+    /// Of a file that is gone (the entry has no name): its parts on other nodes are to go.
+    Parts,
     /// It is made, but its object doesn't count the name yet, and may come not to.
     Held(Entry),
     /// It is being renamed.
@@ -24,6 +27,7 @@ impl Note {
     pub(super) fn encode(&self, owner: u32) -> Vec<u8> {
         match self {
             Note::Drop(entry) => encode(&(0u8, owner, *entry)),
+            Note::Parts => encode(&(3u8, owner)),
             Note::Held(entry) => encode(&(2u8, owner, *entry)),
             Note::Move {
                 source,
@@ -39,6 +43,10 @@ impl Note {
         let note = match what {
             0 => Note::Drop(decode(bytes)?),
             2 => Note::Held(decode(bytes)?),
+            3 => {
+                let () = decode(bytes)?;
+                Note::Parts
+            }
             1 => {
                 let (source, dir, name, announced, placed) = decode(bytes)?;
                 Note::Move {
@@ -124,6 +132,16 @@ impl Store {
         w.put(shard, &Key::note(name.0, name.1), &note.encode(owner))
     }
 
+    /// In a transaction that removes the file `id`: its parts on other nodes are to go as well.
+    pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId, inode: &Inode) -> Result<()> {
+        if !has_parts(id, inode) {
+            return Ok(());
+        }
+        w.leave_unsettled();
+        let note = Note::Parts.encode(0);
+        w.put(self.shard_of(id), &Key::note(id, b""), &note)
+    }
+
     pub(super) fn forget_note(&self, name: Named<'_>) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
@@ -132,7 +150,7 @@ impl Store {
     }
 
     /// What was left undone is for the keeper.
-    pub(super) fn leave_unsettled(&self) {
+    pub(crate) fn leave_unsettled(&self) {
         self.control.header().unsettled.store(1, Release);
         self.control.wake_keeper();
     }
@@ -208,6 +226,10 @@ impl Store {
         match note {
             // See settle_note.
             Note::Held(_) => Ok(()),
+            Note::Parts => {
+                self.drop_parts(name.0)?;
+                self.forget_note(name)
+            }
             Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
                 Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
                 Err(e) => {

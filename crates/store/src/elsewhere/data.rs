@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl Store {
-    /// Whether the file's bytes lie on another node.
+    /// Whether the file's bytes lie on another node, or may lie there.
     pub fn is_away(&self, index: u32) -> bool {
-        self.live_away(index).is_some()
+        self.live_away(index).is_some() || self.striped(index).is_some()
     }
 
     /// Makes all entries durable, whatever node they lie on: what `fsync` of a directory does.

@@ -91,7 +91,34 @@ pub mod kind {
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 
-    /// `parent, name, NewObject, epoch -> id or what is there`
+    // Of striped files: see `striped.rs`. What is no longer so as the question says: EXFULL.
+
+    /// `id, it will write to parts -> size, cuts`
+    pub const LAYOUT: u16 = 48;
+    /// `id, cuts, end`: it is written that far
+    pub const GROW: u16 = 49;
+    /// `id, identity, Option<lease to be taken over> -> Lease or who has it`
+    pub const LEASE: u16 = 50;
+    /// `id, lease, cuts, Option<size> -> it was still ours`
+    pub const END_LEASE: u16 = 51;
+    /// `id, cuts, offset, length`, and bytes come back: those of a part
+    pub const READ_PART: u16 = 52;
+    /// `id, cuts, offset` and bytes `-> written`
+    pub const WRITE_PART: u16 = 53;
+    /// `id, cuts, size`: it is cut there
+    pub const CUT_PART: u16 = 54;
+    /// `id -> Option<inode record>`
+    pub const STAT_PART: u16 = 55;
+    /// `id`
+    pub const SYNC_PART: u16 = 56;
+    /// `id, cuts, offset, length, punch`
+    pub const ROOM_PART: u16 = 57;
+    /// `id`: the file is gone
+    pub const DROP_PART: u16 = 58;
+    /// `identity -> it lives`: a process of the asked node
+    pub const LIVES: u16 = 59;
+
+    /// `parent, name, NewObject, distribution, epoch -> id or what is there`
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;

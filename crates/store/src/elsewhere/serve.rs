@@ -5,10 +5,11 @@
 //! other nodes as long as they run (files they have open, locks).
 
 use super::messages::{List, Part, Record, decode, encode, kind};
+use super::parts::Parts;
 use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
 use crate::locks::{Owner, Request, Waits};
-use crate::{Entry, NewObject, ObjectId, Slot, Store};
+use crate::{Distribution, Entry, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -50,22 +51,23 @@ struct OpenThere {
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
+    parts: Parts,
     /// One at a time.
     names: Mutex<()>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn told<T: Part>(answer: T) -> Result<Reply, Errno> {
+pub(super) fn told<T: Part>(answer: T) -> Result<Reply, Errno> {
     Ok(Reply {
         head: encode(&answer),
         body: Vec::new(),
     })
 }
 
-fn parts<T: Part>(head: &[u8]) -> Result<T, Errno> {
+pub(super) fn parts<T: Part>(head: &[u8]) -> Result<T, Errno> {
     decode(head).ok_or(Errno::PROTO)
 }
 
@@ -73,7 +75,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::LOOKUP_OPEN => Some(Class::Leaf),
+            kind::LOOKUP..=kind::LOOKUP_OPEN | kind::LAYOUT..=kind::LIVES => Some(Class::Leaf),
             kind::BLOCKERS | kind::WAITS | kind::HOLDS => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
@@ -122,6 +124,15 @@ impl Server {
                 | kind::BLOCKERS
                 | kind::WAITS
                 | kind::HOLDS
+                | kind::LAYOUT
+                | kind::GROW
+                | kind::READ_PART
+                | kind::CUT_PART
+                | kind::STAT_PART
+                | kind::SYNC_PART
+                | kind::ROOM_PART
+                | kind::DROP_PART
+                | kind::LIVES
         )
     }
 
@@ -231,7 +242,7 @@ impl Server {
                     let mut body: Vec<u8> = Vec::with_capacity(len);
                     // SAFETY: the vector has room for so many bytes; as many are then there.
                     unsafe {
-                        let n = store.read(live, offset, body.as_mut_ptr(), len)?;
+                        let n = store.read_here(live, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
                     Ok(body)
@@ -246,34 +257,39 @@ impl Server {
                 let (at, n) = with_file(store, id, |live| {
                     // SAFETY: the slice is readable.
                     store.with_room_of_the_dead(|| unsafe {
-                        store.write_at(live, offset, body.as_ptr(), body.len())
+                        let bytes = (body.as_ptr(), body.len());
+                        store.write_here(live, offset, bytes, |live| {
+                            store.may_append(live, offset, body.len())
+                        })
                     })
                 })?;
                 told((at, n as u64))
             }
             kind::TRUNCATE => {
                 let (id, size) = parts(head)?;
-                told(with_file(store, id, |live| store.truncate(live, size))?)
+                told(with_file(store, id, |live| {
+                    store.truncate_here(live, |live| store.may_cut(live, size))
+                })?)
             }
             kind::RESERVE => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.with_room_of_the_dead(|| store.reserve_range(live, at, len, grow))
+                    store.with_room_of_the_dead(|| store.reserve_here(live, at, len, grow))
                 })?)
             }
             kind::PUNCH => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.punch(live, at, len, grow)
+                    store.punch_here(live, at, len, grow)
                 })?)
             }
             kind::SEEK => {
                 let (id, offset, hole) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.seek_data(live, offset, hole)
+                    store.seek_here(live, offset, hole)
                 })?)
             }
-            kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync(live))?),
+            kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync_here(live))?),
             kind::OPEN => {
                 let (id, number) = parts(head)?;
                 self.open(store, from, id, number)?;
@@ -383,6 +399,7 @@ impl Server {
                 let () = parts(head)?;
                 told(store.sync_all()?)
             }
+            kind::LAYOUT..=kind::LIVES => self.parts.serve(store, from, kind, head, body),
             _ => Err(Errno::PROTO),
         }
     }
@@ -455,8 +472,10 @@ impl Server {
 }
 
 /// EREMCHG if the object lies elsewhere.
-fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+pub(super) fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.object_away(id) {
+        // That is none that others ask for.
+        _ if id.is_part() => Err(Errno::PROTO),
         None => Ok(id),
         Some(_) => Err(Errno::REMCHG),
     }
@@ -485,7 +504,7 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-fn with_file<T>(
+pub(super) fn with_file<T>(
     store: &Store,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
@@ -504,7 +523,9 @@ fn with_file<T>(
 fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
     match kind {
         kind::CREATE => {
-            let (dir, name, new, epoch): (_, Vec<u8>, (_, _, _, _, Vec<u8>), _) = parts(head)?;
+            type Question = (ObjectId, Vec<u8>, (u32, u32, u32, u64, Vec<u8>), u8, u64);
+            let (dir, name, new, bits, epoch): Question = parts(head)?;
+            let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
             home_of_entry(store, dir, &name)?;
             let (mode, uid, gid, rdev, target) = new;
             if target.len() > crate::PATH_MAX {
@@ -516,7 +537,7 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
                 gid,
                 rdev,
                 target: &target,
-                keeps: false,
+                distribution: Some(distribution),
             };
             told(store.create_object(dir, &name, &new, store.epoch_for(epoch)?)?)
         }

@@ -21,6 +21,7 @@ impl Store {
             return Ok(report);
         }
         let (mut entries, mut links, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut parts = Vec::new();
         for env in &self.envs {
             env.snapshot()?.scan(b"", |key, value| {
                 match parse_key(key) {
@@ -35,6 +36,7 @@ impl Store {
                         }
                     }
                     Some((b'N', dir, name)) => notes.push((dir, name.to_vec())),
+                    Some((b'I', id, _)) if id.is_part() => parts.push(id),
                     _ => {}
                 }
                 true
@@ -81,6 +83,23 @@ impl Store {
                     ),
                     "nothing is lost but its room; down and up give it back",
                 );
+            }
+        }
+        for part in parts {
+            let home = self.object_away(part.whole()).ok_or(Errno::REMCHG)?;
+            let there: Result<Record> = self.ask(home, kind::STAT, &part.whole());
+            match there {
+                Ok(_) => {}
+                Err(Errno::NOENT) => report.add(
+                    PART,
+                    format!(
+                        "this node has a part of file {}, which isn't on node {} any more",
+                        part.whole().0,
+                        home.0
+                    ),
+                    "nothing is lost but its room; down and up give it back",
+                ),
+                Err(e) => return Err(e),
             }
         }
         for (dir, name) in notes {

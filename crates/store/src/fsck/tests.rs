@@ -41,7 +41,7 @@ fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
         gid: 0,
         rdev: 0,
         target: b"",
-        keeps: false,
+        distribution: None,
     };
     s.create_object(dir, name.as_bytes(), &new, s.names_epoch())
         .unwrap()

@@ -12,7 +12,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
         gid: 0,
         rdev: 0,
         target: b"",
-        keeps: false,
+        distribution: None,
     };
     let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
     let id = made.unwrap().unwrap();

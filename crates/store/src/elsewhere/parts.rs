@@ -1,0 +1,185 @@
+//! Answers about striped files, whose home this node is, and about this node's parts of them.
+
+use super::MAX_BODY;
+use super::messages::{Record, encode, kind};
+use super::serve::{Reply, home, lock, parts, told, with_file};
+use crate::process::identity_lives;
+use crate::{ObjectId, Store};
+use forebay_placement::NodeId;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// So many parts are kept open at most: one that is used again needn't be read from its record again.
+const KEPT: usize = 1024;
+
+/// The parts that the daemon keeps open, by the open file descriptions that do it.
+#[derive(Default)]
+pub(super) struct Parts(Mutex<HashMap<ObjectId, u32>>);
+
+impl Parts {
+    pub(super) fn serve(
+        &self,
+        store: &Store,
+        from: NodeId,
+        kind: u16,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<Reply, Errno> {
+        match kind {
+            kind::LAYOUT => {
+                let (id, write) = parts(head)?;
+                let known = with_file(store, id, |live| store.layout_here(live, write))?;
+                told((known.size, known.cuts))
+            }
+            kind::GROW => {
+                let (id, cuts, end) = parts(head)?;
+                check_size(end)?;
+                told(with_file(store, id, |live| {
+                    store.grow_here(live, cuts, end)
+                })?)
+            }
+            kind::LEASE => {
+                let (id, process, over) = parts(head)?;
+                told(with_file(store, id, |live| {
+                    store.lease_here(live, (from, process), over)
+                })?)
+            }
+            kind::END_LEASE => {
+                let (id, lease, cuts, size): (_, _, _, Option<u64>) = parts(head)?;
+                size.map_or(Ok(()), check_size)?;
+                told(with_file(store, id, |live| {
+                    store.end_lease_here(live, lease, cuts, size)
+                })?)
+            }
+            kind::READ_PART => {
+                let (id, cuts, offset, len): (_, _, _, u64) = parts(head)?;
+                let len = usize::try_from(len).map_err(|_| Errno::PROTO)?;
+                let len = len.min(MAX_BODY);
+                let read = self.with_part(store, id, false, |part| {
+                    let mut body: Vec<u8> = Vec::with_capacity(len);
+                    // SAFETY: the vector has room for so many bytes; as many are then there.
+                    unsafe {
+                        let n = store.read_part(part, cuts, offset, body.as_mut_ptr(), len)?;
+                        body.set_len(n);
+                    }
+                    Ok(body)
+                })?;
+                Ok(Reply {
+                    head: encode(&()),
+                    body: read.unwrap_or_default(),
+                })
+            }
+            kind::WRITE_PART => {
+                let (id, cuts, offset): (_, _, u64) = parts(head)?;
+                check_size(offset.saturating_add(body.len() as u64))?;
+                let written = self.with_part(store, id, true, |part| {
+                    // SAFETY: the slice is readable.
+                    store.with_room_of_the_dead(|| unsafe {
+                        store.write_part(part, cuts, offset, (body.as_ptr(), body.len()))
+                    })
+                })?;
+                told(written.ok_or(Errno::IO)? as u64)
+            }
+            kind::CUT_PART => {
+                let (id, cuts, size) = parts(head)?;
+                check_size(size)?;
+                let id = part_here(store, id)?;
+                told(store.cut_part(id, cuts, size)?)
+            }
+            kind::STAT_PART => {
+                let id = part_here(store, parts(head)?)?;
+                let part = store.stat_part(id)?;
+                told(part.map(|inode| Record(inode, Vec::new())))
+            }
+            kind::SYNC_PART => {
+                let id = parts(head)?;
+                self.with_part(store, id, false, |part| store.sync_here(part))?;
+                told(())
+            }
+            kind::ROOM_PART => {
+                let (id, cuts, offset, len, punch): (_, _, u64, u64, bool) = parts(head)?;
+                check_size(offset.saturating_add(len))?;
+                let len = len.min(MAX_BODY as u64);
+                self.with_part(store, id, !punch, |part| {
+                    store
+                        .with_room_of_the_dead(|| store.room_part(part, cuts, (offset, len), punch))
+                })?;
+                told(())
+            }
+            kind::DROP_PART => {
+                let id = part_here(store, parts(head)?)?;
+                let kept = lock(&self.0).remove(&id);
+                let closed = kept.map_or(Ok(()), |open| store.open_release(open));
+                told(store.drop_part(id).and(closed)?)
+            }
+            kind::LIVES => told(identity_lives(store.control(), parts(head)?)),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Calls `f` with this node's part of a file; None if there is none, and it isn't to be made.
+    fn with_part<T>(
+        &self,
+        store: &Store,
+        id: ObjectId,
+        make: bool,
+        f: impl FnOnce(u32) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        let part = part_here(store, id)?.part();
+        let (live, held) = match store.live_acquire_held(part) {
+            Err(Errno::NOENT) if make => {
+                store.make_part(id)?;
+                store.live_acquire_held(part)?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let result = self.keep(store, id, live).and_then(|()| f(live));
+        drop(held);
+        store.live_release(live).and(result).map(Some)
+    }
+
+    /// Keeps a part open.
+    fn keep(&self, store: &Store, id: ObjectId, live: u32) -> Result<(), Errno> {
+        let mut kept = lock(&self.0);
+        if kept.contains_key(&id) {
+            return Ok(());
+        }
+        if kept.len() >= KEPT {
+            let any = kept.keys().next().copied();
+            if let Some(open) = any.and_then(|other| kept.remove(&other)) {
+                // What can't be written back is tried again when all is put in order.
+                let _ = store.open_release(open);
+            }
+        }
+        let part = id.part();
+        let _section = store.section()?;
+        store.live_retain(live);
+        let flags = libc::O_RDWR as u32;
+        let use_of = Some((live, None));
+        let open = store
+            .open_create_held(part, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
+            .inspect_err(|_| _ = store.live_release(live))?;
+        kept.insert(id, open);
+        Ok(())
+    }
+}
+
+/// EPROTO for what has no parts, EREMCHG if this node is the home, which has none either.
+fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+    if id.is_part() || id.stripe().is_none() {
+        return Err(Errno::PROTO);
+    }
+    match home(store, id) {
+        Ok(_) => Err(Errno::REMCHG),
+        Err(_) => Ok(id),
+    }
+}
+
+fn check_size(size: u64) -> Result<(), Errno> {
+    match size <= crate::MAX_SIZE {
+        true => Ok(()),
+        false => Err(Errno::FBIG),
+    }
+}

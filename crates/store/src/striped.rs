@@ -1,0 +1,626 @@
+//! Files whose chunks are spread over the nodes (distribution `striped`).
+//!
+//! A striped file's object lies at its home, as any file's, and so do its size and chunk 0: a file of one
+//! chunk is one like others. Each other node has a *part*, an object of its own ([`ObjectId::part`]):
+//! a sparse file with the same offsets, which holds the chunks that belong there, and is made when one of them
+//! is first written.
+//!
+//! - A write goes to all its nodes at once; then, if the file becomes longer, the home is told (GROW).
+//!   So what is within the size is written.
+//! - A read needs the size. Who has asked for it may use it as long as the file isn't cut: *cuts* counts that.
+//!   Every question to a part says how many cuts its asker knows of; a part that was cut since refuses (EXFULL), and the asker
+//!   asks the home again.
+//! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* of one at a time. Appending behind chunk 0
+//!   needs the lease, too.
+//!
+//! What one chunk (1 MiB of it) is concerned, reads and writes are atomic; longer ones are seen in pieces.
+
+mod cuts;
+mod parts;
+
+use crate::across::Nap;
+use crate::control::{Live, live_flag as flag};
+use crate::data::MAX_SIZE;
+use crate::elsewhere::messages::{Record, decode, encode, kind};
+use crate::elsewhere::{Bytes, MAX_BODY, Question, Told};
+use crate::record::Inode;
+use crate::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
+use forebay_media::guard;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+pub(crate) use parts::Holder;
+
+/// What is known of the file isn't so any more.
+pub(crate) const CHANGED: Errno = Errno::XFULL;
+/// Pieces of one call that are under way at the same time.
+const AT_ONCE: usize = 64;
+
+/// A striped file that this process has open.
+pub(crate) struct Striped {
+    pub id: ObjectId,
+    /// Its live entry here: its own at home, or one that stands for it.
+    pub index: u32,
+    pub chunk: ChunkSize,
+    /// None: this node.
+    pub home: Option<NodeId>,
+}
+
+/// The size is at least this, as long as the file isn't cut again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub size: u64,
+    pub cuts: u64,
+}
+
+/// Where a part of a range lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In the object itself, which is here.
+    Object,
+    /// In this node's part.
+    Part,
+    /// In the object itself, at this home.
+    Home(NodeId),
+    /// In that node's part.
+    On(NodeId),
+}
+
+/// Part of a range: so many bytes at this offset of the file, from `done` on of the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    place: Place,
+    offset: u64,
+    done: usize,
+    len: usize,
+}
+
+/// Whether other nodes may have parts of it, by its record.
+pub(crate) fn has_parts(id: ObjectId, inode: &Inode) -> bool {
+    id.stripe().is_some() && !id.is_part() && inode.is_file() && inode.parent != 0
+}
+
+/// What a record says of cuts and parts: for the live entry.
+pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
+    let parts = if has_parts(id, inode) { flag::PARTS } else { 0 };
+    (inode.rdev, parts)
+}
+
+impl Store {
+    /// Puts into an inode what its live entry knows of cuts and parts.
+    pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
+        let id = ObjectId(live.id.load(Relaxed));
+        if id.stripe().is_none() || !inode.is_file() {
+            return;
+        }
+        inode.rdev = live.cuts.load(Acquire);
+        if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+            inode.parent = 1;
+        }
+    }
+
+    /// What an open file is, if it is striped over several nodes.
+    #[inline]
+    pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
+        let id = ObjectId(self.live(index).id.load(Relaxed));
+        let chunk = id.stripe()?;
+        if id.is_part() || self.elsewhere.is_none() {
+            return None;
+        }
+        Some(Striped {
+            id,
+            index,
+            chunk,
+            home: self.object_away(id),
+        })
+    }
+
+    /// Whether all of `offset..offset + len` lies at the home.
+    fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
+        offset.saturating_add(len as u64) <= f.chunk.bytes()
+    }
+
+    /// What is known without asking: at home all, elsewhere what was told before.
+    fn known(&self, f: &Striped) -> Option<Known> {
+        let live = self.live(f.index);
+        let cuts = live.cuts.load(Acquire);
+        let size = live.size.load(Acquire);
+        if live.cuts.load(Acquire) != cuts || f.home.is_some() && size == 0 {
+            return None;
+        }
+        Some(Known { size, cuts })
+    }
+
+    /// Asks the home. Who will write to parts says so: the home has to know that there are some.
+    fn look(&self, f: &Striped, write: bool) -> Result<Known> {
+        let Some(home) = f.home else {
+            return self.layout_here(f.index, write);
+        };
+        let (size, cuts) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
+        self.remember(f, size, cuts)?;
+        if write {
+            self.live(f.index).flags.fetch_or(flag::PARTS, AcqRel);
+        }
+        Ok(Known { size, cuts })
+    }
+
+    /// Keeps what the home has told, for this node's processes.
+    fn remember(&self, f: &Striped, size: u64, cuts: u64) -> Result<()> {
+        let _lock = self.lock_live(f.index)?;
+        let live = self.live(f.index);
+        let before = live.cuts.load(Relaxed);
+        if before < cuts {
+            // In this order: who reads size and cuts never takes a size for that of later cuts.
+            live.size.store(0, Release);
+            live.cuts.store(cuts, Release);
+        }
+        if before <= cuts {
+            live.size.fetch_max(size, AcqRel);
+        }
+        Ok(())
+    }
+
+    fn spread(&self, f: &Striped, offset: u64, len: usize) -> Result<Vec<Piece>> {
+        let others = self.other_nodes()?;
+        let me = others.me();
+        let mut pieces = Vec::with_capacity(len / MAX_BODY + 2);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let chunk = f.chunk.chunk_of(at);
+            let left = (chunk + 1) * f.chunk.bytes() - at;
+            let n = (len - done).min(MAX_BODY).min(left as usize);
+            let node = others.node_of(Slot::of_chunk(f.id, chunk));
+            let place = match f.home {
+                None if node == me => Place::Object,
+                Some(home) if node == home => Place::Home(home),
+                _ if node == me => Place::Part,
+                _ => Place::On(node),
+            };
+            pieces.push(Piece {
+                place,
+                offset: at,
+                done,
+                len: n,
+            });
+            done += n;
+        }
+        Ok(pieces)
+    }
+
+    /// Asks for what of `pieces` lies on other nodes, all at once; the answers, in order.
+    ///
+    /// # Safety
+    /// What `bytes` makes is the caller's to read, or to write.
+    unsafe fn ask_pieces(
+        &self,
+        pieces: &[Piece],
+        head: impl Fn(&Piece) -> (u16, Vec<u8>),
+        bytes: impl Fn(&Piece) -> Bytes,
+    ) -> Result<Vec<Result<Told>>> {
+        let away = |p: &Piece| match p.place {
+            Place::Home(node) | Place::On(node) => Some(node),
+            _ => None,
+        };
+        let asked: Vec<_> = pieces
+            .iter()
+            .filter_map(|p| away(p).map(|node| (node, head(p), bytes(p))))
+            .collect();
+        let questions: Vec<Question<'_>> = asked
+            .iter()
+            .map(|(node, head, bytes)| Question {
+                node: *node,
+                kind: head.0,
+                head: &head.1,
+                bytes: *bytes,
+            })
+            .collect();
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.other_nodes()?.ask_all(&questions) })
+    }
+
+    /// Does `f` again as long as the file is being cut meanwhile.
+    fn retry_cut<T>(&self, file: &Striped, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut nap = Nap::new();
+        for n in 1u32.. {
+            match f() {
+                Err(CHANGED) => {}
+                result => return result,
+            }
+            nap.wait()?;
+            if n.is_multiple_of(8) {
+                // Whoever was cutting may have died.
+                self.settle_cut(file)?;
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    // ---- reading ----
+
+    /// As [`Store::read`].
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_striped(
+        &self,
+        f: &Striped,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        if Store::is_first(f, offset, len) {
+            // SAFETY: passed on.
+            return match f.home {
+                Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },
+                None => unsafe { self.read_here(f.index, offset, to, len) },
+            };
+        }
+        let mut fresh = false;
+        self.retry_cut(f, || {
+            let wanted = offset.saturating_add(len as u64);
+            let mut known = self.known(f).filter(|_| !fresh);
+            fresh = true;
+            if known.is_none_or(|k| f.home.is_some() && wanted > k.size) {
+                known = Some(self.look(f, false)?);
+            }
+            let known = known.ok_or(Errno::IO)?;
+            let n = len.min(known.size.saturating_sub(offset) as usize);
+            let mut done = 0;
+            while done < n {
+                let part = (n - done).min(AT_ONCE * MAX_BODY);
+                // SAFETY: done + part <= len.
+                unsafe { self.read_pieces(f, known, offset + done as u64, to.add(done), part)? };
+                done += part;
+            }
+            Ok(n)
+        })
+    }
+
+    /// Reads what is within the size.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_pieces(
+        &self,
+        f: &Striped,
+        known: Known,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<()> {
+        let pieces = self.spread(f, offset, len)?;
+        let (id, cuts) = (f.id, known.cuts);
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) => (kind::READ, encode(&(id, p.offset, p.len as u64))),
+            _ => (kind::READ_PART, encode(&(id, cuts, p.offset, p.len as u64))),
+        };
+        // SAFETY: pieces stay within len.
+        let at = |p: &Piece| unsafe { to.add(p.done) };
+        // SAFETY: as above.
+        let told = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Receive(at(p), p.len))? };
+        let mut told = told.into_iter();
+        for p in &pieces {
+            let got = match p.place {
+                // SAFETY: as above.
+                Place::Object => unsafe { self.read_here(f.index, p.offset, at(p), p.len)? },
+                Place::Part => match self.own_part(f, false)? {
+                    // SAFETY: as above.
+                    Some(part) => unsafe { self.read_part(part, cuts, p.offset, at(p), p.len)? },
+                    None => 0,
+                },
+                _ => told.next().ok_or(Errno::PROTO)??.received,
+            };
+            if got == p.len {
+                continue;
+            }
+            if matches!(p.place, Place::Object | Place::Home(_)) {
+                // The home knows the size, so that has changed.
+                return Err(CHANGED);
+            }
+            // SAFETY: the rest of the piece.
+            if got > p.len || !unsafe { guard::zero(at(p).add(got), p.len - got) } {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- writing ----
+
+    /// As [`Store::write_at`].
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(crate) unsafe fn write_striped(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        if offset.is_none_or(|at| Store::is_first(f, at, len)) {
+            // SAFETY: passed on.
+            let written = match f.home {
+                Some(home) => unsafe { self.write_away((home, f.id), offset, from, len) },
+                None => unsafe {
+                    self.write_here(f.index, offset, (from, len), |live| {
+                        self.may_append(live, offset, len)
+                    })
+                },
+            };
+            match (written, offset) {
+                // SAFETY: passed on.
+                (Err(CHANGED), None) => return unsafe { self.append_striped(f, from, len) },
+                (other, _) => return other,
+            }
+        }
+        let offset = offset.ok_or(Errno::INVAL)?;
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > MAX_SIZE) {
+            return Err(Errno::FBIG);
+        }
+        let mut fresh = false;
+        self.retry_cut(f, || {
+            let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
+            let known = match self.known(f).filter(|_| told && !fresh) {
+                Some(known) => known,
+                None => self.look(f, true)?,
+            };
+            fresh = true;
+            // SAFETY: passed on.
+            let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len)? };
+            let end = offset + done as u64;
+            if done > 0 && end > known.size {
+                self.grow(f, known.cuts, end)?;
+            }
+            match error {
+                Some(e) if done == 0 => Err(e),
+                _ => Ok((offset, done)),
+            }
+        })
+    }
+
+    /// Writes pieces; how many bytes from the start on, and why not all. EXFULL: all over again.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    unsafe fn write_pieces(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(usize, Option<Errno>)> {
+        let mut done = 0;
+        while done < len {
+            let turn = (len - done).min(AT_ONCE * MAX_BODY);
+            // SAFETY: done + turn <= len.
+            let (n, error) =
+                unsafe { self.write_turn(f, cuts, offset + done as u64, from.add(done), turn)? };
+            done += n;
+            if n < turn {
+                return Ok((done, error));
+            }
+        }
+        Ok((done, None))
+    }
+
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    unsafe fn write_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(usize, Option<Errno>)> {
+        let pieces = self.spread(f, offset, len)?;
+        let id = f.id;
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) => (kind::WRITE, encode(&(id, Some(p.offset)))),
+            _ => (kind::WRITE_PART, encode(&(id, cuts, p.offset))),
+        };
+        // SAFETY: pieces stay within len.
+        let at = |p: &Piece| unsafe { from.add(p.done) };
+        // SAFETY: as above.
+        let told = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Send(at(p), p.len))? };
+        let mut told = told.into_iter();
+        let mut done = Ok(0);
+        for p in &pieces {
+            let bytes = (at(p), p.len);
+            let written = match p.place {
+                // SAFETY: as above.
+                Place::Object => unsafe {
+                    self.write_here(f.index, Some(p.offset), bytes, |_| Ok(()))
+                        .map(|(_, n)| n)
+                },
+                Place::Part => match self.own_part(f, true)? {
+                    // SAFETY: as above.
+                    Some(part) => unsafe { self.write_part(part, cuts, p.offset, bytes) },
+                    None => Err(Errno::IO),
+                },
+                Place::Home(_) => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
+                    let (_, n): (u64, u64) = decode(&t.head).ok_or(Errno::PROTO)?;
+                    Ok(n as usize)
+                }),
+                Place::On(_) => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
+                    let n: u64 = decode(&t.head).ok_or(Errno::PROTO)?;
+                    Ok(n as usize)
+                }),
+            };
+            match (written, done) {
+                (Err(CHANGED), _) => return Err(CHANGED),
+                // What lies behind a gap doesn't count.
+                (_, Err(_)) => {}
+                (Ok(n), Ok(before)) if n == p.len => done = Ok(before + n),
+                (Ok(n), Ok(before)) => done = Err((before + n, Errno::NOSPC)),
+                (Err(e), Ok(before)) => done = Err((before, e)),
+            }
+        }
+        Ok(match done {
+            Ok(n) => (n, None),
+            Err((n, e)) => (n, Some(e)),
+        })
+    }
+
+    /// Tells the home that the file is written up to `end`.
+    fn grow(&self, f: &Striped, cuts: u64, end: u64) -> Result<()> {
+        match f.home {
+            None => self.grow_here(f.index, cuts, end),
+            Some(home) => {
+                self.ask::<()>(home, kind::GROW, &(f.id, cuts, end))?;
+                self.remember(f, end, cuts)
+            }
+        }
+    }
+
+    // ---- the rest ----
+
+    /// The other nodes that may have a part.
+    fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
+        let others = self.other_nodes()?;
+        let home = others.node_of(id.slot());
+        let all = others.nodes().iter().copied();
+        Ok(all.filter(|&n| n != home && n != others.me()).collect())
+    }
+
+    /// The attributes of a file, whose home has told `inode`, with what its parts add to them: pages, and
+    /// when they were written.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked.
+    pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
+        if !has_parts(id, &inode) || self.elsewhere.is_none() {
+            return Ok(inode);
+        }
+        let nodes = self.part_nodes(id)?;
+        let told = self
+            .other_nodes()?
+            .ask_each(&nodes, kind::STAT_PART, &encode(&id));
+        let mut parts = Vec::with_capacity(told.len() + 1);
+        for told in told {
+            let part: Option<Record> = decode(&told?.head).ok_or(Errno::PROTO)?;
+            parts.extend(part.map(|record| record.0));
+        }
+        if self.object_away(id).is_some() {
+            parts.extend(self.stat_part(id)?);
+        }
+        let changed = inode.ctime;
+        for part in parts {
+            inode.pages += part.pages;
+            // Unless its times were set since.
+            if part.mtime > changed {
+                inode.mtime = inode.mtime.max(part.mtime);
+                inode.ctime = inode.ctime.max(part.mtime);
+            }
+        }
+        Ok(inode)
+    }
+
+    /// As [`Store::sync`].
+    pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
+        if self.look(f, false)?.size > f.chunk.bytes() {
+            let nodes = self.part_nodes(f.id)?;
+            let head = encode(&f.id);
+            let told = self.other_nodes()?.ask_each(&nodes, kind::SYNC_PART, &head);
+            told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+            if f.home.is_some()
+                && let Some(part) = self.own_part(f, false)?
+            {
+                self.sync_here(part)?;
+            }
+        }
+        // Last: it says how long the file is.
+        match f.home {
+            None => self.sync_here(f.index),
+            Some(home) => self.ask(home, kind::SYNC, &f.id),
+        }
+    }
+
+    /// As [`Store::reserve_range`], and with `punch` as [`Store::punch`].
+    pub(crate) fn room_striped(
+        &self,
+        f: &Striped,
+        (offset, len): (u64, u64),
+        grow: bool,
+        punch: bool,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE);
+        let end = end.ok_or(Errno::FBIG)?;
+        self.retry_cut(f, || {
+            let first = end <= f.chunk.bytes();
+            let known = self.look(f, !first && !punch)?;
+            // Nothing lies behind the end.
+            let until = if punch { end.min(known.size) } else { end };
+            let mut at = offset;
+            while at < until {
+                let turn = (until - at).min((AT_ONCE * MAX_BODY) as u64);
+                self.room_turn(f, known.cuts, at, turn as usize, punch)?;
+                at += turn;
+            }
+            if grow && end > known.size {
+                self.grow(f, known.cuts, end)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn room_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        len: usize,
+        punch: bool,
+    ) -> Result<()> {
+        let pieces = self.spread(f, offset, len)?;
+        let id = f.id;
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) => {
+                let kind = if punch { kind::PUNCH } else { kind::RESERVE };
+                (kind, encode(&(id, p.offset, p.len as u64, false)))
+            }
+            _ => (
+                kind::ROOM_PART,
+                encode(&(id, cuts, p.offset, p.len as u64, punch)),
+            ),
+        };
+        // SAFETY: there are no bytes.
+        let told = unsafe { self.ask_pieces(&pieces, head, |_| Bytes::None)? };
+        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        for p in &pieces {
+            match p.place {
+                Place::Object if punch => {
+                    self.punch_here(f.index, p.offset, p.len as u64, false)?;
+                }
+                Place::Object => self.reserve_here(f.index, p.offset, p.len as u64, false)?,
+                Place::Part => {
+                    if let Some(part) = self.own_part(f, !punch)? {
+                        self.room_part(part, cuts, (p.offset, p.len as u64), punch)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Store::seek_data`]. In a file of several chunks, all is taken for data.
+    pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.look(f, false)?.size;
+        if size > f.chunk.bytes() {
+            return match (offset < size, hole) {
+                (false, _) => Err(Errno::NXIO),
+                (true, false) => Ok(offset),
+                (true, true) => Ok(size),
+            };
+        }
+        match f.home {
+            None => self.seek_here(f.index, offset, hole),
+            Some(home) => self.ask(home, kind::SEEK, &(f.id, offset, hole)),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What needs a striped file for itself: cutting it, and appending to it behind its first chunk.
+//!
+//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and count that;
+//! then the home: this is when it happens. If who cuts dies, parts are ahead of the home, which whoever comes upon
+//! it completes ([`Store::settle_cut`]). A lease whose holder is dead, or whose time is over, may be taken over:
+//! by cutting the file where it ends, so that what its former holder had still under way is refused.
+
+use super::*;
+use crate::process::{identity, identity_lives};
+
+/// A lease that was given.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    number: u64,
+    known: Known,
+}
+
+impl Store {
+    /// Waits for the lease.
+    fn lease(&self, f: &Striped) -> Result<Lease> {
+        let me = identity(&self.control, self.me()?);
+        let mut nap = Nap::new();
+        let mut over = None;
+        for n in 1u32.. {
+            let told = match f.home {
+                None => {
+                    let node = self.other_nodes()?.me();
+                    self.lease_here(f.index, (node, me), over)?
+                }
+                Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
+            };
+            let holder: Holder = match told {
+                Ok((number, size, cuts, taken)) => {
+                    let known = Known { size, cuts };
+                    let lease = Lease { number, known };
+                    if taken {
+                        self.finish_cut(f, lease)?;
+                        over = None;
+                        continue;
+                    }
+                    return Ok(lease);
+                }
+                Err(holder) => holder,
+            };
+            nap.wait()?;
+            if n.is_multiple_of(4) && self.is_dead(&holder) {
+                over = Some(holder.2);
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to pass.
+    fn is_dead(&self, (node, process, _): &Holder) -> bool {
+        let node = NodeId(*node);
+        if self.other_nodes().is_ok_and(|o| o.me() == node) {
+            return !identity_lives(&self.control, *process);
+        }
+        self.ask::<bool>(node, kind::LIVES, process) == Ok(false)
+    }
+
+    /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any more.
+    fn end_lease(&self, f: &Striped, lease: u64, cuts: u64, size: Option<u64>) -> Result<()> {
+        let ours = match f.home {
+            None => self.end_lease_here(f.index, lease, cuts, size)?,
+            Some(home) => self.ask(home, kind::END_LEASE, &(f.id, lease, cuts, size))?,
+        };
+        match ours {
+            true => Ok(()),
+            false => Err(CHANGED),
+        }
+    }
+
+    /// Cuts all parts, wherever they are.
+    fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
+        let nodes = self.part_nodes(f.id)?;
+        let head = encode(&(f.id, cuts, size));
+        let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
+        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        if f.home.is_some() {
+            self.cut_part(f.id, cuts, size)?;
+        }
+        Ok(())
+    }
+
+    /// With a lease that another one had before: completes the cut that has begun, or cuts the file where it
+    /// ends. Gives the lease back.
+    fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        let Known { size, cuts } = lease.known;
+        let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
+        self.cut_parts(f, cuts, size)?;
+        self.end_lease(f, lease.number, cuts, Some(size))
+    }
+
+    /// The cut that some part is ahead of the home by: its number and the size.
+    fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
+        let nodes = self.part_nodes(f.id)?;
+        let head = encode(&f.id);
+        let told = self.other_nodes()?.ask_each(&nodes, kind::STAT_PART, &head);
+        let mut ahead = None;
+        let mut see = |part: Inode| {
+            if part.rdev > ahead.map_or(cuts, |a: (u64, u64)| a.0) {
+                ahead = Some((part.rdev, part.parent));
+            }
+        };
+        for told in told {
+            let part: Option<Record> = decode(&told?.head).ok_or(Errno::PROTO)?;
+            part.into_iter().for_each(|record| see(record.0));
+        }
+        if f.home.is_some() {
+            self.stat_part(f.id)?.into_iter().for_each(see);
+        }
+        Ok(ahead)
+    }
+
+    /// Completes a cut whose maker has died, if there is one.
+    pub(super) fn settle_cut(&self, f: &Striped) -> Result<()> {
+        let lease = self.lease(f)?;
+        match self.cut_ahead(f, lease.known.cuts)? {
+            Some((cuts, size)) => {
+                self.cut_parts(f, cuts, size)?;
+                self.end_lease(f, lease.number, cuts, Some(size))
+            }
+            None => self.end_lease(f, lease.number, lease.known.cuts, None),
+        }
+        .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
+    }
+
+    /// As [`Store::truncate`].
+    pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
+        self.retry_cut(f, || {
+            let done = match f.home {
+                None => self.truncate_here(f.index, |live| self.may_cut(live, size)),
+                Some(home) => self.ask(home, kind::TRUNCATE, &(f.id, size)),
+            };
+            if done != Err(CHANGED) {
+                return done;
+            }
+            let lease = self.lease(f)?;
+            let Known { size: old, cuts } = lease.known;
+            if size >= old {
+                // It has become shorter meanwhile.
+                self.end_lease(f, lease.number, cuts, None)?;
+                return Err(CHANGED);
+            }
+            let (number, to) = match self.cut_ahead(f, cuts)? {
+                Some(begun) => begun,
+                None => (cuts + 1, size),
+            };
+            self.cut_parts(f, number, to)?;
+            self.end_lease(f, lease.number, number, Some(to))?;
+            if to == size { Ok(()) } else { Err(CHANGED) }
+        })
+    }
+
+    /// Writes at the end of a file that doesn't end in its first chunk, or won't.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(super) unsafe fn append_striped(
+        &self,
+        f: &Striped,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            let Known { size, cuts } = lease.known;
+            if size
+                .checked_add(len as u64)
+                .is_none_or(|end| end > MAX_SIZE)
+            {
+                self.end_lease(f, lease.number, cuts, None)?;
+                return Err(Errno::FBIG);
+            }
+            // SAFETY: passed on.
+            let written = unsafe { self.write_pieces(f, cuts, size, from, len) };
+            let (done, error) = match written {
+                Ok(written) => written,
+                Err(e) => {
+                    self.end_lease(f, lease.number, cuts, None)?;
+                    return Err(e);
+                }
+            };
+            let end = (done > 0).then_some(size + done as u64);
+            self.end_lease(f, lease.number, cuts, end)?;
+            match error {
+                Some(e) if done == 0 => Err(e),
+                _ => Ok((size, done)),
+            }
+        })
+    }
+}

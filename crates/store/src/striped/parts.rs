@@ -1,0 +1,337 @@
+//! What a node does with its part of a striped file, and a home with the file: nothing here asks other nodes.
+
+use super::*;
+use crate::process::Critical;
+use crate::record::Key;
+use crate::shards::Need;
+use crate::{CHUNK, now};
+
+/// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its holder stands still.
+const LEASE: u64 = 5_000;
+
+/// Who has a lease: node, identity, the lease's number.
+pub(crate) type Holder = (u32, u32, u64);
+/// A lease: its number, size and cuts of the file, whether another one had it, who didn't give it back.
+pub(crate) type Granted = (u64, u64, u64, bool);
+
+fn milliseconds() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+impl Store {
+    // ---- at the home ----
+
+    /// Size and cuts; noting that there will be parts, if some are to be written.
+    pub(crate) fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if write {
+            live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
+        }
+        Ok(Known {
+            size: live.size.load(Acquire),
+            cuts: live.cuts.load(Acquire),
+        })
+    }
+
+    /// The file is written up to `end`.
+    pub(crate) fn grow_here(&self, index: u32, cuts: u64, end: u64) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if live.cuts.load(Acquire) != cuts {
+            return Err(CHANGED);
+        }
+        self.grow_locked(index, end)
+    }
+
+    fn grow_locked(&self, index: u32, end: u64) -> Result<()> {
+        let live = self.live(index);
+        let size = live.size.load(Acquire);
+        if end > size {
+            self.promote(index)?;
+            self.clear_tail(index, size, end)?;
+            live.size.store(end, Release);
+        }
+        let t = now();
+        live.mtime.store(t, Relaxed);
+        live.ctime.store(t, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        Ok(())
+    }
+
+    fn is_leased(live: &Live) -> bool {
+        live.lease_until.load(Relaxed) > milliseconds()
+    }
+
+    /// Of a file of this node that may be striped: EXFULL if the bytes to be appended don't all belong to its first
+    /// chunk, or somebody has the lease. Locked.
+    pub(crate) fn may_append(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
+        let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
+            return Ok(());
+        };
+        let end = live.size.load(Relaxed).saturating_add(len as u64);
+        match offset.is_none() && (end > chunk.bytes() || live.lease_until.load(Relaxed) != 0) {
+            true if self.elsewhere.is_some() => Err(CHANGED),
+            _ => Ok(()),
+        }
+    }
+
+    /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well. Locked.
+    pub(crate) fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
+        let old = live.size.load(Relaxed);
+        let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
+        match ObjectId(live.id.load(Relaxed)).stripe() {
+            Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
+            _ => Ok(size),
+        }
+    }
+
+    /// Gives the lease to `(node, process)`, or tells who has it. `over`: the one of that number is to be taken
+    /// over.
+    pub(crate) fn lease_here(
+        &self,
+        index: u32,
+        (node, process): (NodeId, u32),
+        over: Option<u64>,
+    ) -> Result<std::result::Result<Granted, Holder>> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let last = live.lease.load(Relaxed);
+        if Store::is_leased(live) && over != Some(last) {
+            let of = live.lease_of.load(Relaxed);
+            return Ok(Err(((of >> 32) as u32, of as u32, last)));
+        }
+        let taken = live.lease_until.load(Relaxed) != 0;
+        // Who reads an older record of the file must not meet an old number.
+        let number = (last + 1).max(now() as u64);
+        live.lease.store(number, Relaxed);
+        live.lease_of
+            .store(u64::from(node.0) << 32 | u64::from(process), Relaxed);
+        live.lease_until.store(milliseconds() + LEASE, Relaxed);
+        live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
+        let (size, cuts) = (live.size.load(Acquire), live.cuts.load(Acquire));
+        Ok(Ok((number, size, cuts, taken)))
+    }
+
+    /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to that. False if
+    /// it is somebody else's by now: nothing is done.
+    pub(crate) fn end_lease_here(
+        &self,
+        index: u32,
+        lease: u64,
+        cuts: u64,
+        size: Option<u64>,
+    ) -> Result<bool> {
+        let ours = |live: &Live| {
+            let held = live.lease.load(Relaxed) == lease && live.lease_until.load(Relaxed) != 0;
+            held && live.cuts.load(Relaxed) <= cuts
+        };
+        let mut done = false;
+        let cut = |live: &Live| match (ours(live), size) {
+            (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
+                done = true;
+                live.cuts.store(cuts, Release);
+                live.lease_until.store(0, Relaxed);
+                Ok(size.min(live.size.load(Relaxed)))
+            }
+            _ => Err(CHANGED),
+        };
+        match self.truncate_here(index, cut) {
+            Err(CHANGED) => {}
+            result => return result.map(|()| done),
+        }
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if !ours(live) {
+            return Ok(false);
+        }
+        if let Some(size) = size {
+            self.grow_locked(index, size)?;
+        }
+        live.lease_until.store(0, Relaxed);
+        Ok(true)
+    }
+
+    // ---- the part ----
+
+    /// This node's part, open as long as the file is; with `make`, it is made if there is none.
+    pub(super) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
+        let live = self.live(f.index);
+        if let Some(part) = live.part.load(Acquire).checked_sub(1) {
+            return Ok(Some(part));
+        }
+        let _section = self.section()?;
+        let (part, held) = match self.live_acquire_held(f.id.part()) {
+            Err(Errno::NOENT) if make => {
+                self.make_part(f.id)?;
+                self.live_acquire_held(f.id.part())?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let mine = live
+            .part
+            .compare_exchange(0, part + 1, AcqRel, Acquire)
+            .is_ok();
+        drop(held);
+        if mine {
+            return Ok(Some(part));
+        }
+        // Another thread was faster.
+        self.live_release(part)?;
+        Ok(live.part.load(Acquire).checked_sub(1))
+    }
+
+    /// Makes this node's part of a file, empty, if there is none.
+    pub(crate) fn make_part(&self, id: ObjectId) -> Result<()> {
+        let t = now();
+        let inode = Inode {
+            mode: libc::S_IFREG | 0o600,
+            nlink: 1,
+            mtime: t,
+            ctime: t,
+            atime: t,
+            btime: t,
+            ..Inode::default()
+        };
+        let (key, shard) = (Key::inode(id.part()), self.shard_of(id));
+        self.write(self.object_set(id), Need::Bytes(0), |w| {
+            w.insert(shard, &key, &inode.encode(&[])).map(|_| ())
+        })
+    }
+
+    /// EXFULL if the part was cut more often than the asker knows. Locked, or looked at again.
+    fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
+        // Fewer: it lost the last with a power cut.
+        match live.cuts.load(Acquire) > cuts {
+            true => Err(CHANGED),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads from a part: fewer bytes if it ends.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let live = self.live(part);
+        Store::check_cuts(live, cuts)?;
+        // SAFETY: passed on.
+        let n = unsafe { self.read_here(part, offset, to, len)? };
+        Store::check_cuts(live, cuts)?;
+        Ok(n)
+    }
+
+    /// Writes to a part.
+    ///
+    /// # Safety
+    /// `bytes` must be readable.
+    pub(crate) unsafe fn write_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        offset: u64,
+        bytes: (*const u8, usize),
+    ) -> Result<usize> {
+        let check = |live: &Live| Store::check_cuts(live, cuts);
+        // SAFETY: passed on.
+        unsafe { self.write_here(part, Some(offset), bytes, check) }.map(|(_, n)| n)
+    }
+
+    /// Reserves room in a part, or makes a hole.
+    pub(crate) fn room_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        (offset, len): (u64, u64),
+        punch: bool,
+    ) -> Result<()> {
+        let live = self.live(part);
+        Store::check_cuts(live, cuts)?;
+        match punch {
+            true => self.punch_here(part, offset, len, false),
+            // What is reserved behind its end would be given back on the last close.
+            false => self.reserve_here(part, offset, len, true),
+        }
+    }
+
+    /// Cuts this node's part of a file, the `cuts`th time that it is cut.
+    pub(crate) fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
+        self.make_part(id)?;
+        let (part, held) = self.live_acquire_held(id.part())?;
+        let cut = self.cut_open_part(part, cuts, size);
+        drop(held);
+        self.live_release(part).and(cut)
+    }
+
+    pub(crate) fn cut_open_part(&self, part: u32, cuts: u64, size: u64) -> Result<()> {
+        let id = ObjectId(self.live(part).id.load(Relaxed));
+        // First of all it says so: then nobody looks at it until the home has followed.
+        self.truncate_here(part, |live| {
+            let known = live.cuts.load(Acquire);
+            let noted = self.write(self.object_set(id), Need::Removal, |w| {
+                self.change_inode(w, id, |inode| {
+                    if known > cuts || known == cuts && inode.parent != size {
+                        return Err(CHANGED);
+                    }
+                    inode.rdev = cuts;
+                    inode.parent = size;
+                    Ok(())
+                })
+            })?;
+            noted?;
+            live.cuts.store(cuts, Release);
+            Ok(size.min(live.size.load(Relaxed)))
+        })
+    }
+
+    /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
+    /// the size that the last one gave the file.
+    pub(crate) fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
+        match self.stat(id.part()) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The file is gone, and its part here goes.
+    pub(crate) fn drop_part(&self, id: ObjectId) -> Result<()> {
+        let part = id.part();
+        let (index, held) = match self.live_acquire_held(part) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let shard = self.shard_of(part);
+        let dropped = self.write(self.object_set(part), Need::Removal, |w| {
+            self.change_inode(w, part, |inode| inode.nlink = 0)?;
+            w.put(shard, &Key::orphan(part), &[])?;
+            self.live_mark_unlinked(part, false)
+        });
+        drop(held);
+        self.live_release(index).and(dropped).map(|_| ())
+    }
+
+    /// Tells the other nodes that a file of this one is gone.
+    pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
+        let nodes = self.part_nodes(id)?;
+        let told = self
+            .other_nodes()?
+            .ask_each(&nodes, kind::DROP_PART, &encode(&id));
+        told.into_iter().try_for_each(|t| t.map(|_| ()))
+    }
+}
+
+const _: () = assert!(MAX_BODY as u64 <= CHUNK);
