@@ -64,6 +64,8 @@ impl fmt::Display for Distribution {
 pub struct ChunkSize(u8);
 
 impl ChunkSize {
+    /// The smallest: 1 MiB.
+    pub const LEAST: ChunkSize = ChunkSize(20);
     const BITS: std::ops::RangeInclusive<u8> = 20..=30;
     const LESS: u8 = 19;
 
@@ -94,7 +96,7 @@ impl ChunkSize {
 
 impl Default for ChunkSize {
     fn default() -> ChunkSize {
-        ChunkSize(*ChunkSize::BITS.start())
+        ChunkSize::LEAST
     }
 }
 

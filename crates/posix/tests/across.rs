@@ -6,7 +6,7 @@
 
 mod support;
 
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
@@ -62,15 +62,32 @@ fn prepare(nodes: &Nodes, n: usize) {
             .unwrap();
     }
     view(2)
-        .mkdir_keeping(format!("/keeping{n}").as_bytes(), 0o755)
+        .mkdir_with(
+            format!("/keeping{n}").as_bytes(),
+            0o755,
+            Distribution::LocalAll,
+        )
         .unwrap();
+    view(1)
+        .mkdir_with(format!("/striped{n}").as_bytes(), 0o755, STRIPED)
+        .unwrap();
+    put(view(0), &format!("/striped{n}/long"), &pattern(7, LONG));
     put(view(4), &format!("/full{n}/inside"), b"inside");
     view(5)
         .symlink(b"inside", format!("/full{n}/link").as_bytes())
         .unwrap();
 }
 
-const OPERATIONS: [&str; 16] = [
+const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
+/// Bytes of a file of four chunks.
+const LONG: usize = 3_500_000;
+
+const OPERATIONS: [&str; 21] = [
+    "cut",
+    "cut-into-part",
+    "append",
+    "unlink-long",
+    "mkdir-striped",
     "mkdir-keeping",
     "into-keeping",
     "rename",
@@ -104,7 +121,17 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
             .open(&p("full#/created"), O_CREAT | O_EXCL | O_RDWR, 0o600)
             .and_then(|f| f.close()),
         "mkdir" => fs.mkdir(&p("full#/dir"), 0o700),
-        "mkdir-keeping" => fs.mkdir_keeping(&p("full#/dir"), 0o700),
+        "mkdir-keeping" => fs.mkdir_with(&p("full#/dir"), 0o700, Distribution::LocalAll),
+        "mkdir-striped" => fs.mkdir_with(&p("full#/dir"), 0o700, STRIPED),
+        "cut" => truncate(fs, &p("striped#/long"), 1000),
+        "cut-into-part" => truncate(fs, &p("striped#/long"), 2_200_000),
+        "append" => fs
+            .open(&p("striped#/long"), O_WRONLY | O_APPEND, 0)
+            .and_then(|f| {
+                assert_eq!(f.write_at(b"at the end", 0), Ok(10));
+                f.close()
+            }),
+        "unlink-long" => fs.unlink(&p("striped#/long")),
         "into-keeping" => fs.rename(&p("source#"), &p("keeping#/new")),
         "rmdir" => fs.rmdir(&p("empty#")),
         "unlink-link" => fs.unlink(&p("full#/link")),
@@ -112,6 +139,12 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "same" => fs.rename(&p("source#"), &p("other#")),
         _ => panic!("no operation {what}"),
     }
+}
+
+fn truncate(fs: &Fs, path: &[u8], size: u64) -> Result<(), Errno> {
+    let f = fs.open(path, O_RDWR, 0)?;
+    f.set_len(size)?;
+    f.close()
 }
 
 fn nodes_of(dirs: &str) -> Nodes {
@@ -172,6 +205,8 @@ fn killed_at_every_step() {
                         check_done(what, n, &before, &after, &story);
                     }
                 }
+                // It is large.
+                let _ = nodes.views[0].unlink(format!("/striped{n}/long").as_bytes());
                 if whole {
                     break;
                 }
@@ -181,6 +216,11 @@ fn killed_at_every_step() {
     println!("{n} operations: {undone} undone, {done} done; {recovered} completed from notes");
     assert!(undone > 30 && done > 30 && recovered > 10);
     clear(&nodes);
+}
+
+fn long(seen: &mut Seen, n: usize) -> &mut Vec<u8> {
+    let file = seen.get_mut(&format!("/striped{n}/long")).unwrap();
+    &mut file.as_mut().unwrap().0
 }
 
 /// Compares with what a model makes of it.
@@ -225,7 +265,11 @@ fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
         }
         "create" => _ = expected.insert(p("full#/created"), Some((Vec::new(), 1))),
         "into-keeping" => _ = moved(p("source#"), p("keeping#/new")),
-        "mkdir" | "mkdir-keeping" => _ = expected.insert(p("full#/dir"), None),
+        "cut" => long(&mut expected, n).truncate(1000),
+        "cut-into-part" => long(&mut expected, n).truncate(2_200_000),
+        "append" => long(&mut expected, n).extend_from_slice(b"at the end"),
+        "unlink-long" => _ = expected.remove(&p("striped#/long")),
+        "mkdir" | "mkdir-keeping" | "mkdir-striped" => _ = expected.insert(p("full#/dir"), None),
         "rmdir" => _ = expected.remove(&p("empty#")),
         _ => {}
     }
@@ -253,6 +297,7 @@ fn clear(nodes: &Nodes) {
             Some(_) => nodes.views[2].unlink(path.as_bytes()).unwrap(),
         }
     }
+    nodes.drop_parts();
     assert_eq!(nodes.used(), 0, "pages are left");
     nodes.assert_whole();
 }

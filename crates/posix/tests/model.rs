@@ -5,7 +5,7 @@
 
 mod support;
 
-use forebay_posix::{Errno, File, Fs};
+use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs};
 use std::collections::BTreeMap;
 use support::*;
 
@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
         self.view = self.views[r.below(self.views.len())];
         let a = path(r);
         let bytes = a.as_bytes();
-        match r.below(18) {
+        match r.below(19) {
             0..=2 => {
                 self.log.push(format!("open(create) {a}"));
                 let expected = self
@@ -259,9 +259,13 @@ impl<'a> Run<'a> {
                         None => Ok(()),
                         Some(_) => Err(Errno::EXIST),
                     });
-                let made = match r.below(2) {
+                let striped =
+                    Distribution::Striped(ChunkSize::new(1 << (20 + r.below(2))).unwrap());
+                let made = match r.below(4) {
                     0 => fs.mkdir(bytes, 0o755),
-                    _ => fs.mkdir_keeping(bytes, 0o755),
+                    1 => fs.mkdir_with(bytes, 0o755, Distribution::Local),
+                    2 => fs.mkdir_with(bytes, 0o755, Distribution::LocalAll),
+                    _ => fs.mkdir_with(bytes, 0o755, striped),
                 };
                 assert_eq!(made, expected);
                 if expected.is_ok() {
@@ -282,6 +286,18 @@ impl<'a> Run<'a> {
                 assert_eq!(fs.rmdir(bytes), expected);
                 if expected.is_ok() {
                     self.model.names.remove(&a);
+                }
+            }
+            17 => {
+                self.log.push(format!("append {a}"));
+                let file = self.model.names.get(&a);
+                if let (Ok(()), Some(Node::File(id))) = (self.model.reach(&a), file) {
+                    let f = fs.open(bytes, O_WRONLY | O_APPEND, 0).unwrap();
+                    let content = &mut self.model.files[*id];
+                    let data = pattern(content.len() as u64, 1 + r.below(1_500_000));
+                    assert_eq!(f.write_at(&data, 0), Ok(data.len()));
+                    content.extend_from_slice(&data);
+                    f.close().unwrap();
                 }
             }
             16 if !self.handles.is_empty() => {
@@ -392,6 +408,7 @@ fn seed_on_nodes(name: &str, n: u32, seed: u64) {
     nodes.assert_whole();
     run.clear();
     drop(run);
+    nodes.drop_parts();
     nodes.assert_whole();
     let asked = nodes
         .together

@@ -37,6 +37,10 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN if its home can't be asked.
     pub fn size(&self, index: u32) -> Result<u64> {
+        if let Some(file) = self.striped(index) {
+            let inode = self.stat(file.id)?;
+            return self.with_parts(file.id, inode).map(|inode| inode.size);
+        }
         match self.live_away(index) {
             Some((home, id)) => self.stat_away(home, id).map(|record| record.0.size),
             None => Ok(self.live(index).size.load(Acquire)),
@@ -960,6 +964,9 @@ impl Store {
                 return Ok(false);
             }
             self.remove_records(w, id, !loaded, &mut freed)?;
+            if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+                self.leave_parts(w, id)?;
+            }
             w.del(shard, &Key::orphan(id)).map(|_| true)
         })?;
         if !removed {

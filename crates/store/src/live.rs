@@ -22,6 +22,9 @@ pub(crate) struct LiveView {
     pub pages: u64,
     pub mtime: i64,
     pub ctime: i64,
+    /// Of a striped file: its cuts, and whether it has parts.
+    pub cuts: u64,
+    pub parts: bool,
 }
 
 /// The lock of a bucket, held.
@@ -582,5 +585,7 @@ fn view(live: &Live) -> Option<LiveView> {
         pages: live.pages.load(Relaxed),
         mtime: live.mtime.load(Relaxed),
         ctime: live.ctime.load(Relaxed),
+        cuts: live.cuts.load(Acquire),
+        parts: live.flags.load(Relaxed) & flag::PARTS != 0,
     })
 }

@@ -12,6 +12,7 @@ use crate::elsewhere::messages::{Record, kind};
 use crate::live::{Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
+use crate::striped::has_parts;
 use crate::{Distribution, NAME_MAX, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
@@ -244,6 +245,10 @@ impl Store {
             inode.pages = live.pages;
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
+            if inode.is_file() && id.stripe().is_some() {
+                inode.rdev = live.cuts;
+                inode.parent |= u64::from(live.parts && !id.is_part());
+            }
         } else if let Some((mtime, ctime)) = times {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
@@ -506,7 +511,10 @@ impl Store {
             .snapshot()?
             .scan(b"I", |key, _| match parse_key(key) {
                 Some((b'I', id, _)) => {
-                    highest = highest.max(id.seq());
+                    // A part's number was given by its file's home.
+                    if !id.is_part() {
+                        highest = highest.max(id.seq());
+                    }
                     true
                 }
                 _ => false,
@@ -592,7 +600,9 @@ impl Store {
         w.del(self.shard_of(id), &Key::inode(id))?;
         if inode.is_file() {
             self.remove_chunks(w, id, 1, freed)?;
-            self.leave_parts(w, id, inode)?;
+            if has_parts(id, inode) {
+                self.leave_parts(w, id)?;
+            }
         }
         if inode.has_attributes {
             self.remove_range(w, &Key::attribute(id, b""), |_| ())?;

@@ -86,6 +86,19 @@ pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
     (inode.rdev, parts)
 }
 
+fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
+    let changed = inode.ctime;
+    for part in parts {
+        inode.pages += part.pages;
+        // Unless its times were set since.
+        if part.mtime > changed {
+            inode.mtime = inode.mtime.max(part.mtime);
+            inode.ctime = inode.ctime.max(part.mtime);
+        }
+    }
+    inode
+}
+
 impl Store {
     /// Puts into an inode what its live entry knows of cuts and parts.
     pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
@@ -491,11 +504,24 @@ impl Store {
     /// when they were written.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked.
+    /// EHOSTDOWN if a node can't be asked; ENOENT if it goes meanwhile.
     pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
         if !has_parts(id, &inode) || self.elsewhere.is_none() {
             return Ok(inode);
         }
+        loop {
+            let parts = self.part_inodes(id)?;
+            if parts.iter().all(|part| part.rdev <= inode.rdev) {
+                return Ok(with_times_and_pages(inode, &parts));
+            }
+            // It is being cut. Whoever was at it may have died: then it must not happen later on.
+            self.settle_cut_of(id)?;
+            inode = self.stat(id)?;
+        }
+    }
+
+    /// What the nodes that have parts of a file say of them.
+    fn part_inodes(&self, id: ObjectId) -> Result<Vec<Inode>> {
         let nodes = self.part_nodes(id)?;
         let told = self
             .other_nodes()?
@@ -508,16 +534,7 @@ impl Store {
         if self.object_away(id).is_some() {
             parts.extend(self.stat_part(id)?);
         }
-        let changed = inode.ctime;
-        for part in parts {
-            inode.pages += part.pages;
-            // Unless its times were set since.
-            if part.mtime > changed {
-                inode.mtime = inode.mtime.max(part.mtime);
-                inode.ctime = inode.ctime.max(part.mtime);
-            }
-        }
-        Ok(inode)
+        Ok(parts)
     }
 
     /// As [`Store::sync`].

@@ -1,7 +1,6 @@
 //! Notes: what is still to be done for an entry on other nodes, so that it is done whatever happens.
 
 use super::*;
-use crate::striped::has_parts;
 
 /// What is still to be done for an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -133,10 +132,7 @@ impl Store {
     }
 
     /// In a transaction that removes the file `id`: its parts on other nodes are to go as well.
-    pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId, inode: &Inode) -> Result<()> {
-        if !has_parts(id, inode) {
-            return Ok(());
-        }
+    pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         w.leave_unsettled();
         let note = Note::Parts.encode(0);
         w.put(self.shard_of(id), &Key::note(id, b""), &note)

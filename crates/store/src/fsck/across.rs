@@ -35,7 +35,8 @@ impl Store {
                             links.push((id, dir, name.to_vec()));
                         }
                     }
-                    Some((b'N', dir, name)) => notes.push((dir, name.to_vec())),
+                    // Without a name: parts of a removed file that are about to go.
+                    Some((b'N', dir, name)) if !name.is_empty() => notes.push((dir, name.to_vec())),
                     Some((b'I', id, _)) if id.is_part() => parts.push(id),
                     _ => {}
                 }

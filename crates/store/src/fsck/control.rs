@@ -23,6 +23,7 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::UNLINKED
     | live_flag::INLINE
     | live_flag::MAPPED
+    | live_flag::PARTS
     | live_flag::GONE
     | live_flag::TORN
     | live_flag::TAIL
@@ -362,8 +363,9 @@ impl Store {
     /// The highest sequence number of each shard.
     pub(crate) fn highest_numbers<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Vec<u64> {
         let mut highest = vec![0; self.shard_count()];
-        for id in ids {
-            let id = ObjectId(*id);
+        // A part's number was given by its file's home.
+        let own = ids.map(|id| ObjectId(*id)).filter(|id| !id.is_part());
+        for id in own {
             let n = &mut highest[self.shard_of(id)];
             *n = id.seq().max(*n);
         }

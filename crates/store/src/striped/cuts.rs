@@ -94,23 +94,22 @@ impl Store {
 
     /// The cut that some part is ahead of the home by: its number and the size.
     fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
-        let nodes = self.part_nodes(f.id)?;
-        let head = encode(&f.id);
-        let told = self.other_nodes()?.ask_each(&nodes, kind::STAT_PART, &head);
-        let mut ahead = None;
-        let mut see = |part: Inode| {
-            if part.rdev > ahead.map_or(cuts, |a: (u64, u64)| a.0) {
-                ahead = Some((part.rdev, part.parent));
-            }
+        let parts = self.part_inodes(f.id)?;
+        let ahead = parts.iter().filter(|part| part.rdev > cuts);
+        Ok(ahead
+            .max_by_key(|part| part.rdev)
+            .map(|part| (part.rdev, part.parent)))
+    }
+
+    /// As [`Store::settle_cut`], of a file that needn't be open.
+    pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let settled = match self.striped(index) {
+            Some(f) => self.settle_cut(&f),
+            None => Ok(()),
         };
-        for told in told {
-            let part: Option<Record> = decode(&told?.head).ok_or(Errno::PROTO)?;
-            part.into_iter().for_each(|record| see(record.0));
-        }
-        if f.home.is_some() {
-            self.stat_part(f.id)?.into_iter().for_each(see);
-        }
-        Ok(ahead)
+        drop(held);
+        self.live_release(index).and(settled)
     }
 
     /// Completes a cut whose maker has died, if there is one.
