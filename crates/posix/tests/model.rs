@@ -181,7 +181,6 @@ impl<'a> Run<'a> {
                 content[at..at + len].copy_from_slice(&data);
             }
             7 => {
-                self.log.push(format!("append {a}"));
                 if let Some(Node::File(id)) = self.model.names.get(&a) {
                     let f = fs.open(bytes, O_APPEND | O_WRONLY, 0).unwrap();
                     let data = pattern(r.next() % 97, 1 + r.below(3000));
@@ -295,9 +294,12 @@ impl<'a> Run<'a> {
                     let f = fs.open(bytes, O_WRONLY | O_APPEND, 0).unwrap();
                     let content = &mut self.model.files[*id];
                     let data = pattern(content.len() as u64, 1 + r.below(1_500_000));
+                    let (at, n) = (content.len(), data.len());
+                    self.log.push(format!("append {a} (file {id}) {at}+{n}"));
                     assert_eq!(f.write_at(&data, 0), Ok(data.len()));
                     content.extend_from_slice(&data);
                     f.close().unwrap();
+                    assert!(get(self.view, &a) == *content, "other content");
                 }
             }
             16 if !self.handles.is_empty() => {

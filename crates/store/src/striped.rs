@@ -352,7 +352,12 @@ impl Store {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
-        if offset.is_none_or(|at| Store::is_first(f, at, len)) {
+        // In one question: an appended piece lies behind nobody else's.
+        let first = match offset {
+            Some(at) => Store::is_first(f, at, len),
+            None => len <= MAX_BODY,
+        };
+        if first {
             // SAFETY: passed on.
             let written = match f.home {
                 Some(home) => unsafe { self.write_away((home, f.id), offset, from, len) },
@@ -364,11 +369,14 @@ impl Store {
             };
             match (written, offset) {
                 // SAFETY: passed on.
-                (Err(CHANGED), None) => return unsafe { self.append_striped(f, from, len) },
+                (Err(CHANGED), None) => {}
                 (other, _) => return other,
             }
         }
-        let offset = offset.ok_or(Errno::INVAL)?;
+        let Some(offset) = offset else {
+            // SAFETY: passed on.
+            return unsafe { self.append_striped(f, from, len) };
+        };
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > MAX_SIZE) {
             return Err(Errno::FBIG);
