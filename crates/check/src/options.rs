@@ -110,7 +110,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--phases" => o.phases = number(name, value()?, 1, u64::MAX)?,
             "--seconds" => o.seconds = number(name, value()?, 1, 1_000_000)?,
             "--seed" => o.seed = number(name, value()?, 0, u64::MAX)?,
-            "--cell" => o.cell = number(name, value()?, 1, 1 << 17)? as usize,
+            "--cell" => o.cell = number(name, value()?, 1, 1 << 20)? as usize,
             "--operations" => o.operations = number(name, value()?, 1, 12)?,
             "--kill" => o.kill = number(name, value()?, 0, 1000)?,
             "--bound" => o.bound = number(name, value()?, 1, 10_000)?,
