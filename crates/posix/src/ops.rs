@@ -5,9 +5,7 @@ use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::{Fs, Stat};
 use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
-use forebay_store::{
-    Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now,
-};
+use forebay_store::{Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
 use libc::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use rustix::io::{Errno, Result};
 

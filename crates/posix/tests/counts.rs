@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_placement::{NodeId, Slot};
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{Distribution, Errno, Fs};
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
@@ -39,7 +39,9 @@ fn name_on(nodes: &Nodes, dir: &[u8], node: u32) -> Vec<u8> {
 fn where_name_and_file_lie_on_one_other_node() {
     let nodes = Nodes::new("counts", 3, &["memory:64M"], 100);
     let (here, there) = (&nodes.views[0], &nodes.views[1]);
-    there.mkdir_keeping(b"/there", 0o755).unwrap();
+    there
+        .mkdir_with(b"/there", 0o755, Distribution::LocalAll)
+        .unwrap();
     make(there, b"/there/file");
     // From here on the way to the directory is known.
     here.stat(b"/there/file", true).unwrap();
@@ -119,7 +121,9 @@ fn where_name_and_file_lie_on_two_nodes() {
 fn what_was_removed_goes_with_its_last_close() {
     let nodes = Nodes::new("counts-room", 2, &["memory:64M"], 100);
     let (here, there) = (&nodes.views[0], &nodes.views[1]);
-    there.mkdir_keeping(b"/there", 0o755).unwrap();
+    there
+        .mkdir_with(b"/there", 0o755, Distribution::LocalAll)
+        .unwrap();
     let used = nodes.used();
     for _ in 0..20 {
         make(there, b"/there/file");

@@ -9,7 +9,7 @@ use crate::across::{Nap, entry_in};
 use crate::control::live_flag;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
-use crate::live::{Held, new_use};
+use crate::live::{Away, Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::striped::has_parts;
@@ -95,6 +95,8 @@ pub(crate) struct Opening<'a, 's> {
     pub held: &'a Held<'s>,
     /// Its live entry, once it has one.
     pub live: Option<u32>,
+    /// If it was made on another node: that keeps it open.
+    pub away: Option<Opened>,
 }
 
 /// Value of an orphan's record: it never had a name, and may get one.
@@ -303,15 +305,24 @@ impl Store {
         let mut opened = Some(Opening {
             held: &held,
             live: None,
+            away: None,
         });
         let made = self.make(parent, name, new, epoch, &mut opened);
-        let live = opened.and_then(|o| o.live);
+        let (live, opened) = opened.map_or((None, None), |o| (o.live, o.away));
         match (made, live) {
             (Ok(Ok(id)), Some(live)) => Ok(Ok((id, live, held))),
             (Ok(Ok(id)), None) => {
                 // Made on another node.
                 drop(held);
-                let (live, held) = self.live_acquire_held(id)?;
+                let mut away = Away {
+                    opened,
+                    inode: None,
+                };
+                let acquired = self.live_acquire_opened(id, &mut away);
+                if let Some(unused) = away.opened {
+                    self.close_opened(unused);
+                }
+                let (live, held) = acquired?;
                 Ok(Ok((id, live, held)))
             }
             (other, live) => {
@@ -355,8 +366,16 @@ impl Store {
                 return Ok(made);
             }
             let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
-            let question = (parent, name, what, distribution.bits(), epoch);
-            return self.ask(home, kind::CREATE, &question);
+            let number = (opened.is_some() && kind == libc::S_IFREG).then(new_use);
+            let bits = distribution.bits();
+            let question = ((parent, name), what, bits, epoch, number);
+            let made: std::result::Result<ObjectId, Entry> =
+                self.ask(home, kind::CREATE, &question)?;
+            if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
+                let id = *id;
+                opening.away = Some(Opened { home, id, number });
+            }
+            return Ok(made);
         }
         self.retry_noted((parent, name), || {
             self.create_beside(parent, name, new, epoch, opened)

@@ -263,9 +263,10 @@ impl Store {
         len: usize,
     ) -> Result<usize> {
         if Store::is_first(f, offset, len) {
-            // SAFETY: passed on.
             return match f.home {
+                // SAFETY: passed on.
                 Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },
+                // SAFETY: passed on.
                 None => unsafe { self.read_here(f.index, offset, to, len) },
             };
         }
@@ -358,9 +359,10 @@ impl Store {
             None => len <= MAX_BODY,
         };
         if first {
-            // SAFETY: passed on.
             let written = match f.home {
+                // SAFETY: passed on.
                 Some(home) => unsafe { self.write_away((home, f.id), offset, from, len) },
+                // SAFETY: passed on.
                 None => unsafe {
                     self.write_here(f.index, offset, (from, len), |live| {
                         self.may_append(live, offset, len)

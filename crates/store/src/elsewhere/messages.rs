@@ -118,7 +118,7 @@ pub mod kind {
     /// `identity -> it lives`: a process of the asked node
     pub const LIVES: u16 = 59;
 
-    /// `parent, name, NewObject, distribution, epoch -> id or what is there`
+    /// `parent, name, NewObject, distribution, epoch, Option<use> -> id or what is there`
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;

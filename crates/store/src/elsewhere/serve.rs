@@ -9,7 +9,7 @@ use super::parts::Parts;
 use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
 use crate::locks::{Owner, Request, Waits};
-use crate::{Distribution, Entry, NewObject, ObjectId, Slot, Store};
+use crate::{Distribution, Entry, Held, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -45,6 +45,14 @@ struct OpenThere {
     uses: Vec<u64>,
     /// Our open file description that keeps it.
     open: u32,
+}
+
+impl OpenThere {
+    fn note(&mut self, number: u64) {
+        if !self.uses.contains(&number) {
+            self.uses.push(number);
+        }
+    }
 }
 
 /// What this node keeps for others: the files they have open. Belongs to the daemon.
@@ -151,6 +159,7 @@ impl Server {
     ) -> Result<Reply, Errno> {
         match Server::class(kind).ok_or(Errno::PROTO)? {
             Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
+            Class::Entry if kind == kind::CREATE => in_a_hurry(|| self.create(store, from, head)),
             Class::Entry => in_a_hurry(|| composite(store, kind, head)),
             Class::Composite => composite(store, kind, head),
             Class::Names => {
@@ -289,7 +298,9 @@ impl Server {
                     store.seek_here(live, offset, hole)
                 })?)
             }
-            kind::SYNC => told(with_file(store, parts(head)?, |live| store.sync_here(live))?),
+            kind::SYNC => told(with_file(store, parts(head)?, |live| {
+                store.sync_here(live)
+            })?),
             kind::OPEN => {
                 let (id, number) = parts(head)?;
                 self.open(store, from, id, number)?;
@@ -404,19 +415,60 @@ impl Server {
         }
     }
 
+    /// Makes something for `node`; a file that it opens by a number is open from the start.
+    fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
+        type Question = (
+            (ObjectId, Vec<u8>),
+            (u32, u32, u32, u64, Vec<u8>),
+            u8,
+            u64,
+            Option<u64>,
+        );
+        let ((dir, name), new, bits, epoch, number): Question = parts(head)?;
+        let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
+        home_of_entry(store, dir, &name)?;
+        let (mode, uid, gid, rdev, target) = new;
+        if target.len() > crate::PATH_MAX {
+            return Err(Errno::PROTO);
+        }
+        let new = NewObject {
+            mode,
+            uid,
+            gid,
+            rdev,
+            target: &target,
+            distribution: Some(distribution),
+        };
+        let epoch = store.epoch_for(epoch)?;
+        let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
+            return told(store.create_object(dir, &name, &new, epoch)?);
+        };
+        told(match store.create_open(dir, &name, &new, epoch)? {
+            Ok((id, live, held)) => {
+                self.keep(store, (node, id, number), (live, held))?;
+                Ok(id)
+            }
+            Err(there) => Err(there),
+        })
+    }
+
     /// A file is open on `node`: it must not go with its last name.
     fn open(&self, store: &Store, node: NodeId, id: ObjectId, number: u64) -> Result<(), Errno> {
         home(store, id)?;
-        let note = |there: &mut OpenThere| {
-            if !there.uses.contains(&number) {
-                there.uses.push(number);
-            }
-        };
         if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
-            note(there);
+            there.note(number);
             return Ok(());
         }
-        let (live, held) = store.live_acquire_held(id)?;
+        self.keep(store, (node, id, number), store.live_acquire_held(id)?)
+    }
+
+    /// Keeps a file open for a node that has opened it by this number.
+    fn keep(
+        &self,
+        store: &Store,
+        (node, id, number): (NodeId, ObjectId, u64),
+        (live, held): (u32, Held<'_>),
+    ) -> Result<(), Errno> {
         let flags = libc::O_RDWR as u32;
         let use_of = Some((live, Some(held)));
         let open = store
@@ -425,7 +477,7 @@ impl Server {
         let mut all = lock(&self.open);
         let uses = Vec::new();
         let there = all.entry((node, id)).or_insert(OpenThere { uses, open });
-        note(there);
+        there.note(number);
         let twice = there.open != open;
         drop(all);
         if twice {
@@ -522,25 +574,6 @@ pub(super) fn with_file<T>(
 
 fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
     match kind {
-        kind::CREATE => {
-            type Question = (ObjectId, Vec<u8>, (u32, u32, u32, u64, Vec<u8>), u8, u64);
-            let (dir, name, new, bits, epoch): Question = parts(head)?;
-            let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
-            home_of_entry(store, dir, &name)?;
-            let (mode, uid, gid, rdev, target) = new;
-            if target.len() > crate::PATH_MAX {
-                return Err(Errno::PROTO);
-            }
-            let new = NewObject {
-                mode,
-                uid,
-                gid,
-                rdev,
-                target: &target,
-                distribution: Some(distribution),
-            };
-            told(store.create_object(dir, &name, &new, store.epoch_for(epoch)?)?)
-        }
         kind::INSERT => {
             let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;

@@ -43,7 +43,7 @@ impl Store {
                 Err(holder) => holder,
             };
             nap.wait()?;
-            if n.is_multiple_of(4) && self.is_dead(&holder) {
+            if n.is_multiple_of(4) && self.lessee_is_dead(&holder) {
                 over = Some(holder.2);
             }
         }
@@ -51,7 +51,7 @@ impl Store {
     }
 
     /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to pass.
-    fn is_dead(&self, (node, process, _): &Holder) -> bool {
+    fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
         let node = NodeId(*node);
         if self.other_nodes().is_ok_and(|o| o.me() == node) {
             return !identity_lives(&self.control, *process);
