@@ -206,6 +206,54 @@ assert rounds > 10, rounds
     tidy(t)
 
 
+@case(180)
+def circles_of_many(t):
+    """Many processes that take locks in any order, on all nodes, and begin anew when they are told EDEADLK: every circle ends
+    soon, also if some of them are killed."""
+    up(t)
+    outs = ranks(t, LOCKS + r'''
+import signal
+signal.alarm(100)
+fds = [os.open("%s/any%d" % (top, k), os.O_RDWR | os.O_CREAT, 0o644) for k in range(3)]
+barrier()
+r = random.Random(rank)
+until = time.monotonic() + 10
+rounds = told = 0
+longest = 0
+me, child = os.getpid(), 0
+while time.monotonic() < until:
+    if rank % 3 == 0 and os.getpid() == me and not child:
+        # One more that is killed in the midst.
+        child = os.fork()
+        if not child:
+            until = time.monotonic() + 60
+    try:
+        for f, b in r.sample([(f, b) for f in range(3) for b in range(3)], 3):
+            began = time.monotonic()
+            fcntl.lockf(fds[f], fcntl.LOCK_EX, 1, b)
+            longest = max(longest, time.monotonic() - began)
+        rounds += 1
+    except OSError as e:
+        assert e.errno == errno.EDEADLK, e
+        told += 1
+    for fd in fds:
+        fcntl.lockf(fd, fcntl.LOCK_UN)
+    if child and r.random() < 0.2:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        child = 0
+if child:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print(rounds, told, "%.2f" % longest)
+''', n=8, timeout=120)
+    seen = [line.split() for line in outs]
+    print("rounds, told, longest wait: %s" % seen)
+    t.ok(sum(int(told) for _, told, _ in seen) > 10, "nobody was told: %s" % seen)
+    t.ok(all(int(rounds) > 3 and float(longest) < 8 for rounds, _, longest in seen), "somebody waited long: %s" % seen)
+    tidy(t)
+
+
 @case(150)
 def restarts(t):
     """Locks of all sorts outlive the daemons: of the node of the file, of that of the process. Those of who died

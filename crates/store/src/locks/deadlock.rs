@@ -3,8 +3,8 @@
 //! Who waits looks itself, at first where nobody else must be asked, later on all nodes, in growing
 //! intervals: who is in my way, what do they wait for, who is in their way, and so on, back to me. What
 //! is told at different moments is true at one if at the end all of the circle still wait for the same as when
-//! they were found: a process that waits gives nothing up. All of them find the same circle; the one that
-//! began to wait last gives in (EDEADLK), so only one does.
+//! they were found: a process that waits gives nothing up. Each follows only those who began to wait before it
+//! did. So a circle is found by one of its members, the one that closed it, and that one gives in (EDEADLK).
 //!
 //! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several threads it is
 //! taken that none of them will release what one waits for.
@@ -26,30 +26,20 @@ impl Store {
     pub(crate) fn is_deadlock(&self, mine: &Waited, ask: bool) -> Result<bool> {
         let ask = ask && self.elsewhere.is_some();
         let (mut path, mut seen) = (Path::new(), Vec::new());
-        if !self.leads_back(mine, mine.request.owner, ask, &mut path, &mut seen) {
-            return Ok(false);
-        }
-        let last = |&(owner, stamp): &(Owner, u64)| {
-            (stamp, owner.node.0, owner.number)
-                < (
-                    mine.stamp,
-                    mine.request.owner.node.0,
-                    mine.request.owner.number,
-                )
-        };
-        Ok(path.iter().all(last) && path.iter().all(|(o, s)| self.still_waits(*o, *s, ask)))
+        let found = self.leads_back(mine, mine, ask, &mut path, &mut seen);
+        Ok(found && path.iter().all(|(o, s)| self.still_waits(*o, *s, ask)))
     }
 
     fn leads_back(
         &self,
         wait: &Waited,
-        to: Owner,
+        to: &Waited,
         ask: bool,
         path: &mut Path,
         seen: &mut Vec<Owner>,
     ) -> bool {
         for owner in self.blockers(wait, ask) {
-            if owner == to {
+            if owner == to.request.owner {
                 return true;
             }
             if seen.contains(&owner) || seen.len() >= MOST {
@@ -57,6 +47,9 @@ impl Store {
             }
             seen.push(owner);
             for wait in self.waits(owner, ask) {
+                if wait.since() > to.since() {
+                    continue;
+                }
                 path.push((owner, wait.stamp));
                 if self.leads_back(&wait, to, ask, path, seen) {
                     return true;
@@ -94,6 +87,14 @@ impl Store {
 
     fn still_waits(&self, owner: Owner, stamp: u64, ask: bool) -> bool {
         self.waits(owner, ask).iter().any(|w| w.stamp == stamp)
+    }
+}
+
+impl Waited {
+    /// Greater: began later. No two are equal.
+    fn since(&self) -> (u64, u32, u64) {
+        let owner = self.request.owner;
+        (self.stamp, owner.node.0, owner.number)
     }
 }
 
