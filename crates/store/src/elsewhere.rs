@@ -15,7 +15,7 @@ pub mod serve;
 
 use crate::across::Nap;
 use crate::{Errno, Result, Store};
-use forebay_placement::{NodeId, ObjectId, Slot};
+use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
 use std::sync::atomic::Ordering::*;
 
@@ -152,9 +152,12 @@ impl Store {
         })
     }
 
-    /// The number of the node on which the data of `id` lie; None in a pool of one node.
+    /// The number of the node on which the data of `id` lie; None if that is several, or in a pool of one node.
     pub fn home_of(&self, id: ObjectId) -> Option<u32> {
         let elsewhere = self.elsewhere.as_deref()?;
+        if matches!(id.distribution(), Distribution::Striped(_)) {
+            return None;
+        }
         Some(elsewhere.node_of(id.slot()).0)
     }
 

@@ -136,6 +136,25 @@ def staging_deaths(t):
     tidy(t)
 
 
+@case(120)
+def staging_of_striped_files(t):
+    """What one node has made, on all nodes, is staged out by all."""
+    if NODES == 1:
+        return
+    up(t, media="memory:256M")
+    top, back = t.work + "/tree", t.work + "/back"
+    tree(top)
+    t.fb("set", "--pool", POOL, "--distribution", "striped", "/case")
+    t.exec(POOL, "cp", "-rT", top, "/fb/case", timeout=40)
+    r = report(t, "out", "/case", back)
+    t.ok(r["failed"] == 0 and len(r["nodes"]) == NODES, json.dumps(r))
+    t.ok(all(s["moved_bytes"] > 16 << 20 for s in r["nodes"]), json.dumps(r["nodes"]))
+    t.same({k: v[4] for k, v in t.walk(top).items()}, {k: v[4] for k, v in t.walk(back).items()}, "what came back")
+    report(t, "in", top, "/case/again")
+    t.same(t.walk(top), t.walk("/fb/case/again", POOL), "the pool")
+    tidy(t)
+
+
 @case(90)
 def staging_by_run(t):
     """forebay run: in by all nodes, work, out by all nodes; a signal meanwhile ends it and them, and nothing is left."""
