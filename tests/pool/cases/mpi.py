@@ -126,7 +126,8 @@ def up_by_ranks(t, kind, *options):
     t.ok(r.out.splitlines() == ["all: 0 1 2 3"] * 4, r.told())
     # What is there is left alone, and all ranks end.
     r = launch(*start, rc=None)
-    t.ok(r.rc != 0 and "exists already" in r.err, r.told())
+    # MPICH kills the ranks as soon as one has failed, and may lose what they have said.
+    t.ok(r.rc != 0 and (kind == "mpich" or "exists already" in r.err), r.told())
     t.exec(POOL, "cat", "/fb/on3").prints("^3$")
     t.fb("node", "restart", "2", env=env, rc=None)
     t.fb("node", "kill", "2", env=env)
