@@ -296,7 +296,8 @@ pub struct Live {
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.
     pub part: AtomicU32,
-    pub pad: AtomicU32,
+    /// Of a striped file: how often it was appended to under a lease.
+    pub appends: AtomicU32,
     /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
     /// that doesn't stop; 0: it is over), node and identity of who has it. Locked.
     pub lease: AtomicU64,

@@ -6,7 +6,8 @@
 //! is first written.
 //!
 //! - A write goes to all its nodes at once; then, if the file becomes longer, the home is told (GROW).
-//!   So what is within the size is written.
+//!   So what is within the size is written. Should somebody have appended to the file meanwhile, or be at it, the home refuses, and all is
+//!   written again: it comes behind the appending.
 //! - A read needs the size. Who has asked for it may use it as long as the file isn't cut: *cuts* counts that.
 //!   Every question to a part says how many cuts its asker knows of; a part that was cut since refuses (EXFULL), and the asker
 //!   asks the home again.
@@ -51,6 +52,8 @@ pub(crate) struct Striped {
 pub(crate) struct Known {
     pub size: u64,
     pub cuts: u64,
+    /// How often it was appended to under a lease.
+    pub appends: u32,
 }
 
 /// Where a part of a range lies.
@@ -137,11 +140,16 @@ impl Store {
     fn known(&self, f: &Striped) -> Option<Known> {
         let live = self.live(f.index);
         let cuts = live.cuts.load(Acquire);
+        let appends = live.appends.load(Acquire);
         let size = live.size.load(Acquire);
         if live.cuts.load(Acquire) != cuts || f.home.is_some() && size == 0 {
             return None;
         }
-        Some(Known { size, cuts })
+        Some(Known {
+            size,
+            cuts,
+            appends,
+        })
     }
 
     /// Asks the home. Who will write to parts says so: the home has to know that there are some.
@@ -149,16 +157,22 @@ impl Store {
         let Some(home) = f.home else {
             return self.layout_here(f.index, write);
         };
-        let (size, cuts) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
-        self.remember(f, size, cuts)?;
+        let (size, cuts, appends) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
+        let known = Known {
+            size,
+            cuts,
+            appends,
+        };
+        self.remember(f, known)?;
         if write {
             self.live(f.index).flags.fetch_or(flag::PARTS, AcqRel);
         }
-        Ok(Known { size, cuts })
+        Ok(known)
     }
 
     /// Keeps what the home has told, for this node's processes.
-    fn remember(&self, f: &Striped, size: u64, cuts: u64) -> Result<()> {
+    fn remember(&self, f: &Striped, known: Known) -> Result<()> {
+        let Known { size, cuts, .. } = known;
         let _lock = self.lock_live(f.index)?;
         let live = self.live(f.index);
         let before = live.cuts.load(Relaxed);
@@ -170,6 +184,7 @@ impl Store {
         if before <= cuts {
             live.size.fetch_max(size, AcqRel);
         }
+        live.appends.store(known.appends, Release);
         Ok(())
     }
 
@@ -365,14 +380,12 @@ impl Store {
                 // SAFETY: passed on.
                 None => unsafe {
                     self.write_here(f.index, offset, (from, len), |live| {
-                        self.may_append(live, offset, len)
+                        self.may_write(live, (offset, len), 0)
                     })
                 },
             };
-            match (written, offset) {
-                // SAFETY: passed on.
-                (Err(CHANGED), None) => {}
-                (other, _) => return other,
+            if written != Err(CHANGED) {
+                return written;
             }
         }
         let Some(offset) = offset else {
@@ -392,10 +405,11 @@ impl Store {
             };
             fresh = true;
             // SAFETY: passed on.
-            let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len)? };
+            let (done, error) =
+                unsafe { self.write_pieces(f, (known.cuts, 0), offset, from, len)? };
             let end = offset + done as u64;
             if done > 0 && end > known.size {
-                self.grow(f, known.cuts, end)?;
+                self.grow(f, known, end)?;
             }
             match error {
                 Some(e) if done == 0 => Err(e),
@@ -404,14 +418,15 @@ impl Store {
         })
     }
 
-    /// Writes pieces; how many bytes from the start on, and why not all. EXFULL: all over again.
+    /// Writes pieces, knowing of so many cuts, with this lease or none (0); how many bytes from the start on, and
+    /// why not all. EXFULL: all over again.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
     unsafe fn write_pieces(
         &self,
         f: &Striped,
-        cuts: u64,
+        as_of: (u64, u64),
         offset: u64,
         from: *const u8,
         len: usize,
@@ -421,7 +436,7 @@ impl Store {
             let turn = (len - done).min(AT_ONCE * MAX_BODY);
             // SAFETY: done + turn <= len.
             let (n, error) =
-                unsafe { self.write_turn(f, cuts, offset + done as u64, from.add(done), turn)? };
+                unsafe { self.write_turn(f, as_of, offset + done as u64, from.add(done), turn)? };
             done += n;
             if n < turn {
                 return Ok((done, error));
@@ -435,7 +450,7 @@ impl Store {
     unsafe fn write_turn(
         &self,
         f: &Striped,
-        cuts: u64,
+        (cuts, lease): (u64, u64),
         offset: u64,
         from: *const u8,
         len: usize,
@@ -443,7 +458,7 @@ impl Store {
         let pieces = self.spread(f, offset, len)?;
         let id = f.id;
         let head = |p: &Piece| match p.place {
-            Place::Home(_) => (kind::WRITE, encode(&(id, Some(p.offset)))),
+            Place::Home(_) => (kind::WRITE, encode(&(id, Some(p.offset), lease))),
             _ => (kind::WRITE_PART, encode(&(id, cuts, p.offset))),
         };
         // SAFETY: pieces stay within len.
@@ -457,8 +472,10 @@ impl Store {
             let written = match p.place {
                 // SAFETY: as above.
                 Place::Object => unsafe {
-                    self.write_here(f.index, Some(p.offset), bytes, |_| Ok(()))
-                        .map(|(_, n)| n)
+                    self.write_here(f.index, Some(p.offset), bytes, |live| {
+                        self.may_write(live, (Some(p.offset), p.len), lease)
+                    })
+                    .map(|(_, n)| n)
                 },
                 Place::Part => match self.own_part(f, true)? {
                     // SAFETY: as above.
@@ -490,12 +507,13 @@ impl Store {
     }
 
     /// Tells the home that the file is written up to `end`.
-    fn grow(&self, f: &Striped, cuts: u64, end: u64) -> Result<()> {
+    fn grow(&self, f: &Striped, known: Known, end: u64) -> Result<()> {
+        let as_of = (known.cuts, known.appends);
         match f.home {
-            None => self.grow_here(f.index, cuts, end),
+            None => self.grow_here(f.index, as_of, end),
             Some(home) => {
-                self.ask::<()>(home, kind::GROW, &(f.id, cuts, end))?;
-                self.remember(f, end, cuts)
+                self.ask::<()>(home, kind::GROW, &(f.id, as_of, end))?;
+                self.remember(f, Known { size: end, ..known })
             }
         }
     }
@@ -589,7 +607,7 @@ impl Store {
                 at += turn;
             }
             if grow && end > known.size {
-                self.grow(f, known.cuts, end)?;
+                self.grow(f, known, end)?;
             }
             Ok(())
         })

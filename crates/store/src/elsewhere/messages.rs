@@ -27,7 +27,7 @@ pub mod kind {
     pub const LIST: u16 = 8;
     /// `id, offset, length`, and bytes come back
     pub const READ: u16 = 9;
-    /// `id, Option<offset>` and bytes `-> offset, written`
+    /// `id, Option<offset>, lease` (of a striped file, or 0) and bytes `-> offset, written`
     pub const WRITE: u16 = 10;
     /// `id, size`
     pub const TRUNCATE: u16 = 11;
@@ -93,9 +93,9 @@ pub mod kind {
 
     // Of striped files: see `striped.rs`. What is no longer so as the question says: EXFULL.
 
-    /// `id, it will write to parts -> size, cuts`
+    /// `id, it will write to parts -> size, cuts, appends`
     pub const LAYOUT: u16 = 48;
-    /// `id, cuts, end`: it is written that far
+    /// `id, cuts, appends, end`: it is written that far
     pub const GROW: u16 = 49;
     /// `id, identity, Option<lease to be taken over> -> Lease or who has it`
     pub const LEASE: u16 = 50;

@@ -30,13 +30,13 @@ impl Parts {
             kind::LAYOUT => {
                 let (id, write) = parts(head)?;
                 let known = with_file(store, id, |live| store.layout_here(live, write))?;
-                told((known.size, known.cuts))
+                told((known.size, known.cuts, known.appends))
             }
             kind::GROW => {
-                let (id, cuts, end) = parts(head)?;
+                let (id, as_of, end) = parts(head)?;
                 check_size(end)?;
                 told(with_file(store, id, |live| {
-                    store.grow_here(live, cuts, end)
+                    store.grow_here(live, as_of, end)
                 })?)
             }
             kind::LEASE => {

@@ -31,7 +31,11 @@ impl Store {
             };
             let holder: Holder = match told {
                 Ok((number, size, cuts, taken)) => {
-                    let known = Known { size, cuts };
+                    let known = Known {
+                        size,
+                        cuts,
+                        appends: 0,
+                    };
                     let lease = Lease { number, known };
                     if taken {
                         self.finish_cut(f, lease)?;
@@ -86,7 +90,7 @@ impl Store {
     /// With a lease that another one had before: completes the cut that has begun, or cuts the file where it
     /// ends. Gives the lease back.
     fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
-        let Known { size, cuts } = lease.known;
+        let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
         self.cut_parts(f, cuts, size)?;
         self.end_lease(f, lease.number, cuts, Some(size))
@@ -136,19 +140,21 @@ impl Store {
                 return done;
             }
             let lease = self.lease(f)?;
-            let Known { size: old, cuts } = lease.known;
-            if size >= old {
-                // It has become shorter meanwhile.
-                self.end_lease(f, lease.number, cuts, None)?;
+            let Known {
+                size: old, cuts, ..
+            } = lease.known;
+            if let Some((number, to)) = self.cut_ahead(f, cuts)? {
+                // Somebody has died at it.
+                self.cut_parts(f, number, to)?;
+                self.end_lease(f, lease.number, number, Some(to))?;
                 return Err(CHANGED);
             }
-            let (number, to) = match self.cut_ahead(f, cuts)? {
-                Some(begun) => begun,
-                None => (cuts + 1, size),
-            };
-            self.cut_parts(f, number, to)?;
-            self.end_lease(f, lease.number, number, Some(to))?;
-            if to == size { Ok(()) } else { Err(CHANGED) }
+            if size >= old {
+                // It has become shorter meanwhile.
+                return self.end_lease(f, lease.number, cuts, Some(size));
+            }
+            self.cut_parts(f, cuts + 1, size)?;
+            self.end_lease(f, lease.number, cuts + 1, Some(size))
         })
     }
 
@@ -164,7 +170,7 @@ impl Store {
     ) -> Result<(u64, usize)> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
-            let Known { size, cuts } = lease.known;
+            let Known { size, cuts, .. } = lease.known;
             if size
                 .checked_add(len as u64)
                 .is_none_or(|end| end > MAX_SIZE)
@@ -173,7 +179,7 @@ impl Store {
                 return Err(Errno::FBIG);
             }
             // SAFETY: passed on.
-            let written = unsafe { self.write_pieces(f, cuts, size, from, len) };
+            let written = unsafe { self.write_pieces(f, (cuts, lease.number), size, from, len) };
             let (done, error) = match written {
                 Ok(written) => written,
                 Err(e) => {

@@ -33,15 +33,22 @@ impl Store {
         Ok(Known {
             size: live.size.load(Acquire),
             cuts: live.cuts.load(Acquire),
+            appends: live.appends.load(Acquire),
         })
     }
 
-    /// The file is written up to `end`.
-    pub(crate) fn grow_here(&self, index: u32, cuts: u64, end: u64) -> Result<()> {
+    /// The file is written up to `end`, by somebody who knew of so many cuts and appends.
+    pub(crate) fn grow_here(
+        &self,
+        index: u32,
+        (cuts, appends): (u64, u32),
+        end: u64,
+    ) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
-        if live.cuts.load(Acquire) != cuts {
+        let as_known = live.cuts.load(Acquire) == cuts && live.appends.load(Acquire) == appends;
+        if !as_known || Store::is_lent(live, 0) {
             return Err(CHANGED);
         }
         self.grow_locked(index, end)
@@ -66,24 +73,38 @@ impl Store {
         live.lease_until.load(Relaxed) > milliseconds()
     }
 
-    /// Of a file of this node that may be striped: EXFULL if the bytes to be appended don't all belong to its first
-    /// chunk, or somebody has the lease. Locked.
-    pub(crate) fn may_append(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
+    /// Whether there is a lease other than this one, be its time over or not.
+    fn is_lent(live: &Live, lease: u64) -> bool {
+        live.lease_until.load(Relaxed) != 0 && live.lease.load(Relaxed) != lease
+    }
+
+    /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't all belong to its first
+    /// chunk, or make it longer while somebody has another lease. Locked.
+    pub(crate) fn may_write(
+        &self,
+        live: &Live,
+        (offset, len): (Option<u64>, usize),
+        lease: u64,
+    ) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             return Ok(());
         };
-        let end = live.size.load(Relaxed).saturating_add(len as u64);
-        match offset.is_none() && (end > chunk.bytes() || live.lease_until.load(Relaxed) != 0) {
+        let size = live.size.load(Relaxed);
+        let end = offset.unwrap_or(size).saturating_add(len as u64);
+        let beyond = offset.is_none() && end > chunk.bytes();
+        match beyond || end > size && Store::is_lent(live, lease) {
             true if self.elsewhere.is_some() => Err(CHANGED),
             _ => Ok(()),
         }
     }
 
-    /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well. Locked.
+    /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well, or somebody has the
+    /// lease. Locked.
     pub(crate) fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
         match ObjectId(live.id.load(Relaxed)).stripe() {
+            Some(_) if Store::is_lent(live, 0) => Err(CHANGED),
             Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
             _ => Ok(size),
         }
@@ -152,6 +173,7 @@ impl Store {
         }
         if let Some(size) = size {
             self.grow_locked(index, size)?;
+            live.appends.fetch_add(1, AcqRel);
         }
         live.lease_until.store(0, Relaxed);
         Ok(true)
