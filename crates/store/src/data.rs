@@ -326,10 +326,11 @@ impl Store {
             return unsafe { self.write_away(away, offset, from, len) };
         }
         // SAFETY: passed on.
-        unsafe { self.write_here(index, offset, (from, len), |_| Ok(())) }
+        unsafe { self.write_here(index, offset, (from, len), true, |_| Ok(())) }
     }
 
-    /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked.
+    /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked. What lies behind
+    /// the end is part of the file only if it `grows`.
     ///
     /// # Safety
     /// `bytes` must be readable.
@@ -338,6 +339,7 @@ impl Store {
         index: u32,
         offset: Option<u64>,
         (from, len): (*const u8, usize),
+        grows: bool,
         check: impl FnOnce(&Live) -> Result<()>,
     ) -> Result<(u64, usize)> {
         let _critical = Critical::enter();
@@ -356,8 +358,8 @@ impl Store {
             return Err(Errno::FBIG);
         }
         self.promote(index)?;
-        if offset > size {
-            self.clear_tail(index, size, offset)?;
+        if offset > size || !grows {
+            self.clear_tail(index, size, offset.max(size))?;
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -385,7 +387,7 @@ impl Store {
         }
         if done > 0 {
             let end = offset + done as u64;
-            if end > size {
+            if end > size && grows {
                 live.size.store(end, Release);
             }
             self.touch(live);

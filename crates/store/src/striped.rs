@@ -379,8 +379,8 @@ impl Store {
                 Some(home) => unsafe { self.write_away((home, f.id), offset, from, len) },
                 // SAFETY: passed on.
                 None => unsafe {
-                    self.write_here(f.index, offset, (from, len), |live| {
-                        self.may_write(live, (offset, len), 0)
+                    self.write_here(f.index, offset, (from, len), true, |live| {
+                        self.may_write(live, offset, len)
                     })
                 },
             };
@@ -405,8 +405,7 @@ impl Store {
             };
             fresh = true;
             // SAFETY: passed on.
-            let (done, error) =
-                unsafe { self.write_pieces(f, (known.cuts, 0), offset, from, len)? };
+            let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len)? };
             let end = offset + done as u64;
             if done > 0 && end > known.size {
                 self.grow(f, known, end)?;
@@ -418,15 +417,15 @@ impl Store {
         })
     }
 
-    /// Writes pieces, knowing of so many cuts, with this lease or none (0); how many bytes from the start on, and
-    /// why not all. EXFULL: all over again.
+    /// Writes pieces, knowing of so many cuts; how many bytes from the start on, and why not all. They
+    /// are part of the file when the home is told that it has grown. EXFULL: all over again.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
     unsafe fn write_pieces(
         &self,
         f: &Striped,
-        as_of: (u64, u64),
+        cuts: u64,
         offset: u64,
         from: *const u8,
         len: usize,
@@ -436,7 +435,7 @@ impl Store {
             let turn = (len - done).min(AT_ONCE * MAX_BODY);
             // SAFETY: done + turn <= len.
             let (n, error) =
-                unsafe { self.write_turn(f, as_of, offset + done as u64, from.add(done), turn)? };
+                unsafe { self.write_turn(f, cuts, offset + done as u64, from.add(done), turn)? };
             done += n;
             if n < turn {
                 return Ok((done, error));
@@ -450,17 +449,14 @@ impl Store {
     unsafe fn write_turn(
         &self,
         f: &Striped,
-        (cuts, lease): (u64, u64),
+        cuts: u64,
         offset: u64,
         from: *const u8,
         len: usize,
     ) -> Result<(usize, Option<Errno>)> {
         let pieces = self.spread(f, offset, len)?;
         let id = f.id;
-        let head = |p: &Piece| match p.place {
-            Place::Home(_) => (kind::WRITE, encode(&(id, Some(p.offset), lease))),
-            _ => (kind::WRITE_PART, encode(&(id, cuts, p.offset))),
-        };
+        let head = |p: &Piece| (kind::WRITE_PART, encode(&(id, cuts, p.offset)));
         // SAFETY: pieces stay within len.
         let at = |p: &Piece| unsafe { from.add(p.done) };
         // SAFETY: as above.
@@ -471,22 +467,13 @@ impl Store {
             let bytes = (at(p), p.len);
             let written = match p.place {
                 // SAFETY: as above.
-                Place::Object => unsafe {
-                    self.write_here(f.index, Some(p.offset), bytes, |live| {
-                        self.may_write(live, (Some(p.offset), p.len), lease)
-                    })
-                    .map(|(_, n)| n)
-                },
+                Place::Object => unsafe { self.write_behind(f.index, cuts, p.offset, bytes) },
                 Place::Part => match self.own_part(f, true)? {
                     // SAFETY: as above.
                     Some(part) => unsafe { self.write_part(part, cuts, p.offset, bytes) },
                     None => Err(Errno::IO),
                 },
-                Place::Home(_) => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
-                    let (_, n): (u64, u64) = decode(&t.head).ok_or(Errno::PROTO)?;
-                    Ok(n as usize)
-                }),
-                Place::On(_) => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
+                _ => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
                     let n: u64 = decode(&t.head).ok_or(Errno::PROTO)?;
                     Ok(n as usize)
                 }),

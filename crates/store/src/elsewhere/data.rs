@@ -124,7 +124,7 @@ impl Store {
             // SAFETY: done + part <= len.
             let told = unsafe {
                 let bytes = Bytes::Send(from.add(done), part);
-                self.ask_with::<(u64, u64)>(home, kind::WRITE, &(id, at, 0u64), bytes)
+                self.ask_with::<(u64, u64)>(home, kind::WRITE, &(id, at), bytes)
             };
             match told {
                 Ok(((at, n), _)) => {

@@ -27,7 +27,7 @@ pub mod kind {
     pub const LIST: u16 = 8;
     /// `id, offset, length`, and bytes come back
     pub const READ: u16 = 9;
-    /// `id, Option<offset>, lease` (of a striped file, or 0) and bytes `-> offset, written`
+    /// `id, Option<offset>` and bytes `-> offset, written`
     pub const WRITE: u16 = 10;
     /// `id, size`
     pub const TRUNCATE: u16 = 11;
@@ -99,11 +99,11 @@ pub mod kind {
     pub const GROW: u16 = 49;
     /// `id, identity, Option<lease to be taken over> -> Lease or who has it`
     pub const LEASE: u16 = 50;
-    /// `id, lease, cuts, Option<size> -> it was still ours`
+    /// `id, lease, cuts, appends, Option<size> -> it was still ours`
     pub const END_LEASE: u16 = 51;
     /// `id, cuts, offset, length`, and bytes come back: those of a part
     pub const READ_PART: u16 = 52;
-    /// `id, cuts, offset` and bytes `-> written`
+    /// `id, cuts, offset` and bytes `-> written`: to a part, or the home
     pub const WRITE_PART: u16 = 53;
     /// `id, cuts, size`: it is cut there
     pub const CUT_PART: u16 = 54;

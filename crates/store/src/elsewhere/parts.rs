@@ -46,10 +46,10 @@ impl Parts {
                 })?)
             }
             kind::END_LEASE => {
-                let (id, lease, cuts, size): (_, _, _, Option<u64>) = parts(head)?;
+                let (id, lease, as_of, size): (_, _, _, Option<u64>) = parts(head)?;
                 size.map_or(Ok(()), check_size)?;
                 told(with_file(store, id, |live| {
-                    store.end_lease_here(live, lease, cuts, size)
+                    store.end_lease_here(live, lease, as_of, size)
                 })?)
             }
             kind::READ_PART => {
@@ -73,6 +73,15 @@ impl Parts {
             kind::WRITE_PART => {
                 let (id, cuts, offset): (_, _, u64) = parts(head)?;
                 check_size(offset.saturating_add(body.len() as u64))?;
+                if home(store, id).is_ok() {
+                    let n = with_file(store, id, |live| {
+                        // SAFETY: the slice is readable.
+                        store.with_room_of_the_dead(|| unsafe {
+                            store.write_behind(live, cuts, offset, (body.as_ptr(), body.len()))
+                        })
+                    })?;
+                    return told(n as u64);
+                }
                 let written = self.with_part(store, id, true, |part| {
                     // SAFETY: the slice is readable.
                     store.with_room_of_the_dead(|| unsafe {

@@ -262,13 +262,13 @@ impl Server {
                 })
             }
             kind::WRITE => {
-                let (id, offset, lease): (_, Option<u64>, u64) = parts(head)?;
+                let (id, offset): (_, Option<u64>) = parts(head)?;
                 let (at, n) = with_file(store, id, |live| {
                     // SAFETY: the slice is readable.
                     store.with_room_of_the_dead(|| unsafe {
                         let bytes = (body.as_ptr(), body.len());
-                        store.write_here(live, offset, bytes, |live| {
-                            store.may_write(live, (offset, body.len()), lease)
+                        store.write_here(live, offset, bytes, true, |live| {
+                            store.may_write(live, offset, body.len())
                         })
                     })
                 })?;

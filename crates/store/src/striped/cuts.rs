@@ -30,11 +30,11 @@ impl Store {
                 Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
             };
             let holder: Holder = match told {
-                Ok((number, size, cuts, taken)) => {
+                Ok((number, size, cuts, appends, taken)) => {
                     let known = Known {
                         size,
                         cuts,
-                        appends: 0,
+                        appends,
                     };
                     let lease = Lease { number, known };
                     if taken {
@@ -64,10 +64,14 @@ impl Store {
     }
 
     /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any more.
-    fn end_lease(&self, f: &Striped, lease: u64, cuts: u64, size: Option<u64>) -> Result<()> {
+    fn end_lease(&self, f: &Striped, lease: Lease, cuts: u64, size: Option<u64>) -> Result<()> {
+        let as_of = (cuts, lease.known.appends);
         let ours = match f.home {
-            None => self.end_lease_here(f.index, lease, cuts, size)?,
-            Some(home) => self.ask(home, kind::END_LEASE, &(f.id, lease, cuts, size))?,
+            None => self.end_lease_here(f.index, lease.number, as_of, size)?,
+            Some(home) => {
+                let question = (f.id, lease.number, as_of, size);
+                self.ask(home, kind::END_LEASE, &question)?
+            }
         };
         match ours {
             true => Ok(()),
@@ -93,7 +97,7 @@ impl Store {
         let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
         self.cut_parts(f, cuts, size)?;
-        self.end_lease(f, lease.number, cuts, Some(size))
+        self.end_lease(f, lease, cuts, Some(size))
     }
 
     /// The cut that some part is ahead of the home by: its number and the size.
@@ -122,9 +126,9 @@ impl Store {
         match self.cut_ahead(f, lease.known.cuts)? {
             Some((cuts, size)) => {
                 self.cut_parts(f, cuts, size)?;
-                self.end_lease(f, lease.number, cuts, Some(size))
+                self.end_lease(f, lease, cuts, Some(size))
             }
-            None => self.end_lease(f, lease.number, lease.known.cuts, None),
+            None => self.end_lease(f, lease, lease.known.cuts, None),
         }
         .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
     }
@@ -146,15 +150,15 @@ impl Store {
             if let Some((number, to)) = self.cut_ahead(f, cuts)? {
                 // Somebody has died at it.
                 self.cut_parts(f, number, to)?;
-                self.end_lease(f, lease.number, number, Some(to))?;
+                self.end_lease(f, lease, number, Some(to))?;
                 return Err(CHANGED);
             }
             if size >= old {
                 // It has become shorter meanwhile.
-                return self.end_lease(f, lease.number, cuts, Some(size));
+                return self.end_lease(f, lease, cuts, Some(size));
             }
             self.cut_parts(f, cuts + 1, size)?;
-            self.end_lease(f, lease.number, cuts + 1, Some(size))
+            self.end_lease(f, lease, cuts + 1, Some(size))
         })
     }
 
@@ -175,20 +179,20 @@ impl Store {
                 .checked_add(len as u64)
                 .is_none_or(|end| end > MAX_SIZE)
             {
-                self.end_lease(f, lease.number, cuts, None)?;
+                self.end_lease(f, lease, cuts, None)?;
                 return Err(Errno::FBIG);
             }
             // SAFETY: passed on.
-            let written = unsafe { self.write_pieces(f, (cuts, lease.number), size, from, len) };
+            let written = unsafe { self.write_pieces(f, cuts, size, from, len) };
             let (done, error) = match written {
                 Ok(written) => written,
                 Err(e) => {
-                    self.end_lease(f, lease.number, cuts, None)?;
+                    self.end_lease(f, lease, cuts, None)?;
                     return Err(e);
                 }
             };
             let end = (done > 0).then_some(size + done as u64);
-            self.end_lease(f, lease.number, cuts, end)?;
+            self.end_lease(f, lease, cuts, end)?;
             match error {
                 Some(e) if done == 0 => Err(e),
                 _ => Ok((size, done)),

@@ -11,8 +11,8 @@ const LEASE: u64 = 5_000;
 
 /// Who has a lease: node, identity, the lease's number.
 pub(crate) type Holder = (u32, u32, u64);
-/// A lease: its number, size and cuts of the file, whether another one had it, who didn't give it back.
-pub(crate) type Granted = (u64, u64, u64, bool);
+/// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't give it back.
+pub(crate) type Granted = (u64, u64, u64, u32, bool);
 
 fn milliseconds() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -48,7 +48,7 @@ impl Store {
         let lock = self.lock_live(index)?;
         let live = lock.0;
         let as_known = live.cuts.load(Acquire) == cuts && live.appends.load(Acquire) == appends;
-        if !as_known || Store::is_lent(live, 0) {
+        if !as_known || Store::is_lent(live) {
             return Err(CHANGED);
         }
         self.grow_locked(index, end)
@@ -73,26 +73,21 @@ impl Store {
         live.lease_until.load(Relaxed) > milliseconds()
     }
 
-    /// Whether there is a lease other than this one, be its time over or not.
-    fn is_lent(live: &Live, lease: u64) -> bool {
-        live.lease_until.load(Relaxed) != 0 && live.lease.load(Relaxed) != lease
+    /// Whether there is a lease that wasn't given back, be its time over or not.
+    fn is_lent(live: &Live) -> bool {
+        live.lease_until.load(Relaxed) != 0
     }
 
     /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't all belong to its first
-    /// chunk, or make it longer while somebody has another lease. Locked.
-    pub(crate) fn may_write(
-        &self,
-        live: &Live,
-        (offset, len): (Option<u64>, usize),
-        lease: u64,
-    ) -> Result<()> {
+    /// chunk, or make it longer while somebody has the lease. Locked.
+    pub(crate) fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             return Ok(());
         };
         let size = live.size.load(Relaxed);
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        match beyond || end > size && Store::is_lent(live, lease) {
+        match beyond || end > size && Store::is_lent(live) {
             true if self.elsewhere.is_some() => Err(CHANGED),
             _ => Ok(()),
         }
@@ -104,7 +99,7 @@ impl Store {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
         match ObjectId(live.id.load(Relaxed)).stripe() {
-            Some(_) if Store::is_lent(live, 0) => Err(CHANGED),
+            Some(_) if Store::is_lent(live) => Err(CHANGED),
             Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
             _ => Ok(size),
         }
@@ -135,7 +130,8 @@ impl Store {
         live.lease_until.store(milliseconds() + LEASE, Relaxed);
         live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
         let (size, cuts) = (live.size.load(Acquire), live.cuts.load(Acquire));
-        Ok(Ok((number, size, cuts, taken)))
+        let appends = live.appends.load(Acquire);
+        Ok(Ok((number, size, cuts, appends, taken)))
     }
 
     /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to that. False if
@@ -144,7 +140,7 @@ impl Store {
         &self,
         index: u32,
         lease: u64,
-        cuts: u64,
+        (cuts, appends): (u64, u32),
         size: Option<u64>,
     ) -> Result<bool> {
         let ours = |live: &Live| {
@@ -172,11 +168,36 @@ impl Store {
             return Ok(false);
         }
         if let Some(size) = size {
+            if live.appends.load(Acquire) != appends {
+                // What was written isn't there any more.
+                live.lease_until.store(0, Relaxed);
+                return Ok(false);
+            }
             self.grow_locked(index, size)?;
             live.appends.fetch_add(1, AcqRel);
         }
         live.lease_until.store(0, Relaxed);
         Ok(true)
+    }
+
+    /// Writes a piece that lies at the home, where the file may end before it: who writes tells afterwards that it
+    /// has grown.
+    ///
+    /// # Safety
+    /// `bytes` must be readable.
+    pub(crate) unsafe fn write_behind(
+        &self,
+        index: u32,
+        cuts: u64,
+        offset: u64,
+        bytes: (*const u8, usize),
+    ) -> Result<usize> {
+        let check = |live: &Live| match live.cuts.load(Acquire) == cuts {
+            true => Ok(()),
+            false => Err(CHANGED),
+        };
+        // SAFETY: passed on.
+        unsafe { self.write_here(index, Some(offset), bytes, false, check) }.map(|(_, n)| n)
     }
 
     // ---- the part ----
@@ -269,7 +290,7 @@ impl Store {
     ) -> Result<usize> {
         let check = |live: &Live| Store::check_cuts(live, cuts);
         // SAFETY: passed on.
-        unsafe { self.write_here(part, Some(offset), bytes, check) }.map(|(_, n)| n)
+        unsafe { self.write_here(part, Some(offset), bytes, true, check) }.map(|(_, n)| n)
     }
 
     /// Reserves room in a part, or makes a hole.
