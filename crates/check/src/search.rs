@@ -9,6 +9,9 @@ use crate::steps::Stepping;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// So many states may wait to be tried, or come of a phase: beyond, they would fill the memory.
+const OPEN: usize = 100_000;
+
 /// What one process did in a phase.
 pub struct Done {
     /// A number of its own for each process there ever was.
@@ -90,7 +93,7 @@ impl Search<'_> {
             if !tried.insert(fingerprint(&node)) {
                 continue;
             }
-            if tried.len() > limit {
+            if tried.len() > limit || open.len() > OPEN || finals.len() > OPEN {
                 return Verdict::Undecided;
             }
             if self.is_over(&node) {
