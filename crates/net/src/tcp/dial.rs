@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// So long the home may not know of a session yet that its first lane has confirmed.
+const OVERTAKING: Duration = Duration::from_secs(1);
+
 pub(super) fn connect(
     core: &Arc<Core>,
     peer: Peer,
@@ -25,11 +28,33 @@ pub(super) fn connect(
     }
     let deadline = deadline.min(Instant::now() + core.options.limits.handshake);
     let (control, welcome) = lane(core, peer, Lane::Control, [0; 16], deadline)?;
-    let (bulk, _) = lane(core, peer, Lane::Bulk, welcome.session, deadline)?;
+    let bulk = bulk_lane(core, peer, welcome.session, deadline)?;
     let terms = (welcome.encrypt, welcome.seed);
     let session = Session::new(core, peer, false, terms, [control, bulk])?;
     core.adopt(&session)?;
     Ok(session)
+}
+
+/// The second lane. Its hello may overtake the confirm on the first one: these are two connections.
+fn bulk_lane(
+    core: &Core,
+    peer: Peer,
+    session: [u8; 16],
+    deadline: Instant,
+) -> Result<Proved, Error> {
+    let until = deadline.min(Instant::now() + OVERTAKING);
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match lane(core, peer, Lane::Bulk, session, deadline) {
+            Err(Error::Refused { why, .. })
+                if why == Status::NoSession.words() && Instant::now() + pause < until =>
+            {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            other => return other.map(|(proved, _)| proved),
+        }
+    }
 }
 
 /// One lane, up to the end of the handshake.
