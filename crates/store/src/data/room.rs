@@ -1,0 +1,316 @@
+//! The size of files and the room they take: truncation, reservation, holes.
+
+use super::*;
+
+impl Store {
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// EFBIG; EIO and the like.
+    pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::FBIG);
+        }
+        if let Some(file) = self.striped(index) {
+            return self.truncate_striped(&file, size);
+        }
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::TRUNCATE, &(id, size));
+        }
+        self.truncate_here(index, |_| Ok(size))
+    }
+
+    /// As [`Store::truncate`], of what lies on this node. With the file locked, `decide` says the size.
+    pub(crate) fn truncate_here(
+        &self,
+        index: u32,
+        decide: impl FnOnce(&Live) -> Result<u64>,
+    ) -> Result<()> {
+        let critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let size = decide(live)?;
+        let old = live.size.load(Relaxed);
+        if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
+            if size == 0 {
+                live.moved.fetch_add(1, AcqRel);
+                live.size.store(0, Release);
+                live.flags.fetch_and(!flag::INLINE, AcqRel);
+                live.moved.fetch_add(1, AcqRel);
+            } else {
+                self.promote(index)?;
+            }
+        }
+        if size > old {
+            self.clear_tail(index, old, size)?;
+            live.size.store(size, Release);
+        } else if size < old {
+            self.shrink(index, size, old)?;
+        }
+        self.touch(live);
+        let mapped = size < old && Self::is_mapped(live);
+        drop(lock);
+        drop(critical);
+        if mapped {
+            self.tell_shrunk(index, size);
+        }
+        Ok(())
+    }
+
+    fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.live(index);
+        // First of all: should we die, whoever repairs the entry goes by the size.
+        live.size.store(size, Release);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        if Self::is_mapped(live) {
+            // Pages stay as long as mappings show them.
+            live.flags.fetch_or(flag::CUT, AcqRel);
+            return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
+        }
+        if let Err(e) = self.free_behind(index, size, old) {
+            // Nothing has been taken away.
+            live.size.store(old, Release);
+            return Err(e);
+        }
+        let page_end = size.next_multiple_of(PAGE as u64).min(old);
+        self.zero_range(index, size, page_end)
+    }
+
+    /// Gives back the pages of a file that was `old` bytes long and is `size` now. Locked;
+    /// nobody has them mapped.
+    pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let mut freed = Vec::new();
+        let (last, keep) = (size / CHUNK, pages(size % CHUNK));
+        let mut first = self.first_chunk(live);
+        let chunks = old > CHUNK || live.pages.load(Relaxed) > first.pages() as u64;
+        if last == 0 {
+            first.truncate(keep, |e| freed.push(e));
+        }
+        // With a journal, nobody may note these extents as theirs before the file's record
+        // is without them.
+        let noted = !freed.is_empty() && self.active_journal().is_some();
+        if noted {
+            self.keep_promise(live, &first)?;
+        }
+        live.moved.fetch_add(1, AcqRel);
+        let result = if chunks || noted {
+            let shard = self.shard_of(id);
+            let first_freed = freed.len();
+            self.write(self.object_set(id), Need::Removal, |w| {
+                freed.truncate(first_freed);
+                if last > 0 && keep > 0 {
+                    let key = Key::chunk(id, last);
+                    if let Some(bytes) = w.get(shard, &key)? {
+                        let mut map = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+                        map.truncate(keep, |e| freed.push(e));
+                        w.put(shard, &key, &map.encode())?;
+                    }
+                }
+                self.remove_chunks(w, id, (last + u64::from(keep > 0)).max(1), &mut freed)?;
+                if self.active_journal().is_some() {
+                    let gone: usize = freed.iter().map(|e| e.pages()).sum();
+                    let pages = live.pages.load(Relaxed) - gone as u64;
+                    self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
+                }
+                Ok(())
+            })
+        } else {
+            Ok(())
+        };
+        if result.is_ok() {
+            self.set_extents(live, &first);
+            let gone: usize = freed.iter().map(|e| e.pages()).sum();
+            live.pages.fetch_sub(gone as u64, Relaxed);
+        } else {
+            freed.clear();
+        }
+        live.moved.fetch_add(1, AcqRel);
+        self.free_extents(freed);
+        result
+    }
+
+    /// Writes size, times and tail of an open file to its record, if it has one.
+    fn put_live(
+        &self,
+        w: &mut Write<'_>,
+        live: &Live,
+        pages: u64,
+        kind: u8,
+        tail_bytes: &[u8],
+    ) -> Result<()> {
+        let id = ObjectId(live.id.load(Relaxed));
+        let (shard, key) = (self.shard_of(id), Key::inode(id));
+        let Some(record) = w.get(shard, &key)? else {
+            return Ok(());
+        };
+        let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        inode.size = live.size.load(Relaxed);
+        inode.pages = pages;
+        inode.mtime = live.mtime.load(Relaxed);
+        inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+        Store::note_parts(live, &mut inode);
+        inode.tail = kind;
+        let bytes = inode.encode(tail_bytes);
+        w.put(shard, &key, &bytes)
+    }
+
+    /// Gives back extents of an open file that its record may still name. Locked.
+    pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
+        if !freed.is_empty() && self.active_journal().is_some() {
+            // Nobody else may note them as theirs before this file's record is without.
+            self.live(index).flags.fetch_or(flag::DIRTY, AcqRel);
+            if let Err(e) = self.flush_locked(index, false)
+                && e != Errno::NOENT
+            {
+                self.control.header().leaks.store(1, Release);
+                return Err(e);
+            }
+        }
+        self.free_extents(freed);
+        Ok(())
+    }
+
+    /// Reserves room for `offset..offset + len`, so that writing there can't fail for
+    /// lack of space; with `grow`, the file becomes at least that long.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG.
+    pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some(file) = self.striped(index) {
+            return self.room_striped(&file, (offset, len), grow, false);
+        }
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::RESERVE, &(id, offset, len, grow));
+        }
+        self.reserve_here(index, offset, len, grow)
+    }
+
+    /// As [`Store::reserve_range`], of what lies on this node.
+    pub(crate) fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        self.promote(index)?;
+        for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
+            self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
+        }
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if grow && end > size {
+            self.clear_tail(index, size, end)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// Makes `offset..offset + len` read as zero; with `grow`, the file becomes at least
+    /// that long.
+    ///
+    /// # Errors
+    /// EFBIG, EIO.
+    pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        if let Some(file) = self.striped(index) {
+            return self.room_striped(&file, (offset, len), grow, true);
+        }
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::PUNCH, &(id, offset, len, grow));
+        }
+        self.punch_here(index, offset, len, grow)
+    }
+
+    /// As [`Store::punch`], of what lies on this node.
+    pub(crate) fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        self.promote(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if offset < size {
+            self.zero_range(index, offset, end.min(size))?;
+        }
+        if grow && end > size {
+            self.clear_tail(index, size, end)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// The first offset from `offset` on that holds data (or, with `hole`, that doesn't);
+    /// the end of the file counts as a hole. Granularity: a page.
+    ///
+    /// # Errors
+    /// ENXIO if there is none before the end of the file.
+    pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        if let Some(file) = self.striped(index) {
+            return self.seek_striped(&file, offset, hole);
+        }
+        if let Some((home, id)) = self.live_away(index) {
+            return self.ask(home, kind::SEEK, &(id, offset, hole));
+        }
+        self.seek_here(index, offset, hole)
+    }
+
+    /// As [`Store::seek_data`], in what lies on this node.
+    pub(crate) fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        let live = self.live(index);
+        let size = live.size.load(Acquire);
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            return Ok(if hole { size } else { offset });
+        }
+        let mut at = offset;
+        while at < size {
+            let chunk = at / CHUNK;
+            let map = self.chunk_map(index, chunk, live.moved.load(Acquire), CELL_PAGES)?;
+            if map.extents().is_empty() && !hole {
+                let next = self.next_chunk(ObjectId(live.id.load(Relaxed)), chunk + 1)?;
+                at = next.ok_or(Errno::NXIO)? * CHUNK;
+                continue;
+            }
+            let page = (at % CHUNK) as usize / PAGE;
+            let mut start = 0;
+            let mut data = false;
+            for &e in map.extents() {
+                if page >= start && page < start + e.pages() {
+                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                    data = medium.is_init(e, page - start);
+                }
+                start += e.pages();
+            }
+            if data != hole {
+                return Ok(at);
+            }
+            at = (at / PAGE as u64 + 1) * PAGE as u64;
+        }
+        if hole { Ok(size) } else { Err(Errno::NXIO) }
+    }
+
+    /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes, most
+    /// have none.
+    fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let mut found = None;
+        snapshot.scan(&Key::chunk(id, from), |key, _| {
+            if let Some((b'X', of, n)) = parse_key(key)
+                && of == id
+            {
+                found = n.try_into().ok().map(u64::from_be_bytes);
+            }
+            false
+        })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,289 @@
+//! Taking names away, and objects with their last name.
+
+use super::*;
+
+impl Store {
+    /// Takes one name from the object `id` inside a transaction. With the last name gone,
+    /// the object goes too (its extents are added to `freed`), or becomes an orphan while
+    /// it is open.
+    pub(crate) fn drop_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        t: i64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<Dropped> {
+        let shard = self.shard_of(id);
+        w.begin_removing(shard);
+        let (inode, extents) = inode_and_extents(w, shard, id)?.ok_or(Errno::NOENT)?;
+        let last = inode.nlink <= 1;
+        let open = last && !inode.is_dir() && self.live_mark_unlinked(id, false)?;
+        if inode.is_dir() || last && !open {
+            freed.extend_from_slice(extents.extents());
+            self.remove_inode(w, id, &inode, freed)?;
+            return Ok(Dropped::Gone);
+        }
+        self.change_inode(w, id, |i| {
+            i.nlink = i.nlink.saturating_sub(1);
+            i.ctime = t;
+        })?;
+        if open {
+            w.put(shard, &Key::orphan(id), &[])?;
+        }
+        Ok(Dropped::Stays)
+    }
+
+    /// Removes all records of `id` inside a transaction. `freed` gets the extents; those of
+    /// chunk 0 only with `first`.
+    pub(crate) fn remove_records(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        first: bool,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let shard = self.shard_of(id);
+        if let Some((inode, extents)) = inode_and_extents(w, shard, id)? {
+            if first {
+                freed.extend_from_slice(extents.extents());
+            }
+            self.remove_inode(w, id, &inode, freed)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the inode and all other records of `id`; `freed` gets the extents of chunk 1
+    /// and later ones.
+    fn remove_inode(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        inode: &Inode,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        w.del(self.shard_of(id), &Key::inode(id))?;
+        if inode.is_file() {
+            self.remove_chunks(w, id, 1, freed)?;
+            if has_parts(id, inode) {
+                self.leave_parts(w, id)?;
+            }
+        }
+        if inode.has_attributes {
+            self.remove_range(w, &Key::attribute(id, b""), |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the extent records of chunk `from` and later ones.
+    pub(crate) fn remove_chunks(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        from: u64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        self.remove_range(w, &Key::chunk(id, from), |value| {
+            if let Some(map) = ChunkMap::decode(value) {
+                freed.extend_from_slice(map.extents());
+            }
+        })
+    }
+
+    /// Removes the records from `first` on that have its tag and object; `each` sees their
+    /// values before.
+    fn remove_range(
+        &self,
+        w: &mut Write<'_>,
+        first: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let (tag, id, _) = parse_key(first).ok_or(Errno::INVAL)?;
+        let shard = self.shard_of(id);
+        let mut keys = Vec::new();
+        w.scan(shard, first, |key, value| {
+            let same = parse_key(key).is_some_and(|(t, of, _)| (t, of) == (tag, id));
+            if same {
+                each(value);
+                keys.push(key.to_vec());
+            }
+            same
+        })?;
+        for key in keys {
+            w.del(shard, &key)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the entry `name` of `parent`, which must not be a directory.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, ESTALE.
+    ///
+    /// `known` is what a look-up at `epoch` found.
+    pub fn unlink(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.entry_away(parent, name)
+            && known.is_none_or(|e| e.kind != libc::S_IFLNK)
+        {
+            match self.ask(home, kind::UNLINK, &(parent, name, epoch, false)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        } else {
+            match self.unlink_here(parent, name, known, epoch, false) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        let node = self.names_node().ok_or(Errno::NODEV)?;
+        self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
+    }
+
+    /// As [`Store::unlink`], where the entry lies here. A symbolic link's only while `names` of
+    /// directories and links may change.
+    ///
+    /// # Errors
+    /// Those of unlink; EREMOTE if they mayn't.
+    pub(crate) fn unlink_here(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        mut known: Option<Entry>,
+        epoch: u64,
+        names: bool,
+    ) -> Result<()> {
+        loop {
+            let entry = match known.take() {
+                Some(entry) => entry,
+                None => self.lookup(parent, name)?.ok_or(Errno::NOENT)?,
+            };
+            if entry.kind == libc::S_IFDIR {
+                return Err(Errno::ISDIR);
+            }
+            if entry.kind == libc::S_IFLNK && self.elsewhere.is_some() && !names {
+                return Err(Errno::REMOTE);
+            }
+            if self.object_away(entry.id).is_some() {
+                if self.unlink_away((parent, name), entry, epoch)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let shard = self.shard_of_entry(parent, name);
+            let key = Key::entry(parent, name);
+            let t = now();
+            let mut freed = Vec::new();
+            let _section = self.section()?;
+            let done = self.write(
+                self.set(&[shard, self.shard_of(entry.id)]),
+                Need::Removal,
+                |w| {
+                    self.check_epoch(epoch)?;
+                    self.check_note(w, (parent, name))?;
+                    if w.get(shard, &key)? != Some(&entry.encode()) {
+                        return Ok(None);
+                    }
+                    w.del(shard, &key)?;
+                    if entry.kind == libc::S_IFLNK {
+                        w.names_change();
+                    }
+                    if self.end_link(w, entry.id, (parent, name))? {
+                        return Ok(Some(Dropped::Stays));
+                    }
+                    self.drop_link(w, entry.id, t, &mut freed).map(Some)
+                },
+            );
+            let done = self.undo_mark(done, entry.id);
+            if done == Err(Errno::AGAIN) {
+                self.retry_noted((parent, name), || self.note_gone((parent, name)))?;
+                continue;
+            }
+            match done? {
+                None => continue,
+                Some(dropped) => {
+                    self.free_extents(freed);
+                    if dropped == Dropped::Stays {
+                        self.set_live_ctime(entry.id, t)?;
+                    }
+                    return self.touch_dir(parent, t);
+                }
+            }
+        }
+    }
+
+    /// If a removal failed after its object was marked as unlinked, takes the mark away.
+    pub(crate) fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
+        match &result {
+            Ok(_) => return result,
+            // Nothing is marked before these are found.
+            Err(Errno::STALE | Errno::AGAIN | Errno::REMOTE) => return result,
+            Err(_) if self.object_away(id).is_some() => return result,
+            Err(_) => {}
+        }
+        let shard = self.shard_of(id);
+        // With the shard locked: another removal may just have marked it, and not be committed yet.
+        self.write(self.object_set(id), Need::Removal, |w| {
+            let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
+            if record.is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir()) {
+                self.live_mark_unlinked(id, true)?;
+            }
+            Ok(())
+        })?;
+        result
+    }
+
+    /// Removes the empty directory `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
+    pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        if let Some(node) = self.names_node() {
+            return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
+        }
+        let shard = self.shard_of_entry(parent, name);
+        let key = Key::entry(parent, name);
+        let t = now();
+        // All shards: nothing may appear in the directory while it goes.
+        self.write(self.all_shards(), Need::Removal, |w| {
+            self.check_epoch(epoch)?;
+            let entry = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+            let entry = Entry::decode(entry).ok_or(Errno::IO)?;
+            if entry.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            if !self.is_empty(entry.id)? {
+                return Err(Errno::NOTEMPTY);
+            }
+            w.del(shard, &key)?;
+            self.drop_link(w, entry.id, t, &mut Vec::new())?;
+            self.change_inode(w, parent, |p| p.nlink -= 1)?;
+            w.names_change();
+            Ok(())
+        })?;
+        self.touch_dir(parent, t)
+    }
+
+    /// Whether the directory has no entries.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn is_empty(&self, dir: ObjectId) -> Result<bool> {
+        let first = Key::entry(dir, b"");
+        for env in &self.envs {
+            let mut found = false;
+            env.snapshot()?.scan(&first, |key, _| {
+                found = key.starts_with(&first);
+                false
+            })?;
+            if found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,202 @@
+//! rename(2), as far as it concerns this node.
+
+use super::*;
+
+impl Store {
+    /// Moves the entry `from` to `to`, both (directory, name).
+    ///
+    /// # Errors
+    /// As rename(2); ESTALE.
+    pub fn rename(
+        &self,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        if self.elsewhere.is_some() {
+            return self.rename_among(from, to, mode, epoch);
+        }
+        self.rename_here(from, to, mode, epoch)
+    }
+
+    /// As [`Store::rename`], where all that takes part lies here.
+    pub(crate) fn rename_here(
+        &self,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        loop {
+            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.lookup(to.0, to.1)?;
+            match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+                (RenameMode::Exchange, None) => return Err(Errno::NOENT),
+                // Two names of one file, or the same name twice: nothing to do. Unless somebody has
+                // just renamed it so.
+                (_, Some(t)) if t.id == source.id => match self.lookup(from.0, from.1)? {
+                    Some(still) if still == source => return Ok(()),
+                    _ => continue,
+                },
+                _ => {}
+            }
+            let dirs =
+                source.kind == libc::S_IFDIR || target.is_some_and(|t| t.kind == libc::S_IFDIR);
+            if mode == RenameMode::Replace
+                && let Some(t) = target
+            {
+                match (source.kind == libc::S_IFDIR, t.kind == libc::S_IFDIR) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    _ => {}
+                }
+            }
+            let set = if dirs {
+                // Loops and vanishing directories can't happen while all is locked.
+                self.all_shards()
+            } else {
+                let mut set = self.set(&[
+                    self.shard_of_entry(from.0, from.1),
+                    self.shard_of_entry(to.0, to.1),
+                    self.shard_of(source.id),
+                ]);
+                if let Some(t) = target {
+                    set = set.with(self.shard_of(t.id));
+                }
+                set
+            };
+            let mut freed = Vec::new();
+            let _section = self.section()?;
+            let t = now();
+            let done = self.write(set, Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_alone(w, (from, source), (to, target))?;
+                self.rename_locked(w, (from, source), (to, target), mode, t, &mut freed)
+            });
+            let done = match target {
+                Some(target) if mode == RenameMode::Replace => self.undo_mark(done, target.id)?,
+                _ => done?,
+            };
+            if !done {
+                continue;
+            }
+            self.free_extents(freed);
+            self.set_live_ctime(source.id, t)?;
+            if let Some(target) = target {
+                self.set_live_ctime(target.id, t)?;
+            }
+            self.touch_dir(from.0, t)?;
+            return if from.0 == to.0 {
+                Ok(())
+            } else {
+                self.touch_dir(to.0, t)
+            };
+        }
+    }
+
+    /// The body of rename. False if the entries have changed since they were looked up.
+    fn rename_locked(
+        &self,
+        w: &mut Write<'_>,
+        (from, source): ((ObjectId, &[u8]), Entry),
+        (to, target): ((ObjectId, &[u8]), Option<Entry>),
+        mode: RenameMode,
+        t: i64,
+        freed: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        let (from_shard, from_key) = (
+            self.shard_of_entry(from.0, from.1),
+            Key::entry(from.0, from.1),
+        );
+        let (to_shard, to_key) = (self.shard_of_entry(to.0, to.1), Key::entry(to.0, to.1));
+        if w.get(from_shard, &from_key)? != Some(&source.encode()[..])
+            || w.get(to_shard, &to_key)? != target.map(|t| t.encode()).as_ref().map(|b| &b[..])
+        {
+            return Ok(false);
+        }
+        let moves_paths = |e: Entry| matches!(e.kind, libc::S_IFDIR | libc::S_IFLNK);
+        if moves_paths(source) || target.is_some_and(moves_paths) {
+            w.names_change();
+        }
+        let source_dir = source.kind == libc::S_IFDIR;
+        let target_dir = target.is_some_and(|t| t.kind == libc::S_IFDIR);
+        if source_dir && self.is_below(to.0, source.id)? {
+            return Err(Errno::INVAL);
+        }
+        if mode == RenameMode::Exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            if target_dir && self.is_below(from.0, target.id)? {
+                return Err(Errno::INVAL);
+            }
+            w.put(to_shard, &to_key, &source.encode())?;
+            w.put(from_shard, &from_key, &target.encode())?;
+            self.moved_to(w, source, to, t)?;
+            self.moved_to(w, target, from, t)?;
+        } else {
+            if let Some(target) = target {
+                if target_dir && !self.is_empty(target.id)? {
+                    return Err(Errno::NOTEMPTY);
+                }
+                self.drop_link(w, target.id, t, freed)?;
+            }
+            w.put(to_shard, &to_key, &source.encode())?;
+            w.del(from_shard, &from_key)?;
+            self.moved_to(w, source, to, t)?;
+        }
+        // Link counts of the parents: each directory inside counts one.
+        let replaced = target_dir && mode != RenameMode::Exchange;
+        let back = target_dir && mode == RenameMode::Exchange;
+        if from.0 == to.0 {
+            if replaced {
+                self.change_inode(w, to.0, |p| p.nlink -= 1)?;
+            }
+        } else if source_dir || target_dir {
+            let (leaves, comes) = (u32::from(source_dir), u32::from(source_dir));
+            self.change_inode(w, from.0, |p| p.nlink = p.nlink + u32::from(back) - leaves)?;
+            let gone = u32::from(replaced || back);
+            self.change_inode(w, to.0, |p| p.nlink = p.nlink + comes - gone)?;
+        }
+        Ok(true)
+    }
+
+    /// Notes a move in the moved object's inode.
+    fn moved_to(
+        &self,
+        w: &mut Write<'_>,
+        entry: Entry,
+        to: (ObjectId, &[u8]),
+        t: i64,
+    ) -> Result<()> {
+        let shard = self.shard_of(entry.id);
+        if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
+            return self.change_inode(w, entry.id, |i| i.ctime = t);
+        }
+        let key = Key::inode(entry.id);
+        let record = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+        let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+        inode.ctime = t;
+        inode.parent = to.0.0;
+        w.put(shard, &key, &inode.encode(to.1))
+    }
+
+    fn set_contains(&self, w: &Write<'_>, shard: usize) -> bool {
+        w.set().0 >> shard & 1 == 1
+    }
+
+    /// Whether directory `dir` is `ancestor` or lies below it.
+    fn is_below(&self, mut dir: ObjectId, ancestor: ObjectId) -> Result<bool> {
+        loop {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            if dir == ObjectId::ROOT {
+                return Ok(false);
+            }
+            let snapshot = self.envs[self.shard_of(dir)].snapshot()?;
+            let record = snapshot.get(&Key::inode(dir))?.ok_or(Errno::NOENT)?;
+            dir = ObjectId(Inode::decode(record).ok_or(Errno::IO)?.0.parent);
+        }
+    }
+}
