@@ -37,6 +37,9 @@ pub(crate) const CHANGED: Errno = Errno::XFULL;
 /// Pieces of one call that are under way at the same time.
 const AT_ONCE: usize = 64;
 
+/// After so many tries, what is written is written under a lease.
+const TRIES: u32 = 4;
+
 /// A striped file that this process has open.
 pub(crate) struct Striped {
     pub id: ObjectId,
@@ -390,14 +393,20 @@ impl Store {
         }
         let Some(offset) = offset else {
             // SAFETY: passed on.
-            return unsafe { self.append_striped(f, from, len) };
+            return unsafe { self.write_leased(f, None, from, len) };
         };
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > MAX_SIZE) {
             return Err(Errno::FBIG);
         }
-        let mut fresh = false;
+        let (mut fresh, mut tries) = (false, 0);
         self.retry_cut(f, || {
+            tries += 1;
+            if tries > TRIES {
+                // Others keep appending: it takes turns with them.
+                // SAFETY: passed on.
+                return unsafe { self.write_leased(f, Some(offset), from, len) };
+            }
             let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| told && !fresh) {
                 Some(known) => known,

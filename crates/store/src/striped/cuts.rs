@@ -162,28 +162,29 @@ impl Store {
         })
     }
 
-    /// Writes at the end of a file that doesn't end in its first chunk, or won't.
+    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
-    pub(super) unsafe fn append_striped(
+    pub(super) unsafe fn write_leased(
         &self,
         f: &Striped,
+        offset: Option<u64>,
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
             let Known { size, cuts, .. } = lease.known;
-            if size
+            let at = offset.unwrap_or(size);
+            let fits = at
                 .checked_add(len as u64)
-                .is_none_or(|end| end > MAX_SIZE)
-            {
-                self.end_lease(f, lease, cuts, None)?;
-                return Err(Errno::FBIG);
-            }
-            // SAFETY: passed on.
-            let written = unsafe { self.write_pieces(f, cuts, size, from, len) };
+                .is_some_and(|end| end <= MAX_SIZE);
+            let written = match fits {
+                // SAFETY: passed on.
+                true => unsafe { self.write_pieces(f, cuts, at, from, len) },
+                false => Err(Errno::FBIG),
+            };
             let (done, error) = match written {
                 Ok(written) => written,
                 Err(e) => {
@@ -191,11 +192,11 @@ impl Store {
                     return Err(e);
                 }
             };
-            let end = (done > 0).then_some(size + done as u64);
+            let end = (done > 0).then_some(at + done as u64);
             self.end_lease(f, lease, cuts, end)?;
             match error {
                 Some(e) if done == 0 => Err(e),
-                _ => Ok((size, done)),
+                _ => Ok((at, done)),
             }
         })
     }
