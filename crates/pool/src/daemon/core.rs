@@ -250,6 +250,13 @@ impl Core {
         }
     }
 
+    /// `node` has said hello: it is there, whatever was found before.
+    pub fn heard_from(&self, node: NodeId) {
+        if let Some(link) = self.link(node) {
+            link.heard();
+        }
+    }
+
     /// A daemon before this one has met `node`, and kept something for it.
     pub fn has_met(&self, node: NodeId) {
         let known = self.known(node);

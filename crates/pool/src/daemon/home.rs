@@ -242,6 +242,8 @@ fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply:
     let Some(hello) = Hello::decode(head) else {
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
-    core.met(connection.peer().node, hello.incarnation);
+    let node = connection.peer().node;
+    core.met(node, hello.incarnation);
+    core.heard_from(node);
     reply.reply(0, core.hello().encode());
 }

@@ -137,6 +137,15 @@ impl Link {
         self.pump_some(&core, lazily);
     }
 
+    /// The node has been heard of: questions to it don't fail at once, and who is connecting tries again now.
+    pub fn heard(&self) {
+        let mut state = self.state();
+        if state.connection.is_none() {
+            (state.failed, state.down) = (None, None);
+            self.wake.notify_all();
+        }
+    }
+
     /// Finds out whether the node is there, and tells it who we are.
     pub fn watch(self: &Arc<Self>) {
         let mut state = self.state();
