@@ -3,7 +3,7 @@
 
 mod support;
 
-use forebay_posix::Errno;
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId};
 use forebay_store::LockType;
 use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
@@ -52,10 +52,39 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         other.unlink(&p("link")).unwrap();
         fs.rmdir(&p("directory")).unwrap();
         fs.list(b"/").unwrap();
+        striped(fs, other, n);
+        fs.store().settle_notes().unwrap();
         fs.store().sync_everywhere().unwrap();
         fs.store().sync_entries_everywhere().unwrap();
     }
     nodes.together.kept.lock().unwrap().take().unwrap()
+}
+
+/// A file with chunks on all nodes: written, appended to, cut and removed.
+fn striped(fs: &Fs, other: &Fs, n: usize) {
+    let p = |name: &str| format!("/{name}{n}").into_bytes();
+    let striped = Distribution::Striped(ChunkSize::LEAST);
+    fs.mkdir_with(&p("striped"), 0o755, striped).unwrap();
+    let path = [p("striped"), b"/file".to_vec()].concat();
+    let f = fs.open(&path, O_CREAT | O_RDWR, 0o644).unwrap();
+    for chunk in 0..4 {
+        write_all(&f, &pattern(1, 200), (chunk << 20) + 1000);
+    }
+    let g = other.open(&path, O_RDWR | O_APPEND, 0).unwrap();
+    assert_eq!(g.write_at(b"at the end", 0), Ok(10));
+    assert_eq!(g.read_at(&mut [0; 10], (3 << 20) + 1200), Ok(10));
+    assert_eq!(g.stat().unwrap().size, (3 << 20) + 1210);
+    g.sync().unwrap();
+    let store = other.store();
+    let live = store.live_acquire(ObjectId(g.stat().unwrap().ino)).unwrap();
+    assert_eq!(store.reserve_range(live, 0, 5 << 20, true), Ok(()));
+    assert_eq!(store.punch(live, 1 << 20, 3 << 20, false), Ok(()));
+    store.live_release(live).unwrap();
+    g.set_len(2_000_000).unwrap();
+    g.close().unwrap();
+    f.close().unwrap();
+    fs.unlink(&path).unwrap();
+    fs.rmdir(&p("striped")).unwrap();
 }
 
 #[test]
@@ -63,7 +92,7 @@ fn damaged_questions_are_refused() {
     let nodes = Nodes::new("questions", 3, &["memory:64M"], 4000);
     let corpus = corpus(&nodes);
     let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
-    assert!(kinds.len() > 25, "only the kinds {kinds:?}");
+    assert!(kinds.len() > 45, "only the kinds {kinds:?}");
     let mut answered = [0u64; 2];
     let mut slowest = Duration::ZERO;
     forebay_fuzz::run("questions", |r| {
