@@ -1,14 +1,11 @@
 //! The bytes of files that lie on other nodes.
 
 use super::messages::{Record, encode, kind};
-use super::{Bytes, MAX_BODY, Question};
+use super::{Bytes, MAX_BODY};
 use crate::control::{MAX_LIVE, live_flag};
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
-
-/// So many messages of one read are under way at the same time.
-const AT_ONCE: usize = 8;
 
 impl Store {
     /// Whether the file's bytes lie on another node, or may lie there.
@@ -86,68 +83,17 @@ impl Store {
     ) -> Result<usize> {
         let mut done = 0;
         while done < len {
-            let turn = (len - done).min(AT_ONCE * MAX_BODY);
-            // SAFETY: done + turn <= len.
-            match unsafe { self.read_turn((home, id), offset + done as u64, to.add(done), turn) } {
-                Ok(n) => {
-                    done += n;
-                    if n < turn {
-                        break;
-                    }
-                }
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Reads several messages' worth, asked for at once.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    unsafe fn read_turn(
-        &self,
-        (home, id): (NodeId, ObjectId),
-        offset: u64,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
-        if len <= MAX_BODY {
-            let question = (id, offset, len as u64);
-            // SAFETY: passed on.
+            let want = (len - done).min(MAX_BODY);
+            let question = (id, offset + done as u64, want as u64);
+            // SAFETY: done + want <= len.
             let told = unsafe {
-                let bytes = Bytes::Receive(to, len);
+                let bytes = Bytes::Receive(to.add(done), want);
                 self.ask_with::<()>(home, kind::READ, &question, bytes)
             };
-            return told.map(|(_, n)| n);
-        }
-        let pieces = (0..len).step_by(MAX_BODY);
-        let pieces: Vec<_> = pieces
-            .map(|at| {
-                let want = (len - at).min(MAX_BODY);
-                // SAFETY: at + want <= len.
-                let bytes = Bytes::Receive(unsafe { to.add(at) }, want);
-                (encode(&(id, offset + at as u64, want as u64)), bytes, want)
-            })
-            .collect();
-        let questions: Vec<_> = pieces
-            .iter()
-            .map(|(head, bytes, _)| Question {
-                node: home,
-                kind: kind::READ,
-                head,
-                bytes: *bytes,
-            })
-            .collect();
-        // SAFETY: the caller's promise.
-        let told = unsafe { self.other_nodes()?.ask_all(&questions) };
-        let mut done = 0;
-        for (told, (_, _, want)) in told.into_iter().zip(&pieces) {
             match told {
-                Ok(told) => {
-                    done += told.received;
-                    if told.received < *want {
+                Ok(((), n)) => {
+                    done += n;
+                    if n < want {
                         break;
                     }
                 }
