@@ -14,7 +14,8 @@
 //! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* of one at a time. Appending behind chunk 0
 //!   needs the lease, too.
 //!
-//! What one chunk (1 MiB of it) is concerned, reads and writes are atomic; longer ones are seen in pieces.
+//! Inside one chunk (and 1 MiB of it) reads and writes are as in any file; longer ones in place are seen in pieces. What a write
+//! adds to the file is there at one moment.
 
 mod cuts;
 mod parts;
