@@ -51,6 +51,12 @@ pub fn block_all() -> u64 {
     kernel(libc::SIG_SETMASK, Some(u64::MAX)).unwrap_or(0)
 }
 
+/// Blocks all signals but [`FAULTS`], which guarded accesses of ours may cause; this thread's
+/// mask before.
+pub fn block_all_but_faults() -> u64 {
+    kernel(libc::SIG_SETMASK, Some(!FAULTS)).unwrap_or(0)
+}
+
 /// The program before may have blocked them.
 pub fn start() {
     if let Ok(old) = kernel(libc::SIG_BLOCK, None)

@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, paths, runtime};
+use crate::{fds, mask, paths, runtime};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -90,6 +90,8 @@ thread_local! {
     /// Between [`begin_copy`] and [`end_copy`].
     static COPYING: Cell<bool> = const { Cell::new(false) };
     static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
+    /// This thread's signal mask before it began to fork.
+    static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
 /// This process's id.
@@ -145,6 +147,8 @@ pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
         VFORK_CHILDREN.fetch_add(1, AcqRel);
     }
     if !shares_memory(flags) {
+        // A handler that needed the locks that are kept now would wait for its own thread.
+        MASK.set(mask::block_all_but_faults());
         crate::map::before_fork();
     }
     prepare_child(flags);
@@ -221,6 +225,9 @@ pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
         (true, true) => begin_vfork_child(),
         (true, false) => begin_forked_child(),
         (false, _) => end_in_parent(ret, vfork),
+    }
+    if !shares_memory(flags) {
+        mask::set(MASK.get());
     }
 }
 

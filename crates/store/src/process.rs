@@ -341,7 +341,7 @@ impl ProcessLock {
         ProcessGuard(self, critical)
     }
 
-    /// Takes the lock without a guard, over a fork (glibc keeps signals out): the child
+    /// Takes the lock without a guard, over a fork (the caller keeps signals out): the child
     /// resets its own.
     pub fn seize(&self) {
         while self

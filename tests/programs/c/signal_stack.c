@@ -29,6 +29,16 @@ int main(void) {
         if (s != 0 || m[1 << 20] != 0) bad++;
         m[1 << 20] = 1;
     }
+    /* Others truncate it while we fork: what tells us must not wait for the fork. */
+    pid_t other = fork();
+    if (other == 0) for (;;) if (ftruncate(fd, 4096) || ftruncate(fd, 2 << 20)) _exit(1);
+    for (int i = 0; i < 300; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(m[9] != 'a');
+        int s;
+        if (waitpid(child, &s, 0) != child || s != 0) bad++;
+    }
+    kill(other, SIGKILL); waitpid(other, NULL, 0);
     P(bad); P(faults); fflush(stdout);
     /* Behind the end the program's own handler runs. */
     if (fork() == 0) { m[3 << 20] = 1; _exit(1); }
