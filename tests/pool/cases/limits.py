@@ -238,3 +238,21 @@ print(s.f_blocks * s.f_frsize >> 20, (s.f_blocks - s.f_bfree) * s.f_frsize >> 20
         t.ok(size == 128 * NODES and took < 2, "with a dead node: %d MiB, %.2f s" % (size, took))
     t.fb("node", "--pool", POOL, "restart", "1")
     tidy(t)
+
+
+@case(60)
+def capacity_for_many(t):
+    """Many ask at the same time, and nobody yet knows: all get an answer at once."""
+    several()
+    for _ in range(3):
+        up(t)
+        out = ranks(t, r'''
+barrier()
+began = time.monotonic()
+s = os.statvfs("/fb")
+print(s.f_blocks * s.f_frsize >> 20, time.monotonic() - began)
+''', n=4 * NODES)
+        for line in out:
+            size, took = line.split()
+            t.ok(int(size) == 192 * NODES and float(took) < 5, "%s MiB after %s s" % (size, took))
+        tidy(t)

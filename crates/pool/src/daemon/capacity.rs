@@ -58,10 +58,15 @@ impl Capacity {
             }
             Err(TryLockError::Poisoned(_)) => *lock(&self.last),
             // Somebody finds it out just now. Who knows nothing yet waits for that.
-            Err(TryLockError::WouldBlock) => match *lock(&self.last) {
-                (0, 0) => lock(&self.known).sum,
-                last => last,
-            },
+            Err(TryLockError::WouldBlock) => {
+                // Not in a match on the guard: it would be held while this waits for who is to write there.
+                let last = *lock(&self.last);
+                if last == (0, 0) {
+                    lock(&self.known).sum
+                } else {
+                    last
+                }
+            }
         };
         for u in pool.usage() {
             size += u.capacity;
