@@ -96,6 +96,20 @@ cut into chunks, which lie on all nodes in turn: for large files that many nodes
 write, or that don't fit into one node. It is chosen while the
 directory is empty (a directory that isn't there is made), and those below follow.")]
     Set(Set),
+    /// Mount a pool at a directory, for programs that `exec` can't reach
+    #[command(after_help = "\
+Example:
+  forebay mount --pool campaign ./campaign
+  ls ./campaign
+  forebay umount ./campaign
+
+For static binaries, shells and file managers that run already, containers. It needs FUSE: /dev/fuse
+and, for ordinary users, fusermount3. Programs under `forebay exec` are faster, and see the
+same files at the same time.")]
+    Mount(Mount),
+    /// Take a mount away
+    #[command(after_help = "Example:\n  forebay umount ./campaign")]
+    Umount(Umount),
     /// Show how full the media of a pool are
     #[command(after_help = "Example:\n  forebay df --json")]
     Df(Show),
@@ -403,6 +417,31 @@ pub enum Distribution {
 
 fn chunk_size(text: &str) -> Result<ChunkSize, String> {
     forebay_media::parse_size(text).and_then(ChunkSize::new)
+}
+
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The node of the pool to use, if this host has several
+    #[arg(long, value_name = "K")]
+    pub node: Option<u32>,
+    /// Other users may use the mount too, as far as the modes of the files let them
+    /// (ordinary users may do so if /etc/fuse.conf has user_allow_other)
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Stay and serve the mount, until it is taken away
+    #[arg(long)]
+    pub foreground: bool,
+    /// The directory to mount at
+    pub dir: OsString,
+}
+
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// Also if programs use it: it is gone for new ones at once, for them when they end
+    #[arg(long)]
+    pub lazy: bool,
+    /// The directory
+    pub dir: OsString,
 }
 
 #[derive(Debug, Args)]

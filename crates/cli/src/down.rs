@@ -2,6 +2,7 @@
 
 use crate::args::Down;
 use crate::fail::{Fail, code};
+use crate::mount;
 use crate::nodes::Elsewhere;
 use crate::output::say;
 use forebay_client::{Pool, PoolError, PoolState, places};
@@ -83,11 +84,17 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     let elsewhere = if a.here { None } else { Elsewhere::of(name) };
     if a.force {
         // Whom it belongs to is looked at once more before anything is removed.
-        end_users(&open_all(name));
+        let pools = open_all(name);
+        mount::end_all(&pools, true)?;
+        end_users(&pools);
     } else {
         // Opening it says what is wrong.
         Pool::open(name)?;
-        let pids = users(&open_all(name));
+        let pools = open_all(name);
+        if !a.check {
+            mount::end_all(&pools, false)?;
+        }
+        let pids = users(&pools);
         if !pids.is_empty() {
             return Err(Fail::failed(format!(
                 "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",

@@ -1,75 +1,20 @@
 //! The keeper: the background process of a pool, and how it is started.
 
 use crate::addresses;
+use crate::background;
 use crate::fail::Fail;
 use crate::output::say;
 use forebay_client::{Pool, PoolConfig};
 use forebay_pool::Limits;
 use forebay_pool::launch::{Plan, Running};
-use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-
-/// How long a keeper may take to be ready.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts the keeper of the pool in `dir`; returns when it is ready.
 pub fn start(dir: &Path) -> Result<(), Fail> {
-    let log = dir.join("keeper.log");
-    let failed = |what: String| Fail::failed(format!("can't start the pool's keeper: {what}"));
-    let error = |e: std::io::Error| failed(e.to_string());
-    let output = File::options()
-        .create(true)
-        .append(true)
-        .open(&log)
-        .map_err(|e| failed(format!("{}: {e}", log.display())))?;
-    let executable = std::env::current_exe()
-        .ok()
-        .filter(|e| e.exists())
-        .unwrap_or_else(|| "/proc/self/exe".into());
-    let mut child = Command::new(executable)
-        .args(["keeper", "--dir"])
-        .arg(dir)
-        .current_dir("/")
-        .env_remove("LD_PRELOAD")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(output)
-        .spawn()
-        .map_err(error)?;
-    let ready = child.stdout.take().is_some_and(|out| is_ready(&out));
-    if !ready {
-        let _ = child.kill();
-        let _ = child.wait();
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let why = text
-            .lines()
-            .last()
-            .unwrap_or("it did not become ready in time")
-            .to_owned();
-        return Err(failed(format!("{why} (see {})", log.display())));
-    }
-    // As long as this process runs, it is the keeper's parent.
-    let _ = std::thread::Builder::new().spawn(move || child.wait());
-    Ok(())
-}
-
-/// Waits for the line that says so.
-fn is_ready(out: &std::process::ChildStdout) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let until = Instant::now() + PATIENCE;
-    while let Some(left) = until.checked_duration_since(Instant::now()) {
-        let wait = rustix::time::Timespec::try_from(left).ok();
-        match poll(&mut [PollFd::new(out, PollFlags::IN)], wait.as_ref()) {
-            Ok(0) => return false,
-            Ok(_) => return rustix::io::read(out, &mut [0u8; 16]).is_ok_and(|n| n > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    false
+    let mut command = background::command();
+    command.args(["keeper", "--dir"]).arg(dir);
+    background::start(command, &dir.join("keeper.log"), "the pool's keeper")
 }
 
 /// `forebay keeper`: runs until the pool is removed.
@@ -81,12 +26,7 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     unsafe { libc::close_range(3, u32::MAX, 0) };
     let ready = |pool: &Arc<Pool>| {
         save_on_term(term, Arc::new(OnceLock::from(pool.clone())));
-        // SAFETY: both are open; the standard output becomes the log, which tells the
-        // starter that nothing more is to come.
-        unsafe {
-            libc::write(1, c"ready\n".as_ptr().cast(), 6);
-            libc::dup2(2, 1);
-        }
+        background::is_ready();
     };
     if let Ok(plan) = Plan::read(dir) {
         spare_memory(&plan.limits);

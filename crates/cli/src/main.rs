@@ -6,6 +6,7 @@
 
 mod addresses;
 mod args;
+mod background;
 mod capacity;
 mod down;
 mod exec;
@@ -24,6 +25,7 @@ mod nodes;
 mod output;
 mod paths;
 mod pmi;
+mod prefix;
 mod run;
 mod set;
 mod signals;
@@ -77,6 +79,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),
         Command::Set(a) => set::set(&pool, &a),
+        Command::Mount(a) => mount::mount(&pool, &a),
+        Command::Umount(a) => mount::umount(&a),
         Command::Df(a) => status::df(&pool, a.json),
         Command::Status(a) => status::status(&pool, a.json),
         Command::Fsck(a) => fsck::fsck(&pool, &a),

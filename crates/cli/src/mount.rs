@@ -1,85 +1,182 @@
-//! Mount prefixes: which would do harm.
+//! `forebay mount` and `umount`: a pool as a file system of the kernel's, and the process that
+//! serves it.
+//!
+//! Each mount has a file in its pool's directory, `mounts/PID`, with the directory: by it
+//! `forebay down` finds what it has to take away.
 
-use crate::fail::Fail;
-use forebay_media::{MediumKind, MediumSpec};
+use crate::args::{Mount, Umount};
+use crate::fail::{Fail, code};
+use crate::output::say;
+use crate::{background, exec};
+use forebay_client::Pool;
+use forebay_fuse::{Mounted, Options, mounted, unmount};
+use rustix::io::Errno;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Directories that programs need.
-const NEEDED: [&str; 9] = [
-    "/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp",
-];
-/// Directories that the kernel fills; nothing may be put into them either.
-const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
+/// How long a process has to end after its mount is gone.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The prefix without a `/` at its end, and a warning if it hides a directory.
-pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String>), Fail> {
-    let prefix = mount.trim_end_matches('/');
-    let bad = |why: &str| Err(Fail::usage(format!("--mount {mount}: {why}")));
-    if prefix.is_empty() {
-        return bad("the prefix can't be the root directory; write for example --mount /fb");
+pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
+    let dir = resolve(&a.dir)?;
+    let pool = exec::open(name, a.node)?;
+    if a.foreground {
+        serve(pool, &dir, a)?;
+        return Ok(code::OK);
     }
-    let parts: Vec<&str> = prefix.split('/').collect();
-    if !parts[0].is_empty() || parts[1..].iter().any(|p| matches!(*p, "" | "." | "..")) {
-        return bad(
-            "the prefix must be an absolute path without '.' and '..'; write for example --mount /fb",
-        );
+    let log = registry(&pool)?.join("log");
+    let mut command = background::command();
+    command.args(["mount", "--foreground", "--pool", name]);
+    if let Some(node) = pool.config().member.map(|m| m.node) {
+        command.args(["--node", &node.to_string()]);
     }
-    let path = Path::new(prefix);
-    let mut needed: Vec<PathBuf> = NEEDED.iter().map(PathBuf::from).collect();
-    needed.extend(
-        std::env::var_os("HOME")
-            .map(PathBuf::from)
-            .filter(|h| h.is_absolute()),
-    );
-    needed.extend(std::path::absolute(forebay_client::home()));
-    for m in media {
-        if let MediumKind::Files(dir) = &m.kind {
-            needed.push(dir.clone());
-        }
+    if a.allow_other {
+        command.arg("--allow-other");
     }
-    let inside_kernel =
-        KERNEL.iter().any(|k| path.starts_with(k)) && !path.starts_with("/dev/shm/");
-    let hidden = needed.iter().find(|n| n.starts_with(path));
-    if let Some(hidden) = hidden
-        .cloned()
-        .or_else(|| inside_kernel.then(|| path.to_owned()))
-    {
-        return bad(&format!(
-            "this would hide {}, which programs need; choose another prefix, such as /fb",
-            hidden.display()
-        ));
-    }
-    let warning = path.symlink_metadata().is_ok().then(|| {
-        format!(
-            "the mount prefix {prefix} hides {} that exists; programs in the pool won't see it",
-            if path.is_dir() {
-                "a directory"
-            } else {
-                "a file"
-            }
-        )
-    });
-    Ok((prefix.to_owned(), warning))
+    command.arg("--").arg(&dir);
+    background::start(command, &log, "the process that serves the mount")?;
+    Ok(code::OK)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn harmful_prefixes() {
-        for bad in [
-            "", "/", "//", "fb", "/a/../b", "/a/./b", "/a//b", "/usr", "/tmp/", "/dev/x", "/proc/1",
-        ] {
-            assert_eq!(check(bad, &[]).unwrap_err().code, 2, "{bad}");
-        }
-        let media = ["files:/local/ssd:1G".parse().unwrap()];
-        assert!(check("/local", &media).is_err());
-        assert!(check("/local/ssd/fb", &media).is_ok());
-        assert_eq!(
-            check("/no-such-prefix/", &[]).unwrap(),
-            ("/no-such-prefix".into(), None)
-        );
-        assert!(check("/var", &[]).unwrap().1.is_some());
+pub fn umount(a: &Umount) -> Result<u8, Fail> {
+    // Not resolved by looking at it: whoever served it may be dead.
+    let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
+    let shown = dir.display();
+    if mounted(&dir).is_none() {
+        return Err(Fail::failed(format!(
+            "{shown}: no pool is mounted there; forebay status shows where"
+        )));
     }
+    unmount(&dir, a.lazy).map_err(|e| match e.raw_os_error() {
+        Some(busy) if busy == Errno::BUSY.raw_os_error() => Fail::failed(format!(
+            "{shown} is in use: end the programs that use it, or take it away as soon as they end with: forebay umount --lazy {shown}"
+        )),
+        _ => Fail::failed(format!("can't unmount {shown}: {e}")),
+    })?;
+    Ok(code::OK)
+}
+
+/// The directory to mount at. One whose server has died is freed first.
+fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
+    let given = std::path::absolute(dir)
+        .map_err(|e| Fail::usage(format!("{}: {e}", dir.to_string_lossy())))?;
+    let shown = given.display();
+    let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno.raw_os_error());
+    let mut found = given.canonicalize();
+    if found.as_ref().is_err_and(|e| is(e, Errno::NOTCONN)) && mounted(&given).is_some() {
+        say(format!(
+            "{shown}: the process that served the mount there is dead; mounting again"
+        ));
+        let _ = unmount(&given, true);
+        found = given.canonicalize();
+    }
+    let dir = found.map_err(|e| {
+        Fail::failed(format!(
+            "can't mount at {shown}: {e}; give an empty directory of your own"
+        ))
+    })?;
+    if let Some(source) = mounted(&dir) {
+        return Err(Fail::failed(format!(
+            "{shown}: {source} is mounted there; take it away with: forebay umount {shown}"
+        )));
+    }
+    Ok(dir)
+}
+
+/// Mounts, and answers until the mount is taken away.
+fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
+    let _ = rustix::process::setsid();
+    let signals = hold_signals();
+    let shown = dir.display().to_string();
+    let options = Options {
+        name: format!("forebay:{}", pool.config().name),
+        allow_other: a.allow_other,
+    };
+    let record = registry(&pool)?.join(std::process::id().to_string());
+    let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));
+    let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
+    // Whoever finds the mount finds the record.
+    let written = std::fs::write(&record, dir.as_os_str().as_bytes());
+    let at = dir.to_owned();
+    let _ = std::thread::Builder::new().spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both are valid; the signals are blocked in all threads.
+        while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
+        // Then the kernel says that it is gone, and we end below.
+        let _ = unmount(&at, true);
+    });
+    let served = written
+        .and_then(|()| mounted.serve(background::is_ready))
+        .map_err(failed);
+    if served.is_err() {
+        let _ = unmount(dir, true);
+    }
+    let _ = std::fs::remove_file(&record);
+    let _ = pool.store().detach();
+    served
+}
+
+/// Signals that end a process are waited for by a thread.
+fn hold_signals() -> libc::sigset_t {
+    // SAFETY: a set of our own and this thread's mask.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
+    let dir = pool.dir().join("mounts");
+    match std::fs::create_dir(&dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Fail::failed(format!("can't make {}: {e}", dir.display())))
+        }
+        _ => Ok(dir),
+    }
+}
+
+/// Where a pool is mounted, and by which process.
+pub fn list(pool: &Pool) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = std::fs::read_dir(pool.dir().join("mounts")) else {
+        return Vec::new();
+    };
+    let record = |e: std::fs::DirEntry| {
+        let pid = e.file_name().to_str()?.parse().ok()?;
+        let dir = std::ffi::OsString::from_vec(std::fs::read(e.path()).ok()?);
+        let dir = PathBuf::from(dir);
+        let ours = format!("forebay:{}", pool.config().name);
+        (mounted(&dir)? == ours).then_some((pid, dir))
+    };
+    entries.flatten().filter_map(record).collect()
+}
+
+/// Takes all mounts of these away, also those in use if `force`; waits for who serves them.
+pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
+    let mounts: Vec<(u32, PathBuf)> = pools.iter().flat_map(|p| list(p)).collect();
+    for (_, dir) in &mounts {
+        match unmount(dir, force) {
+            Err(_) if force => {}
+            Err(e) => {
+                return Err(Fail::failed(format!(
+                    "the pool is mounted at {} and can't be taken away from there: {e}; end the programs that use it",
+                    dir.display()
+                )));
+            }
+            Ok(()) => {}
+        }
+    }
+    let until = Instant::now() + PATIENCE;
+    let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+    while mounts.iter().any(|(pid, _)| runs(pid)) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
 }

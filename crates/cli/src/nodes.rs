@@ -3,7 +3,7 @@
 use crate::args::{Media, Nodes};
 use crate::fail::Fail;
 use crate::output::say;
-use crate::{capacity, down, mount};
+use crate::{capacity, down, prefix};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
@@ -130,7 +130,7 @@ pub fn start(
 ) -> Result<(Plan, Vec<Node>), Fail> {
     let limits = limits(a);
     limits.check(a.patience).map_err(Fail::usage)?;
-    let (mount, warning) = mount::check(&media.mount, &media.media)?;
+    let (mount, warning) = prefix::check(&media.mount, &media.media)?;
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();

@@ -3,7 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mount, mpi, node, nodes};
+use crate::{capacity, keeper, mpi, node, nodes, prefix};
 use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places};
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::How;
@@ -23,7 +23,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     } else {
         (wanted.media.clone(), None)
     };
-    let (mount, warning) = mount::check(&wanted.mount, &media)?;
+    let (mount, warning) = prefix::check(&wanted.mount, &media)?;
     let options = CreateOptions {
         name: name.to_owned(),
         mount,

@@ -338,6 +338,32 @@ impl Fs {
         self.store().truncate(live, size)
     }
 
+    /// fallocate(2).
+    ///
+    /// # Errors
+    /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC, EIO.
+    pub fn allocate(&self, open: u32, mode: i32, at: u64, len: u64) -> Result<()> {
+        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Errno::BADF);
+        }
+        let live = self.live_of(open)?;
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        if !keep {
+            self.check_growth(live, at.saturating_add(len))?;
+        }
+        let store = self.store();
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => store.with_room_of_the_dead(|| store.reserve_range(live, at, len, !keep)),
+            libc::FALLOC_FL_PUNCH_HOLE if keep => store.punch(live, at, len, false),
+            libc::FALLOC_FL_ZERO_RANGE => store.punch(live, at, len, !keep),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
     /// fsync(2): durable as far as the pool's media can make it. On memory media the data
     /// lives as long as the pool; nothing more is promised.
     ///

@@ -85,6 +85,16 @@ impl Fs {
         }
     }
 
+    /// The view of a face that asks only for what the kernel has allowed already. What is made
+    /// belongs to the user and group given.
+    pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
+        Fs {
+            pool,
+            cred: Cred::judged(uid, gid),
+            cache: DirCache::new(),
+        }
+    }
+
     /// The pool.
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -299,6 +299,19 @@ impl Fs {
         }
     }
 
+    /// A directory that is known without a path, as what `.` leads to.
+    ///
+    /// # Errors
+    /// ENOENT if it is gone, ENOTDIR.
+    pub fn dir_place(&self, id: ObjectId) -> Result<Place> {
+        let epoch = self.store().names_epoch();
+        Ok(Place::Dir {
+            dir: self.dir_info(id)?,
+            last: Name::new(b".")?,
+            epoch,
+        })
+    }
+
     /// Attributes of directory `id`.
     ///
     /// # Errors

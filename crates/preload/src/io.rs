@@ -246,30 +246,8 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
-    let mode = a[1] as i32;
-    let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     value((|| {
-        let flags = fs.store().open_file(open).flags.load(Relaxed) as i32;
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Err(Errno::BADF);
-        }
-        let live = fs.live_of(open)?;
-        let (at, len) = (offset(a[2])?, offset(a[3])?);
-        if len == 0 {
-            return Err(Errno::INVAL);
-        }
-        if !keep {
-            fs.check_growth(live, at.saturating_add(len))?;
-        }
-        match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => {
-                let reserve = || fs.store().reserve_range(live, at, len, !keep);
-                fs.store().with_room_of_the_dead(reserve)?;
-            }
-            libc::FALLOC_FL_PUNCH_HOLE if keep => fs.store().punch(live, at, len, false)?,
-            libc::FALLOC_FL_ZERO_RANGE => fs.store().punch(live, at, len, !keep)?,
-            _ => return Err(Errno::OPNOTSUPP),
-        }
+        fs.allocate(open, a[1] as i32, offset(a[2])?, offset(a[3])?)?;
         map::grown(fs, open);
         Ok(0)
     })())

@@ -16,8 +16,8 @@ mod tests;
 mod wait;
 
 pub use deadlock::Waits;
-pub use wait::handler_begins;
 pub(crate) use wait::{Waiting, stamp};
+pub use wait::{handler_begins, interruptible};
 
 use crate::control::{LockChain, lock_kind};
 use crate::process::{self, state_of};
@@ -148,6 +148,12 @@ impl Store {
             };
         }
         self.owner_of_locker(locker)
+    }
+
+    /// Whether a description of this node is that owner.
+    pub fn description_owns(&self, open: u32, owner: Owner) -> bool {
+        let locker = self.open_file(open).locker.load(Acquire);
+        locker != 0 && self.owner_of_locker(locker) == owner
     }
 
     fn owner_of_locker(&self, locker: u32) -> Owner {

@@ -11,6 +11,7 @@ use crate::{NodeId, Store};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// From the beginning of a wait to the first search for a deadlock over several nodes, and the longest
@@ -28,6 +29,8 @@ struct Here {
     handled: Cell<bool>,
     /// Handlers have run: one that interrupts calls.
     interrupted: Cell<bool>,
+    /// By which another thread may end the wait; or null.
+    cancel: Cell<*const AtomicBool>,
 }
 
 thread_local! {
@@ -36,8 +39,23 @@ thread_local! {
             wait: Cell::new(std::ptr::null()),
             handled: Cell::new(false),
             interrupted: Cell::new(false),
+            cancel: Cell::new(std::ptr::null()),
         }
     };
+}
+
+/// Runs `f`; while it waits for a lock, another thread can end that (EINTR) by setting `cancel`.
+pub fn interruptible<T>(cancel: &AtomicBool, f: impl FnOnce() -> T) -> T {
+    HERE.with(|here| here.cancel.set(cancel));
+    let result = f();
+    HERE.with(|here| here.cancel.set(std::ptr::null()));
+    result
+}
+
+fn is_cancelled(here: &Here) -> bool {
+    let cancel = here.cancel.get();
+    // SAFETY: `interruptible`, which has the flag, is on this thread's stack.
+    !cancel.is_null() && unsafe { (*cancel).load(Acquire) }
 }
 
 /// A handler of the program is about to run on this thread. For whoever wraps them.
@@ -139,7 +157,10 @@ impl<'a> Waiting<'a> {
     /// # Errors
     /// EINTR; EDEADLK.
     pub fn check(&mut self) -> Result<Duration> {
-        let (handled, interrupted) = HERE.with(|h| (h.handled.replace(false), h.interrupted.get()));
+        let (handled, interrupted) = HERE.with(|h| {
+            let interrupted = h.interrupted.get() || is_cancelled(h);
+            (h.handled.replace(false), interrupted)
+        });
         if interrupted {
             return Err(Errno::INTR);
         }

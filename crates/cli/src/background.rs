@@ -1,0 +1,78 @@
+//! Background processes of our own: the one that starts another waits until it says that it is ready.
+
+use crate::fail::Fail;
+use std::fs::File;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long one may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// This program again.
+pub fn command() -> Command {
+    let executable = std::env::current_exe()
+        .ok()
+        .filter(|e| e.exists())
+        .unwrap_or_else(|| "/proc/self/exe".into());
+    let mut command = Command::new(executable);
+    command.current_dir("/").env_remove("LD_PRELOAD");
+    command
+}
+
+/// Starts `command`, whose messages go to the file `log`; returns when it is ready.
+pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
+    let failed = |why: String| Fail::failed(format!("can't start {what}: {why}"));
+    let output = File::options().create(true).append(true).open(log);
+    let output = output.map_err(|e| failed(format!("{}: {e}", log.display())))?;
+    let begins = output.metadata().map_or(0, |m| m.len());
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(output)
+        .spawn()
+        .map_err(|e| failed(e.to_string()))?;
+    let ready = child.stdout.take().is_some_and(|out| waits_for(&out));
+    if !ready {
+        let _ = child.kill();
+        let _ = child.wait();
+        let text = std::fs::read(log).unwrap_or_default();
+        let new = text.get(begins as usize..).unwrap_or_default();
+        let new = String::from_utf8_lossy(new);
+        let why = new
+            .lines()
+            .last()
+            .unwrap_or("it did not become ready in time");
+        let why = why.strip_prefix("forebay: ").unwrap_or(why);
+        return Err(failed(format!("{why} (see {})", log.display())));
+    }
+    // As long as this process runs, it is its parent.
+    let _ = std::thread::Builder::new().spawn(move || child.wait());
+    Ok(())
+}
+
+/// Waits for the line that says so.
+fn waits_for(out: &ChildStdout) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let until = Instant::now() + PATIENCE;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        let wait = rustix::time::Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(out, PollFlags::IN)], wait.as_ref()) {
+            Ok(0) => return false,
+            Ok(_) => return rustix::io::read(out, &mut [0u8; 16]).is_ok_and(|n| n > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Says so, as the one that was started.
+pub fn is_ready() {
+    // SAFETY: both are open; the standard output becomes the log, which tells the starter that
+    // nothing more is to come.
+    unsafe {
+        libc::write(1, c"ready\n".as_ptr().cast(), 6);
+        libc::dup2(2, 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! Mounting and unmounting: by ourselves as root, else by `fusermount3`, which every system with
+//! FUSE has, with the rights that takes.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvFlags, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Programs that mount for users, by age.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// How a pool is mounted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What `df` and /proc/mounts show as the source.
+    pub name: String,
+    /// Other users may use it too (they need the rights that the files' modes give).
+    pub allow_other: bool,
+}
+
+/// Mounts at `dir`; the descriptor by which the kernel asks.
+///
+/// # Errors
+/// With a sentence for people.
+pub fn mount(dir: &Path, options: &Options) -> io::Result<OwnedFd> {
+    match rustix::process::geteuid().is_root() {
+        true => mount_as_root(dir, options),
+        false => mount_as_user(dir, options),
+    }
+}
+
+fn mount_as_root(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| said("can't open /dev/fuse", e))?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    if o.allow_other {
+        data += ",allow_other";
+    }
+    let data = std::ffi::CString::new(data).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount(o.name.as_str(), dir, "fuse.forebay", flags, Some(&*data))
+        .map_err(|e| said("mount(2)", e))?;
+    Ok(device)
+}
+
+fn mount_as_user(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
+    let (ours, its) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        // The helper inherits its end.
+        SocketFlags::empty(),
+        None,
+    )?;
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
+    let mut options = format!(
+        "fsname={},subtype=forebay,default_permissions,nosuid,nodev",
+        o.name
+    );
+    if o.allow_other {
+        options += ",allow_other";
+    }
+    let mut tried = io::Error::from(io::ErrorKind::NotFound);
+    for helper in HELPERS {
+        let done = Command::new(helper)
+            .args(["-o", &options, "--"])
+            .arg(dir)
+            .env("_FUSE_COMMFD", its.as_raw_fd().to_string())
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output();
+        match done {
+            Ok(done) if done.status.success() => return receive(&ours),
+            Ok(done) => return Err(io::Error::other(text(&done.stderr))),
+            Err(e) => tried = e,
+        }
+    }
+    Err(io::Error::other(format!(
+        "{} can't be started ({tried}); ordinary users need it to mount: it is in the package fuse3",
+        HELPERS[0]
+    )))
+}
+
+/// The descriptor that a helper sends.
+fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8; 1];
+    rustix::net::recvmsg(
+        from,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    ancillary
+        .drain()
+        .find_map(|m| match m {
+            rustix::net::RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        })
+        .ok_or_else(|| io::Error::other("fusermount3 sent no descriptor"))
+}
+
+/// Takes the mount at `dir` away; with `lazy` even while it is in use.
+///
+/// # Errors
+/// EBUSY; EINVAL if nothing is mounted there.
+pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = match lazy {
+            true => UnmountFlags::DETACH,
+            false => UnmountFlags::empty(),
+        };
+        return Ok(rustix::mount::unmount(dir, flags)?);
+    }
+    let mut tried = io::Error::from(io::ErrorKind::NotFound);
+    for helper in HELPERS {
+        let done = Command::new(helper)
+            .arg(if lazy { "-uz" } else { "-u" })
+            .arg("--")
+            .arg(dir)
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .output();
+        match done {
+            Ok(done) if done.status.success() => return Ok(()),
+            Ok(done) if text(&done.stderr).contains("busy") => return Err(Errno::BUSY.into()),
+            Ok(done) => return Err(io::Error::other(text(&done.stderr))),
+            Err(e) => tried = e,
+        }
+    }
+    Err(tried)
+}
+
+/// What is mounted at `dir`, by /proc/self/mountinfo: the source, if it is one of ours.
+pub fn mounted(dir: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    table.lines().rev().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let at = unescaped(left.split(' ').nth(4)?);
+        let mut right = right.split(' ');
+        let ours = right.next() == Some("fuse.forebay");
+        let source = right.next()?;
+        (Path::new(&at) == dir && ours).then(|| source.to_owned())
+    })
+}
+
+/// Blanks, tabs, newlines and backslashes stand as octal numbers in the table of mounts.
+fn unescaped(text: &str) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while at < bytes.len() {
+        let octal = (bytes[at] == b'\\')
+            .then(|| text.get(at + 1..at + 4))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        out.push(octal.unwrap_or(bytes[at]));
+        at += if octal.is_some() { 4 } else { 1 };
+    }
+    std::ffi::OsString::from_vec(out)
+}
+
+/// Asks for one more descriptor for the same mount: requests taken by one are answered by it.
+///
+/// # Errors
+/// What opening /dev/fuse or the ioctl says.
+pub fn another(device: &OwnedFd) -> io::Result<OwnedFd> {
+    let new = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a number: the descriptor of the mount.
+    let request = unsafe {
+        rustix::ioctl::Setter::<{ rustix::ioctl::opcode::read::<u32>(229, 0) }, u32>::new(
+            device.as_raw_fd() as u32,
+        )
+    };
+    // SAFETY: as above.
+    unsafe { rustix::ioctl::ioctl(&new, request)? };
+    Ok(new)
+}
+
+fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim();
+    text.strip_prefix("fusermount3: ")
+        .unwrap_or(text)
+        .to_owned()
+}
+
+fn said(what: &str, e: Errno) -> io::Error {
+    let e = io::Error::from(e);
+    io::Error::new(e.kind(), format!("{what}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn blanks_in_the_table_of_mounts() {
+        assert_eq!(super::unescaped(r"/a\040b\134c/d\011"), "/a b\\c/d\t");
+        assert_eq!(super::unescaped(r"/plain\"), r"/plain\");
+    }
+}

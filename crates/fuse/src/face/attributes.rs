@@ -1,0 +1,183 @@
+//! Attributes: those of stat, and the extended ones.
+
+use super::{Face, object};
+use crate::protocol::{self as p, Args, Head, Reply, fattr};
+use forebay_posix::{Errno, Stat};
+
+/// Mode bits that go when somebody without rights changes a file: set-user-id, and set-group-id
+/// where the group may execute it.
+fn privileges(mode: u32) -> u32 {
+    let group = match mode & 0o010 {
+        0 => 0,
+        _ => libc::S_ISGID,
+    };
+    mode & (libc::S_ISUID | group)
+}
+
+impl Face {
+    pub(super) fn get_attributes(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let stat = self.asked(head, a)?;
+        reply.u64(0).u32(0).u32(0).attributes(&stat);
+        Ok(())
+    }
+
+    /// What GETATTR and STATX begin with.
+    fn asked(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
+        let flags = a.u32()?;
+        a.skip(4)?;
+        let open = super::handle(a)?;
+        self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))
+    }
+
+    /// The time of birth too.
+    pub(super) fn statx(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let s = self.asked(head, a)?;
+        let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+        reply.u64(0).u32(0).u32(0).zeros(16);
+        reply.u32(mask).u32(4096).u64(0);
+        reply.u32(s.nlink).u32(s.uid).u32(s.gid);
+        reply.u16(s.mode as u16).u16(0);
+        reply
+            .u64(p::node_of(s.ino))
+            .u64(s.size)
+            .u64(s.blocks)
+            .u64(0);
+        for time in [s.atime, s.btime, s.ctime, s.mtime] {
+            let (seconds, nanos) = p::seconds(time);
+            reply.u64(seconds).u32(nanos).u32(0);
+        }
+        reply.u32(libc::major(s.rdev)).u32(libc::minor(s.rdev));
+        reply.zeros(8 + 14 * 8);
+        Ok(())
+    }
+
+    pub(super) fn set_attributes(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let valid = a.u32()?;
+        a.skip(4)?;
+        let open = super::handle(a)?;
+        let size = a.u64()?;
+        a.skip(8)?;
+        let (atime, mtime, _) = (a.u64()?, a.u64()?, a.u64()?);
+        let (atime, mtime) = (p::time(atime, a.u32()?), p::time(mtime, a.u32()?));
+        a.skip(4)?;
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let (uid, gid) = (a.u32()?, a.u32()?);
+        let has = |bits: u32| valid & bits != 0;
+        let (fs, id) = (self.fs(), object(head.node));
+        let open = has(fattr::FH).then_some(open);
+
+        if has(fattr::UID | fattr::GID) {
+            let uid = has(fattr::UID).then_some(uid);
+            fs.change_owner(id, uid, has(fattr::GID).then_some(gid))?;
+        }
+        if has(fattr::MODE) {
+            fs.change_mode(id, mode)?;
+        }
+        if has(fattr::SIZE) {
+            match open {
+                Some(open) => fs.truncate_open(open, size)?,
+                None => self.truncate(head.node, size)?,
+            }
+            if has(fattr::KILL_SUIDGID) {
+                self.drop_privileges(head.node)?;
+            }
+        }
+        if has(fattr::ATIME | fattr::MTIME) {
+            let now = fs.now();
+            let pick = |set: u32, to_now: u32, given: i64| {
+                has(set).then(|| if has(to_now) { now } else { given })
+            };
+            let atime = pick(fattr::ATIME, fattr::ATIME_NOW, atime);
+            let mtime = pick(fattr::MTIME, fattr::MTIME_NOW, mtime);
+            fs.change_times(id, atime, mtime, false)?;
+        }
+        let stat = self.stat(head.node, open)?;
+        reply.u64(0).u32(0).u32(0).attributes(&stat);
+        Ok(())
+    }
+
+    /// After somebody without rights has written a file.
+    pub(super) fn drop_privileges(&self, node: u64) -> Result<(), Errno> {
+        let mode = self.fs().stat_id(object(node))?.mode;
+        match privileges(mode) {
+            0 => Ok(()),
+            some => self.fs().change_mode(object(node), mode & 0o7777 & !some),
+        }
+    }
+
+    // ---- extended attributes ----
+
+    pub(super) fn setxattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (size, flags) = (a.u32()? as usize, a.u32()?);
+        let name = a.text()?;
+        let value = a.take(size)?;
+        self.fs()
+            .set_attribute(object(head.node), name, value, flags as i32)
+    }
+
+    pub(super) fn getxattr(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let room = a.u64()? as u32 as usize;
+        let value = self.fs().get_attribute(object(head.node), a.text()?)?;
+        put_sized(reply, room, &value)
+    }
+
+    pub(super) fn listxattr(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let room = a.u64()? as u32 as usize;
+        let mut list = Vec::new();
+        for name in self.fs().store().attributes(object(head.node))? {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        put_sized(reply, room, &list)
+    }
+
+    pub(super) fn removexattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        self.fs().remove_attribute(object(head.node), a.text()?)
+    }
+}
+
+/// A value for which there is so much room; 0: only its size is wanted.
+fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
+    match room {
+        0 => _ = reply.u32(value.len() as u32).u32(0),
+        room if room < value.len() => return Err(Errno::RANGE),
+        _ => _ = reply.put(value),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_group_bit_is_a_privilege_only_where_the_group_may_execute() {
+        assert_eq!(super::privileges(0o106755), 0o6000);
+        assert_eq!(super::privileges(0o106745), 0o4000);
+        assert_eq!(super::privileges(0o100755), 0);
+    }
+}

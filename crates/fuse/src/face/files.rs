@@ -1,0 +1,222 @@
+//! Open files: their data.
+
+use super::{Face, handle, inside, object};
+use crate::protocol::{self as p, Args, Head, Reply};
+use forebay_posix::{Errno, Goal, ObjectId};
+use forebay_store::Entry;
+
+/// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it can
+/// be changed.
+const KEPT: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
+/// Bytes that a copy in the pool moves at a time.
+const PIECE: usize = 256 << 10;
+/// Most bytes that one request copies: the kernel asks again for the rest, and signals get through.
+const MOST_COPIED: u64 = 64 << 20;
+
+impl Face {
+    /// A description of the regular file `node`.
+    fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
+        let entry = Entry {
+            id: object(node),
+            kind: libc::S_IFREG,
+        };
+        let fs = self.fs();
+        fs.open_object(entry, flags, false, ObjectId::ROOT, b"")
+            .map_err(|e| match e {
+                Errno::NOENT => Errno::STALE,
+                e => e,
+            })
+    }
+
+    fn put_open(&self, open: u32, reply: &mut Reply) {
+        reply.u64(u64::from(open));
+        reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);
+        reply.u32(0);
+    }
+
+    pub(super) fn open(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, more) = (a.u32()? as i32, a.u32()?);
+        let open = self.open_node(head.node, flags & (KEPT | libc::O_TRUNC))?;
+        if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
+            // It is open all the same.
+            let _ = self.drop_privileges(head.node);
+        }
+        self.put_open(open, reply);
+        Ok(())
+    }
+
+    /// Makes a file and opens it. The kernel has just seen that there is none; if there is one by
+    /// now, ESTALE has it look again, and judge whether that may be opened.
+    pub(super) fn create(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, mode) = (a.u32()? as i32, a.u32()?);
+        a.skip(8)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let new = flags & KEPT | libc::O_CREAT | libc::O_EXCL;
+        let made = fs.at(object(head.node), name, Goal::of_open(new), |place| {
+            fs.open_place(place, new, mode)
+        });
+        let open = match made.map_err(inside) {
+            Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
+            made => made?,
+        };
+        self.put_made(open, reply)
+    }
+
+    /// The entry of what was just made, and its handle.
+    fn put_made(&self, open: u32, reply: &mut Reply) -> Result<(), Errno> {
+        match self.fs().stat_open(open) {
+            Ok(stat) => reply.entry(&stat),
+            Err(e) => {
+                let _ = self.fs().store().open_release(open);
+                return Err(e);
+            }
+        };
+        self.put_open(open, reply);
+        Ok(())
+    }
+
+    /// O_TMPFILE.
+    pub(super) fn tmpfile(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, mode) = (a.u32()? as i32, a.u32()?);
+        let fs = self.fs_of(head);
+        let flags = flags & KEPT | libc::O_TMPFILE;
+        let place = fs.dir_place(object(head.node))?;
+        let open = fs.open_place(&place, flags, mode)?;
+        self.put_made(open, reply)
+    }
+
+    pub(super) fn read(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, size, flags) = (a.u64()?, a.u32()? as usize, a.u32()?);
+        let fs = self.fs();
+        if flags & p::READ_LOCKOWNER == 0 {
+            self.cached.note(fs, open, head.node);
+        }
+        reply.fill(size.min(p::MAX_WRITE), |to| {
+            // SAFETY: a slice.
+            unsafe { fs.read(open, Some(offset), to.as_mut_ptr(), to.len()) }
+        })
+    }
+
+    pub(super) fn write(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, size, how) = (a.u64()?, a.u32()? as usize, a.u32()?);
+        a.skip(8)?;
+        let flags = a.u32()? as i32;
+        a.skip(4)?;
+        let bytes = a.take(size)?;
+        let fs = self.fs();
+        let from_cache = how & p::WRITE_CACHE != 0;
+        let append = flags & libc::O_APPEND != 0 && !from_cache;
+        if from_cache {
+            self.cached.note(fs, open, head.node);
+        }
+        if how & p::WRITE_KILL_SUIDGID != 0 {
+            self.drop_privileges(head.node)?;
+        }
+        // SAFETY: a slice.
+        let n = unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), size)? };
+        reply.u32(n as u32).u32(0);
+        Ok(())
+    }
+
+    /// close(2) of one of the descriptors: its process's locks go.
+    pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        a.skip(16)?;
+        self.locks.drop_owner(a.u64()?, head.node);
+        Ok(())
+    }
+
+    pub(super) fn fsync(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+        self.fs().sync_open(handle(a)?)
+    }
+
+    /// The last descriptor and the last mapping are gone.
+    pub(super) fn release(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+        let open = handle(a)?;
+        self.cached.forget(open);
+        self.locks.drop_handle(open);
+        self.fs().store().open_release(open)
+    }
+
+    pub(super) fn truncate(&self, node: u64, size: u64) -> Result<(), Errno> {
+        let open = self.open_node(node, libc::O_WRONLY)?;
+        let done = self.fs().truncate_open(open, size);
+        done.and(self.fs().store().open_release(open))
+    }
+
+    pub(super) fn fallocate(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
+        self.fs().allocate(open, mode as i32, offset, len)
+    }
+
+    /// SEEK_DATA and SEEK_HOLE: the kernel does the others.
+    pub(super) fn lseek(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, whence) = (a.u64()?, a.u32()? as i32);
+        let hole = match whence {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return Err(Errno::INVAL),
+        };
+        let fs = self.fs();
+        reply.u64(fs.store().seek_data(fs.live_of(open)?, offset, hole)?);
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let (from, from_at) = (handle(a)?, a.u64()?);
+        a.skip(8)?;
+        let (to, to_at) = (handle(a)?, a.u64()?);
+        let len = a.u64()?.min(MOST_COPIED);
+        let fs = self.fs();
+        let mut buffer = vec![0u8; PIECE.min(len as usize)];
+        let mut done = 0;
+        while done < len {
+            let want = buffer.len().min((len - done) as usize);
+            // SAFETY: a slice that is so long.
+            let moved = unsafe {
+                fs.read(from, Some(from_at + done), buffer.as_mut_ptr(), want)
+                    .and_then(|n| match n {
+                        0 => Ok(0),
+                        n => fs.write_as(to, Some(to_at + done), false, buffer.as_ptr(), n),
+                    })
+            };
+            match moved {
+                Ok(0) => break,
+                Ok(n) => done += n as u64,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        reply.u32(done as u32).u32(0);
+        Ok(())
+    }
+}

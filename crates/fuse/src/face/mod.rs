@@ -1,0 +1,183 @@
+//! The answers: each request becomes a call or two of `posix`.
+
+mod attributes;
+mod dirs;
+mod files;
+mod locks;
+mod names;
+
+use crate::cached::Cached;
+use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
+use forebay_client::Pool;
+use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, RwLock};
+
+/// How a request is answered.
+pub enum Answer {
+    /// With what has been put into the reply, or an error.
+    Reply(Result<(), Errno>),
+    /// Not at all.
+    None,
+    /// When this has been waited for; it ends early if it is told to.
+    Wait(Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>),
+}
+
+/// A pool, as the kernel asks for it.
+pub struct Face {
+    pool: Arc<Pool>,
+    /// The view of who serves the mount.
+    own: Arc<Fs>,
+    /// Views of the users for whom something was made: it becomes theirs.
+    others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
+    dirs: dirs::Dirs,
+    locks: locks::Locks,
+    pub cached: Cached,
+}
+
+/// Views that are kept; a mount for all users may see more.
+const MOST_VIEWS: usize = 256;
+
+impl Face {
+    pub fn new(pool: Arc<Pool>) -> Face {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Face {
+            own: Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid)),
+            pool,
+            others: RwLock::default(),
+            dirs: dirs::Dirs::default(),
+            locks: locks::Locks::default(),
+            cached: Cached::default(),
+        }
+    }
+
+    /// The view for everything that makes nothing.
+    pub fn fs(&self) -> &Fs {
+        &self.own
+    }
+
+    /// The view in which what is made becomes the asking user's.
+    fn fs_of(&self, head: &Head) -> Arc<Fs> {
+        let who = (head.uid, head.gid);
+        let read = self.others.read().unwrap_or_else(|e| e.into_inner());
+        if let Some(fs) = read.get(&who) {
+            return fs.clone();
+        }
+        drop(read);
+        let mut others = self.others.write().unwrap_or_else(|e| e.into_inner());
+        if others.len() >= MOST_VIEWS {
+            others.clear();
+        }
+        let new = || Arc::new(Fs::judged_by_kernel(self.pool.clone(), who.0, who.1));
+        others.entry(who).or_insert_with(new).clone()
+    }
+
+    /// Answers a request; what it asks for is put into `reply`.
+    pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
+        let a = &mut a;
+        Answer::Reply(match head.opcode {
+            // Nothing is kept for a name that the kernel knows.
+            op::FORGET | op::BATCH_FORGET => return Answer::None,
+            op::SETLKW => match self.lock_waiting(head, a) {
+                Ok(wait) => return Answer::Wait(wait),
+                Err(e) => Err(e),
+            },
+            op::LOOKUP => self.lookup(head, a, reply),
+            op::GETATTR => self.get_attributes(head, a, reply),
+            op::STATX => self.statx(head, a, reply),
+            op::SETATTR => self.set_attributes(head, a, reply),
+            op::READLINK => self.readlink(head, reply),
+            op::SYMLINK => self.symlink(head, a, reply),
+            op::MKNOD => self.mknod(head, a, reply),
+            op::MKDIR => self.mkdir(head, a, reply),
+            op::UNLINK => self.unlink(head, a),
+            op::RMDIR => self.rmdir(head, a),
+            op::RENAME => self.rename(head, a, false),
+            op::RENAME2 => self.rename(head, a, true),
+            op::LINK => self.link(head, a, reply),
+            op::OPEN => self.open(head, a, reply),
+            op::CREATE => self.create(head, a, reply),
+            op::TMPFILE => self.tmpfile(head, a, reply),
+            op::READ => self.read(head, a, reply),
+            op::WRITE => self.write(head, a, reply),
+            op::FLUSH => self.flush(head, a),
+            op::FSYNC | op::FSYNCDIR => self.fsync(a),
+            op::SYNCFS => self.fs().store().sync_everywhere(),
+            op::RELEASE => self.release(a),
+            op::FALLOCATE => self.fallocate(a),
+            op::LSEEK => self.lseek(a, reply),
+            op::COPY_FILE_RANGE => self.copy_file_range(a, reply),
+            op::OPENDIR => self.opendir(head, a, reply),
+            op::READDIR => self.readdir(a, reply),
+            op::RELEASEDIR => self.releasedir(a),
+            op::SETXATTR => self.setxattr(head, a),
+            op::GETXATTR => self.getxattr(head, a, reply),
+            op::LISTXATTR => self.listxattr(head, a, reply),
+            op::REMOVEXATTR => self.removexattr(head, a),
+            op::GETLK => self.lock_in_the_way(head, a, reply),
+            op::SETLK => self.lock_at_once(head, a),
+            op::STATFS => self.statfs(reply),
+            op::DESTROY => Ok(()),
+            op::IOCTL => Err(Errno::NOTTY),
+            _ => Err(Errno::NOSYS),
+        })
+    }
+
+    /// The answer reached nobody: what was opened with it is closed.
+    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
+        // Behind the entry, if there is one.
+        let at = match head.opcode {
+            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
+            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
+            _ => return,
+        };
+        let reply = reply.finish(head.unique);
+        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
+            let open = u32::from_ne_bytes(open);
+            self.dirs.forget(open);
+            let _ = self.fs().store().open_release(open);
+        }
+    }
+
+    fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+        const UNIT: u32 = 4096;
+        let (capacity, used) = self.fs().store().capacity();
+        let blocks = capacity / u64::from(UNIT);
+        let free = (capacity - used.min(capacity)) / u64::from(UNIT);
+        let files = 1 << 32;
+        reply.u64(blocks).u64(free).u64(free).u64(files).u64(files);
+        reply.u32(UNIT).u32(255).u32(UNIT).u32(0).zeros(24);
+        Ok(())
+    }
+
+    /// Attributes of what is open or has this number.
+    fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat, Errno> {
+        match open {
+            Some(open) => self.fs().stat_open(open),
+            None => self.fs().stat_id(object(node)),
+        }
+    }
+}
+
+/// Our number for what the kernel names.
+fn object(node: u64) -> ObjectId {
+    match node {
+        p::ROOT_NODE => ObjectId::ROOT,
+        node => ObjectId(node),
+    }
+}
+
+/// The kernel gives single names: they lead nowhere else.
+fn inside(f: Fail) -> Errno {
+    match f {
+        Fail::Errno(e) => e,
+        Fail::Outside(_) => Errno::XDEV,
+    }
+}
+
+/// A handle: the description that we have opened.
+fn handle(a: &mut Args<'_>) -> Result<u32, Errno> {
+    u32::try_from(a.u64()?).map_err(|_| Errno::BADF)
+}

@@ -1,0 +1,132 @@
+//! Names: finding, making, moving, removing.
+
+use super::{Face, inside, object};
+use crate::protocol::{Args, Head, Reply, device};
+use forebay_posix::{Errno, Follow, RenameMode};
+
+impl Face {
+    pub(super) fn lookup(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        self.tell(head, a.text()?, reply)
+    }
+
+    /// The entry `name` of the directory that the request names.
+    fn tell(&self, head: &Head, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        let fs = self.fs();
+        let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
+        reply.entry(&found.map_err(inside)?);
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, head: &Head, reply: &mut Reply) -> Result<(), Errno> {
+        let (inode, target) = self.fs().store().inode_tail(object(head.node))?;
+        if !inode.is_link() {
+            return Err(Errno::INVAL);
+        }
+        reply.put(&target);
+        Ok(())
+    }
+
+    pub(super) fn symlink(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (name, target) = (a.text()?, a.text()?);
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_symlink(target, p)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn mknod(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (mode, rdev) = (a.u32()?, device(a.u32()?));
+        // The kernel has applied the umask.
+        a.skip(8)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_node(p, mode, rdev)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_dir(p, mode)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn unlink(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (fs, name) = (self.fs(), a.text()?);
+        fs.at(object(head.node), name, Follow::No, |p| fs.remove_file(p))
+            .map_err(inside)
+    }
+
+    pub(super) fn rmdir(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (fs, name) = (self.fs(), a.text()?);
+        fs.at(object(head.node), name, Follow::No, |p| fs.remove_dir(p))
+            .map_err(inside)
+    }
+
+    pub(super) fn rename(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        with_flags: bool,
+    ) -> Result<(), Errno> {
+        let to = object(a.u64()?);
+        let flags = match with_flags {
+            true => a.u64()? as u32,
+            false => 0,
+        };
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let (old, new) = (a.text()?, a.text()?);
+        self.fs()
+            .rename_at((object(head.node), old), (to, new), mode)
+            .map_err(inside)
+    }
+
+    pub(super) fn link(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (fs, what, name) = (self.fs(), object(a.u64()?), a.text()?);
+        fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_link(what, p)
+        })
+        .map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+}

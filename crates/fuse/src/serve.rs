@@ -1,0 +1,260 @@
+//! The threads that take the kernel's requests and answer them.
+//!
+//! Each takes a request, answers it, and takes the next. There are always some that wait for one:
+//! who takes a request and sees that nobody else waits starts another. A request to wait for a
+//! lock gets a thread of its own, so that the request to release it always finds somebody.
+
+use crate::device;
+use crate::face::{Answer, Face};
+use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
+use forebay_client::Pool;
+use forebay_posix::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+/// Threads that answer, at most. Requests beyond wait in the kernel.
+const MOST_WORKERS: usize = 64;
+/// Threads that are kept waiting for requests.
+const KEPT_IDLE: usize = 4;
+/// Requests for locks that wait, at most; then ENOLCK.
+const MOST_WAITING: usize = 1024;
+const STACK: usize = 512 << 10;
+/// Interrupts whose request hasn't been found: it may be about to begin to wait.
+const EARLY: usize = 64;
+
+/// What the threads of a mount share.
+pub struct Server {
+    pub face: Face,
+    device: OwnedFd,
+    idle: AtomicUsize,
+    workers: AtomicUsize,
+    waits: Mutex<Waits>,
+}
+
+/// Requests that wait for locks, by their number; and interrupts that came too early.
+#[derive(Default)]
+struct Waits {
+    cancel: HashMap<u64, Arc<AtomicBool>>,
+    early: std::collections::VecDeque<u64>,
+}
+
+/// Greets the kernel, then answers until the mount is gone.
+pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result<()> {
+    greet(&device)?;
+    let server = Arc::new(Server {
+        face: Face::new(pool),
+        device,
+        idle: AtomicUsize::new(0),
+        workers: AtomicUsize::new(1),
+        waits: Mutex::default(),
+    });
+    server.face.cached.watch(&server)?;
+    ready();
+    let first = Arc::new(device::another(&server.device)?);
+    work(&server, &first);
+    // The others see the end as we did.
+    while server.workers.load(Acquire) > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// INIT: the first request.
+fn greet(device: &OwnedFd) -> io::Result<()> {
+    let mut request = vec![0u8; p::MAX_WRITE + 4096];
+    let n = take(device, &mut request)?
+        .ok_or_else(|| io::Error::other("the mount was taken away at once"))?;
+    let (head, mut a) = Args::divide(&request[..n])?;
+    if head.opcode != opcode::INIT {
+        return Err(io::Error::other("the kernel didn't begin with INIT"));
+    }
+    let (major, minor) = (a.u32()?, a.u32()?);
+    if major != p::MAJOR || minor < p::OLDEST_MINOR {
+        rustix::io::write(device, &refusal(Errno::PROTO, head.unique))?;
+        return Err(io::Error::other(format!(
+            "the kernel speaks FUSE {major}.{minor}, {}.{} or later is needed (Linux 5.4)",
+            p::MAJOR,
+            p::OLDEST_MINOR
+        )));
+    }
+    let (max_readahead, low) = (a.u32()?, a.u32()?);
+    let mut can = u64::from(low);
+    if can & p::init::INIT_EXT != 0 {
+        can |= u64::from(a.u32()?) << 32;
+    }
+    let both = can & p::init::WANTED;
+    let mut reply = Reply::new();
+    reply.u32(p::MAJOR).u32(p::MINOR.min(minor));
+    reply.u32(max_readahead).u32(both as u32);
+    // Requests in the background, and from how many on it counts as congested.
+    reply.u16(64).u16(48);
+    reply.u32(p::MAX_WRITE as u32);
+    // Times are kept in nanoseconds.
+    reply.u32(1);
+    reply.u16((p::MAX_WRITE / 4096) as u16).u16(0);
+    reply.u32((both >> 32) as u32).zeros(4 + 2 + 22);
+    rustix::io::write(device, reply.finish(head.unique))?;
+    Ok(())
+}
+
+/// The next request; None if the mount is gone.
+fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(device, &mut *into) {
+            Ok(n) => return Ok(Some(n)),
+            // ENOENT: the request was interrupted before it was taken.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(Errno::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// One thread: until the mount is gone, or enough others wait.
+fn work(server: &Arc<Server>, device: &Arc<OwnedFd>) {
+    let mut request = vec![0u8; p::MAX_WRITE + 4096];
+    let mut reply = Reply::new();
+    loop {
+        server.idle.fetch_add(1, AcqRel);
+        let taken = take(device, &mut request);
+        let others = server.idle.fetch_sub(1, AcqRel) - 1;
+        let Ok(Some(n)) = taken else { break };
+        if others == 0 {
+            server.one_more();
+        }
+        if let Ok((head, args)) = Args::divide(&request[..n]) {
+            server.answer(&head, args, &mut reply, device);
+        }
+        if others >= KEPT_IDLE {
+            break;
+        }
+    }
+    server.workers.fetch_sub(1, AcqRel);
+}
+
+impl Server {
+    /// Starts one more thread, if there aren't too many. Where that fails, those that are there go on.
+    fn one_more(self: &Arc<Server>) {
+        let more = |n: usize| (n < MOST_WORKERS).then_some(n + 1);
+        if self.workers.fetch_update(AcqRel, Acquire, more).is_err() {
+            return;
+        }
+        let server = self.clone();
+        let started = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || match device::another(&server.device) {
+                Ok(device) => work(&server, &Arc::new(device)),
+                Err(_) => _ = server.workers.fetch_sub(1, AcqRel),
+            });
+        if started.is_err() {
+            self.workers.fetch_sub(1, AcqRel);
+        }
+    }
+
+    fn answer(
+        self: &Arc<Server>,
+        head: &Head,
+        args: Args<'_>,
+        reply: &mut Reply,
+        device: &Arc<OwnedFd>,
+    ) {
+        if head.opcode == opcode::INTERRUPT {
+            self.interrupt(args);
+            return;
+        }
+        reply.clear();
+        let sent = match self.face.answer(head, args, reply) {
+            Answer::Reply(Ok(())) => rustix::io::write(device, reply.finish(head.unique)),
+            Answer::Reply(Err(e)) => rustix::io::write(device, &refusal(e, head.unique)),
+            Answer::None => return,
+            Answer::Wait(lock) => {
+                self.wait(head.unique, lock, device.clone());
+                return;
+            }
+        };
+        // ENOENT: who asked is gone. What was opened for it nobody closes.
+        if sent == Err(Errno::NOENT) {
+            self.face.unanswered(head, reply);
+        }
+    }
+
+    /// Waits for a lock on a thread of its own.
+    fn wait(
+        self: &Arc<Server>,
+        unique: u64,
+        lock: Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>,
+        device: Arc<OwnedFd>,
+    ) {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let refuse = {
+            let mut waits = self.lock_waits();
+            let early = waits.early.iter().position(|&u| u == unique);
+            if let Some(at) = early {
+                waits.early.remove(at);
+                Some(Errno::INTR)
+            } else if waits.cancel.len() >= MOST_WAITING {
+                Some(Errno::NOLCK)
+            } else {
+                waits.cancel.insert(unique, cancel.clone());
+                None
+            }
+        };
+        let say = move |device: &OwnedFd, result: Result<(), Errno>| {
+            let answer = match result {
+                Ok(()) => p::head(p::REPLY_HEAD as u32, 0, unique),
+                Err(e) => refusal(e, unique),
+            };
+            let _ = rustix::io::write(device, &answer);
+        };
+        if let Some(e) = refuse {
+            return say(&device, Err(e));
+        }
+        let (server, there) = (self.clone(), device.clone());
+        let started = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || {
+                let result = lock(&cancel);
+                server.lock_waits().cancel.remove(&unique);
+                say(&there, result);
+            });
+        if started.is_err() {
+            self.lock_waits().cancel.remove(&unique);
+            say(&device, Err(Errno::NOLCK));
+        }
+    }
+
+    /// Who waits with this number shall stop. All other requests end by themselves.
+    fn interrupt(&self, mut args: Args<'_>) {
+        let Ok(unique) = args.u64() else { return };
+        let mut waits = self.lock_waits();
+        match waits.cancel.get(&unique) {
+            Some(cancel) => cancel.store(true, Release),
+            None => {
+                if waits.early.len() == EARLY {
+                    waits.early.pop_front();
+                }
+                waits.early.push_back(unique);
+            }
+        }
+    }
+
+    fn lock_waits(&self) -> std::sync::MutexGuard<'_, Waits> {
+        // A panic ends the process: nobody leaves it half changed.
+        self.waits.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Tells the kernel that what it has of a file in its page cache is old.
+    pub fn forget_pages(&self, node: u64) {
+        let mut message = Reply::new();
+        message.u64(node).u64(0).u64(0);
+        let len = (message.len() + p::REPLY_HEAD) as u32;
+        let bytes = message.finish(0).to_owned();
+        let mut bytes = bytes;
+        bytes[..p::REPLY_HEAD].copy_from_slice(&p::head(len, p::NOTIFY_INVAL_INODE, 0));
+        // ENOENT: it has nothing of it.
+        let _ = rustix::io::write(&self.device, &bytes);
+    }
+}
