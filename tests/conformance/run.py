@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Other people's file system test suites, run in a pool: fsx, pjdfstest and fio.
+"""Other people's file system test suites, run in a pool: fsx, pjdfstest and fio, through the
+preloaded library and through a mount (FUSE).
 
 fsx does random operations on one file, mapped and not, and compares each read with
 what it knows. The short form runs some ten thousand operations on each kind of
@@ -34,6 +35,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 from harness import kill, processes_with  # noqa: E402
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
+FACES = ["preload", "fuse"]
 MEDIA = {
     "memory": ["memory:256M"],
     "files": ["files:@DIR@:256M"],
@@ -44,7 +46,7 @@ MEDIA = {
 
 # The jobs of fio, each with what it adds to FIO.
 FIO = ["--verify=crc32c", "--verify_fatal=1", "--verify_backlog=64", "--size=12m", "--randrepeat=1",
-       "--group_reporting", "--directory=/fb"]
+       "--group_reporting"]
 JOBS = {
     "sequential": ["--rw=write", "--bs=64k"],
     "mixed": ["--rw=randrw", "--bsrange=512-128k"],
@@ -92,10 +94,11 @@ def install(name, prefix):
 
 
 class Bench:
-    """A pool and a directory of its own to run programs in."""
+    """A pool and a directory of its own to run programs in, which see it by a face."""
 
-    def __init__(self, forebay, media):
+    def __init__(self, forebay, media, face):
         self.forebay = forebay
+        self.face = face
         self.home = tempfile.mkdtemp(prefix="fbc-", dir="/dev/shm")
         self.dir = tempfile.mkdtemp(prefix="forebay-conformance-", dir="/tmp")
         self.env = {k: v for k, v in os.environ.items()
@@ -104,10 +107,18 @@ class Bench:
         self.media = []
         for spec in media:
             self.media += ["--media", spec.replace("@DIR@", self.dir)]
+        # Where programs see it.
+        self.path = "/fb" if face == "preload" else os.path.join(self.dir, "mnt")
 
     def __enter__(self):
         try:
             self.forebay_does(["up"] + self.media, check=True)
+            if self.face == "fuse":
+                os.mkdir(self.path)
+                # Tests switch users.
+                os.chmod(self.dir, 0o711)
+                everybody = ["--allow-other"] if os.getuid() == 0 else []
+                self.forebay_does(["mount", *everybody, self.path], check=True)
         except BaseException:
             self.__exit__()
             raise
@@ -119,11 +130,12 @@ class Bench:
 
     def run(self, command, seconds):
         """Exit code and output of a command in the pool."""
+        inside = [self.forebay, "exec", "--"] if self.face == "preload" else []
         # To a file: what a test leaves running holds on to it.
         with tempfile.TemporaryFile("w+", errors="replace") as out:
             try:
                 rc = subprocess.run(
-                    [self.forebay, "exec", "--"] + command, env=self.env, cwd=self.dir,
+                    inside + command, env=self.env, cwd=self.dir,
                     stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=seconds).returncode
             except subprocess.TimeoutExpired:
                 raise Failed("it took more than %g s" % seconds)
@@ -154,15 +166,15 @@ def tail(text, lines=30):
     return "\n".join("    " + line[:300] for line in text.rstrip().split("\n")[-lines:])
 
 
-def fsx(program, forebay, media, runs, operations, seed, mapread):
+def fsx(program, forebay, face, media, runs, operations, seed, mapread):
     """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
     with open(os.path.join(HERE, "fsx.toml")) as f:
         settings = f.read().replace("@MAPREAD@", "%g" % mapread)
-    with Bench(forebay, MEDIA[media]) as bench:
+    with Bench(forebay, MEDIA[media], face) as bench:
         config = bench.file("fsx.toml", settings)
         for s in range(seed, seed + runs):
             command = [program, "-f", config, "-N", str(operations), "-S", str(s), "-P", bench.dir,
-                       "/fb/file"]
+                       os.path.join(bench.path, "file")]
             rc, out = bench.run(command, 60 + operations / 200)
             if rc != 0 or "A-OK" not in out:
                 raise Failed("seed %d: exit code %d\n%s" % (s, rc, tail(out)))
@@ -170,26 +182,26 @@ def fsx(program, forebay, media, runs, operations, seed, mapread):
     return "%d operations" % (runs * operations)
 
 
-def fio(forebay, media, seed):
-    with Bench(forebay, MEDIA[media]) as bench:
+def fio(forebay, face, media, seed):
+    with Bench(forebay, MEDIA[media], face) as bench:
         for name, job in JOBS.items():
             # Later settings win.
             command = ["fio", "--name=" + name, "--ioengine=psync", "--randseed=%d" % seed]
-            rc, out = bench.run(command + FIO + job, 60)
+            rc, out = bench.run(command + FIO + job + ["--directory=" + bench.path], 60)
             if rc != 0 or "err= 0" not in out:
                 raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
         bench.fsck()
     return "%d jobs" % len(JOBS)
 
 
-def expected():
-    """(result, pattern) for each line of the list."""
+def expected(face):
+    """(result, pattern) for each line of the list that is about this face."""
     with open(os.path.join(HERE, "pjdfstest-expected.txt")) as f:
-        lines = [line.split(None, 2) for line in f if line.strip() and not line.startswith("#")]
+        lines = [line.split(None, 3) for line in f if line.strip() and not line.startswith("#")]
     for line in lines:
-        if len(line) != 3 or line[0] not in ("fail", "skip"):
-            raise Failed("pjdfstest-expected.txt: not a result, a name and a reason: %s" % line)
-    return [(result, name) for result, name, _ in lines]
+        if len(line) != 4 or line[0] not in ("fail", "skip") or line[1] not in ("preload", "fuse", "both"):
+            raise Failed("pjdfstest-expected.txt: not a result, a face, a name and a reason: %s" % line)
+    return [(result, name) for result, faces, name, _ in lines if faces in ("both", face)]
 
 
 RESULT = re.compile(r"^(\S+)\s+(ok|FAILED|skipped|failed as expected|PASSED UNEXPECTEDLY)$", re.M)
@@ -197,14 +209,14 @@ MEANS = {"ok": "ok", "PASSED UNEXPECTEDLY": "ok", "skipped": "skip", "FAILED": "
          "failed as expected": "fail"}
 
 
-def pjdfstest(program, forebay):
-    wanted = expected()
+def pjdfstest(program, forebay, face):
+    wanted = expected(face)
     names = ", ".join('"%s"' % name for result, name in wanted if result == "fail")
     with open(os.path.join(HERE, "pjdfstest.toml")) as f:
         settings = f.read().replace("@EXPECTED@", names)
-    with Bench(forebay, MEDIA["memory"]) as bench:
+    with Bench(forebay, MEDIA["memory"], face) as bench:
         config = bench.file("pjdfstest.toml", settings)
-        rc, out = bench.run([program, "-c", config, "-p", "/fb", "-s", bench.dir], 120)
+        rc, out = bench.run([program, "-c", config, "-p", bench.path, "-s", bench.dir], 120)
         bench.fsck()
     root = os.getuid() == 0
     results = {name: MEANS[result] for name, result in RESULT.findall(out)}
@@ -234,6 +246,8 @@ def main():
                         help="the seeds of fsx and fio (default 1 2 3 4)")
     parser.add_argument("--only", action="append", choices=["fio", *SUITES], metavar="SUITE",
                         help="this suite only: fsx, pjdfstest or fio")
+    parser.add_argument("--face", action="append", choices=FACES,
+                        help="through this face only")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
                         default=os.path.join(ROOT, "target", "conformance"))
     options = parser.parse_args()
@@ -249,25 +263,31 @@ def main():
     seeds = options.seed or [1, 2, 3, 4]
 
     todo = []
-    if "fsx" in suites:
-        for i, seed in enumerate(seeds):
-            media = ["memory", "files", "both", "memory"][i % 4]
-            # fsync and msync take their time where there is a disk.
-            operations = 1000000 if options.long else 20000 if media == "memory" else 5000
-            todo.append(("fsx, seed %d, %s" % (seed, media), fsx,
-                         (programs["fsx"], forebay, media, 1, operations, seed,
-                          0.03 if options.long else 0.1)))
-            # Mapped reads in plenty, in many short runs.
-            todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
-                         (programs["fsx"], forebay, media, 50 if options.long else 2, 6000,
-                          1000 * seed, 20)))
-    if "pjdfstest" in suites:
-        todo.append(("pjdfstest", pjdfstest, (programs["pjdfstest"], forebay)))
-    if "fio" in suites:
-        if not shutil.which("fio"):
-            parser.error("fio is not installed (tests/install-packages installs it)")
-        for media in ["memory", "both"]:
-            todo.append(("fio, %s" % media, fio, (forebay, media, seeds[0])))
+    for face in options.face or FACES:
+        if "fsx" in suites:
+            for i, seed in enumerate(seeds):
+                media = ["memory", "files", "both", "memory"][i % 4]
+                # fsync and msync take their time where there is a disk.
+                operations = 1000000 if options.long else 20000 if media == "memory" else 5000
+                if face == "fuse" and not options.long:
+                    operations //= 4
+                todo.append(("fsx, %s, seed %d, %s" % (face, seed, media), fsx,
+                             (programs["fsx"], forebay, face, media, 1, operations, seed,
+                              0.03 if options.long else 0.1)))
+                # Mapped reads in plenty, in many short runs.
+                if face == "preload":
+                    todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
+                                 (programs["fsx"], forebay, face, media,
+                                  50 if options.long else 2, 6000, 1000 * seed, 20)))
+        if "pjdfstest" in suites:
+            todo.append(("pjdfstest, " + face, pjdfstest,
+                         (programs["pjdfstest"], forebay, face)))
+        if "fio" in suites:
+            if not shutil.which("fio"):
+                parser.error("fio is not installed (tests/install-packages installs it)")
+            for media in ["memory", "both"]:
+                todo.append(("fio, %s, %s" % (face, media), fio,
+                             (forebay, face, media, seeds[0])))
     failed = 0
     for name, function, args in todo:
         started = time.monotonic()

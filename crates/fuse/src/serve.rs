@@ -5,7 +5,7 @@
 //! lock gets a thread of its own, so that the request to release it always finds somebody.
 
 use crate::device;
-use crate::face::{Answer, Face};
+use crate::face::{Answer, Face, Wait};
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
 use forebay_client::Pool;
 use forebay_posix::Errno;
@@ -182,12 +182,7 @@ impl Server {
     }
 
     /// Waits for a lock on a thread of its own.
-    fn wait(
-        self: &Arc<Server>,
-        unique: u64,
-        lock: Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>,
-        device: Arc<OwnedFd>,
-    ) {
+    fn wait(self: &Arc<Server>, unique: u64, lock: Wait, device: Arc<OwnedFd>) {
         let cancel = Arc::new(AtomicBool::new(false));
         let refuse = {
             let mut waits = self.lock_waits();

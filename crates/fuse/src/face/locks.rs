@@ -2,16 +2,14 @@
 //! the kernel gives a number; for each of them and each file we keep a description of our own, to
 //! which they belong in the pool. They go with it.
 
-use super::{Face, object};
+use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::Entry;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
 
 /// By owner and file: what holds their locks.
 #[derive(Default)]

@@ -21,8 +21,11 @@ pub enum Answer {
     /// Not at all.
     None,
     /// When this has been waited for; it ends early if it is told to.
-    Wait(Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>),
+    Wait(Wait),
 }
+
+/// What waits, until the flag is set.
+pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
 
 /// A pool, as the kernel asks for it.
 pub struct Face {
