@@ -1,10 +1,11 @@
 # `make` alone says what there is.
-.PHONY: help build test nodes models races demo bench lint clean
+.PHONY: help build test nodes suites models races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
+	@echo 'make suites MPI-IO and HDF5 with suites of others: mpi4py (minutes; downloads it)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
@@ -31,12 +32,17 @@ test:
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/pool/run.py -j 2
+	python3 tests/mpi-io/run.py -j 2
 	python3 tests/conformance/run.py
 
 nodes:
 	cargo build --release
 	python3 tests/programs/run.py --nodes 4 --limit 3000
 	FOREBAY_CHECK_SECONDS=300 FOREBAY_KILLS=500 python3 tests/pool/run.py -j 1
+
+suites:
+	cargo build --release
+	python3 tests/mpi-io/run.py -j 1 --suites --long
 
 models:
 	RUSTFLAGS='--cfg loom' cargo test --release --target-dir target/loom \

@@ -1,0 +1,106 @@
+"""How the ranks come to the pool, and how their job is launched."""
+import os
+import shutil
+
+from harness import Failed, Skipped
+
+NODES, RANKS, POOL = 3, 4, "p"
+LONG = bool(os.environ.get("FOREBAY_TEST_LONG"))
+SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "c")
+
+# Launchers by the kind of MPI that a program is compiled for. The options of Open MPI are for small machines and root;
+# they have nothing to do with pools.
+LAUNCHERS = {
+    "mpich": ["mpiexec.mpich"],
+    "openmpi": ["mpiexec.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader,tcp"],
+}
+
+
+class Plain:
+    """A directory of /dev/shm, without a pool: whether a failure is Forebay's."""
+
+    # What a program's words begin with.
+    words = ()
+
+    def __init__(self, t):
+        self.t = t
+        self.top = os.path.join(t.work, "plain%d" % len(os.listdir(t.work)))
+        self.env = {}
+
+    def up(self):
+        os.mkdir(self.top)
+
+    def directory(self, name, striped=False):
+        path = os.path.join(self.top, name)
+        self.outside("mkdir", "-p", path)
+        return path
+
+    def outside(self, *argv, **more):
+        """A command that sees the directory, and is no rank."""
+        return self.t.command([*self.words, *argv], env=self.env, **more)
+
+    def spread(self, r):
+        """The ranks were where they should be."""
+
+    def down(self):
+        shutil.rmtree(self.top)
+
+
+class Preload(Plain):
+    """A pool of three nodes, through the preload library."""
+
+    def __init__(self, t):
+        self.t, self.top, self.env = t, "/fb", {"FOREBAY_POOL": POOL}
+        self.words = (t.forebay, "exec", "--")
+
+    def up(self):
+        self.t.up(POOL, "--nodes", str(NODES), media=["memory:%s" % ("1G" if LONG else "256M")], timeout=40)
+
+    def directory(self, name, striped=False):
+        path = super().directory(name)
+        if striped:
+            self.t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "1M", "/" + name)
+        return path
+
+    def spread(self, r):
+        r.prints(*["^rank %d on node %d$" % (k, k % NODES) for k in range(RANKS)])
+
+    def down(self):
+        self.t.fb("fsck", "--pool", POOL, timeout=60)
+        self.t.fb("down", "--pool", POOL, timeout=30)
+        self.t.nothing_left("down")
+
+
+FACES = {"preload": Preload, "plain": Plain}
+
+
+def face(t):
+    """The face that was asked for, up."""
+    f = FACES[os.environ.get("FOREBAY_TEST_FACE", "preload")](t)
+    f.up()
+    return f
+
+
+def needs(*commands):
+    missing = [c for c in commands if not shutil.which(c)]
+    if missing:
+        raise Skipped("not installed: " + " ".join(missing))
+
+
+def compiled(t, kind, name, compiler=None):
+    compiler = compiler or "mpicc." + kind
+    needs(compiler, LAUNCHERS[kind][0])
+    program = os.path.join(t.work, name)
+    t.command([compiler, "-O1", "-o", program, os.path.join(SOURCES, name + ".c")], timeout=60)
+    return program
+
+
+def job(t, f, kind, *words, ranks=RANKS, options=(), timeout=60, env=None, rc=0):
+    """Runs a program as ranks of one job, spread over the nodes."""
+    r = t.command([*LAUNCHERS[kind], *options, "-n", str(ranks), *f.words, *words], env={**f.env, **(env or {})},
+                  rc=None, timeout=timeout)
+    if r.rc != rc:
+        # What counts is the first to fail; launchers say much behind it.
+        lines = [x for x in r.err.split("\n") if ", line " in x]
+        raise Failed("%s\n%s" % ("\n    ".join(lines[:8]), r.told()))
+    return r
