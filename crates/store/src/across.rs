@@ -14,8 +14,10 @@
 //! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C notes
 //! the new name as coming; B sets the entry, which is the moment when it happens, and what was there
 //! loses its name; A removes the old entry; C lets the new name take the place of the old one; A
-//! forgets. A death before B's step undoes the rename, behind it completes it.
+//! forgets. A death before B's step undoes the rename, behind it completes it. (`exchange.rs` has the
+//! steps of an exchange.)
 
+mod exchange;
 mod notes;
 mod rename;
 
@@ -63,6 +65,8 @@ enum Link {
     Coming,
     /// A link(2) is under way to it: it doesn't count yet.
     Offered,
+    /// An exchange brings it: it doesn't count yet. Its owner is part of the exchange's number.
+    Exchanged,
 }
 
 impl Link {
@@ -79,6 +83,7 @@ impl Link {
             1 => Link::Unconfirmed,
             2 => Link::Coming,
             3 => Link::Offered,
+            4 => Link::Exchanged,
             _ => return None,
         };
         Some((state, u32::from_le_bytes(owner.try_into().ok()?)))
@@ -260,7 +265,9 @@ impl Store {
             match self.link_state(w, id, from)? {
                 None => self.set_link(w, id, from, Link::Counted)?,
                 // What brings it has to end before the next one begins.
-                Some(Link::Coming | Link::Offered) => return Err(Errno::ALREADY),
+                Some(Link::Coming | Link::Offered | Link::Exchanged) => {
+                    return Err(Errno::ALREADY);
+                }
                 Some(_) => {}
             }
             // It must be there.
@@ -429,7 +436,7 @@ impl Store {
             match link {
                 Link::Counted | Link::Unconfirmed => {}
                 // What goes was there: it was done before, and the name is on its way back.
-                Link::Offered => return Ok(()),
+                Link::Offered | Link::Exchanged => return Ok(()),
                 Link::Coming if new.is_some() => return Ok(()),
                 Link::Coming if again => {
                     // Or is it this one that was there? When the rename that brought it ends, it
@@ -445,7 +452,7 @@ impl Store {
             }
             w.del(shard, &Key::link(id, name.0, name.1))?;
             if let Some(new) = new
-                && self.link_state(w, id, new)? == Some(Link::Coming)
+                && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
             {
                 self.set_link(w, id, new, Link::Counted)?;
                 return self.change_inode(w, id, |i| i.ctime = t);
@@ -751,6 +758,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use super::exchange::{Exchange, Phase};
     use super::*;
 
     #[test]
@@ -759,7 +767,20 @@ mod tests {
             id: ObjectId(77),
             kind: libc::S_IFREG,
         };
+        let exchange = Exchange {
+            number: 1 << 40,
+            source: entry,
+            with: (ObjectId::ROOT, b"y".to_vec()),
+            target: Some(entry),
+            phase: Phase::Counted,
+        };
         let notes = [
+            Note::Exchange(exchange),
+            Note::Joined {
+                there: entry,
+                comes: entry,
+                led: (ObjectId::ROOT, b"z".to_vec(), 3),
+            },
             Note::Drop(entry),
             Note::Held(entry),
             Note::Move {
@@ -779,6 +800,7 @@ mod tests {
             Link::Unconfirmed,
             Link::Coming,
             Link::Offered,
+            Link::Exchanged,
         ] {
             assert_eq!(Link::decode(&link.encode(9)), Some((link, 9)));
         }

@@ -1,5 +1,6 @@
 //! Notes: what is still to be done for an entry on other nodes, so that it is done whatever happens.
 
+use super::exchange::{Exchange, Phase};
 use super::*;
 
 /// What is still to be done for an entry.
@@ -20,6 +21,15 @@ pub(super) enum Note {
         /// Whether the new entry is there.
         placed: bool,
     },
+    /// It is being exchanged with another one, and leads.
+    Exchange(Exchange),
+    /// The same, of the other one.
+    Joined {
+        there: Entry,
+        comes: Entry,
+        /// Which name leads, and the number of the exchange.
+        led: (ObjectId, Vec<u8>, u64),
+    },
 }
 
 impl Note {
@@ -34,6 +44,14 @@ impl Note {
                 announced,
                 placed,
             } => encode(&(1u8, owner, *source, to.0, to.1.clone(), *announced, *placed)),
+            Note::Exchange(e) => {
+                let with = (e.with.0, &e.with.1[..]);
+                encode(&(4u8, owner, e.number, e.source, with, e.target, e.phase as u8))
+            }
+            Note::Joined { there, comes, led } => {
+                let led = (led.0, &led.1[..], led.2);
+                encode(&(5u8, owner, *there, *comes, led))
+            }
         }
     }
 
@@ -54,6 +72,20 @@ impl Note {
                     announced,
                     placed,
                 }
+            }
+            4 => {
+                let (number, source, with, target, phase) = decode(bytes)?;
+                Note::Exchange(Exchange {
+                    number,
+                    source,
+                    with,
+                    target,
+                    phase: Phase::decode(phase)?,
+                })
+            }
+            5 => {
+                let (there, comes, led) = decode(bytes)?;
+                Note::Joined { there, comes, led }
             }
             _ => return None,
         };
@@ -190,7 +222,7 @@ impl Store {
             let Some((note, owner)) = self.note_on(w, name)? else {
                 return Ok(None);
             };
-            if let Note::Held(_) = note {
+            if let Note::Held(_) | Note::Joined { .. } = note {
                 return Ok(Some(Some(note)));
             }
             if owner != 0 && identity_lives(&self.control, owner) {
@@ -211,6 +243,9 @@ impl Store {
                 None => Ok(false),
             };
         }
+        if let Note::Joined { led, .. } = &note {
+            return self.settle_joined(name, ((led.0, &led.1), led.2));
+        }
         let settled = self.redo_note(name, &note);
         if settled.is_err() {
             self.disown_note(name)?;
@@ -221,7 +256,8 @@ impl Store {
     pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
         match note {
             // See settle_note.
-            Note::Held(_) => Ok(()),
+            Note::Held(_) | Note::Joined { .. } => Ok(()),
+            Note::Exchange(exchange) => self.redo_exchange(name, exchange),
             Note::Parts => {
                 self.drop_parts(name.0)?;
                 self.forget_note(name)
@@ -278,7 +314,8 @@ impl Store {
             snapshot.scan(b"N", |key, value| match parse_key(key) {
                 Some((b'N', dir, name)) => {
                     let left = Note::decode(value).is_some_and(|(note, owner)| {
-                        matches!(note, Note::Held(_)) || !identity_lives(&self.control, owner)
+                        matches!(note, Note::Held(_) | Note::Joined { .. })
+                            || !identity_lives(&self.control, owner)
                     });
                     if left {
                         notes.push((dir, name.to_vec()));

@@ -12,11 +12,13 @@ impl Store {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
+        if mode == RenameMode::Exchange {
+            return self.exchange_among(from, to, epoch);
+        }
         let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
         let target = self.lookup(to.0, to.1)?;
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
-            (RenameMode::Exchange, None) => return Err(Errno::NOENT),
             (_, Some(t)) if t.id == source.id => {
                 // Unless somebody has just renamed it so.
                 return match self.lookup(from.0, from.1)? {
@@ -97,9 +99,6 @@ impl Store {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
-        if mode == RenameMode::Exchange {
-            return Err(Errno::INVAL);
-        }
         let mut nap = Nap::new();
         loop {
             match self.try_rename(from, to, mode, epoch) {
@@ -255,9 +254,7 @@ impl Store {
                 self.check_frozen(to.0)?;
                 match self.note_on(w, to)? {
                     // It would wait for us just as we for it.
-                    Some((Note::Move { .. }, owner))
-                        if owner == 0 || identity_lives(&self.control, owner) =>
-                    {
+                    Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
                     }
                     // What it takes away may be, by mistake, what announces this rename.

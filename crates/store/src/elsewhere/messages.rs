@@ -53,6 +53,14 @@ pub mod kind {
     pub const OFFERED: u16 = 34;
     /// `parent, name, Entry, stays`: of a held entry
     pub const RELEASE: u16 = 35;
+    /// `id, parent, name, other parent, name, exchange`: as ADD_LINK, by an exchange
+    pub const EXCHANGE_LINK: u16 = 38;
+    /// `id, parent, name, exchange`: it doesn't get this name after all
+    pub const END_EXCHANGE_LINK: u16 = 39;
+    /// `parent, name, exchange, done`: of a name that has joined it
+    pub const END_EXCHANGE: u16 = 43;
+    /// `parent, name, exchange -> it is under way`: of the name that leads it
+    pub const EXCHANGE_STANDS: u16 = 44;
     /// Makes all records durable, as far as the node can
     pub const SYNC_RECORDS: u16 = 36;
     /// `parent, name -> Option<Entry>, inode record if it is there, too`
@@ -132,6 +140,11 @@ pub mod kind {
     pub const REPLACE: u16 = 69;
     /// `parent, name`: a directory, empty and frozen
     pub const REMOVE_DIR: u16 = 70;
+    /// `(parent, name), Entry, (leading parent, name), exchange, names, epoch -> Option<Entry>`: the name joins an
+    /// exchange, which brings it this entry
+    pub const JOIN_EXCHANGE: u16 = 71;
+    /// `parent, name, parent, name, names, epoch`: the first one leads
+    pub const EXCHANGE: u16 = 72;
 
     /// `parent, name, epoch`
     pub const NAMES_RMDIR: u16 = 128;

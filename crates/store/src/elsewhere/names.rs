@@ -43,6 +43,16 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
             if source.kind == libc::S_IFDIR && store.is_within(to, source.id)? {
                 return Err(Errno::INVAL);
             }
+            if mode == RenameMode::Exchange {
+                let target = target.ok_or(Errno::NOENT)?;
+                if target.kind == libc::S_IFDIR && store.is_within(from, target.id)? {
+                    return Err(Errno::INVAL);
+                }
+                store.while_frozen(ObjectId(0), |epoch, _| {
+                    store.exchange((from, &name), (to, &new), true, epoch)
+                })?;
+                return done();
+            }
             let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
             let frozen = replaced.map_or(ObjectId(0), |t| t.id);
             let rename = |epoch, empty: bool| {

@@ -83,10 +83,10 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::LOOKUP_OPEN | kind::LAYOUT..=kind::LIVES => Some(Class::Leaf),
-            kind::BLOCKERS | kind::WAITS | kind::HOLDS => Some(Class::Leaf),
+            kind::LOOKUP..=kind::EXCHANGE_STANDS | kind::LAYOUT..=kind::LIVES => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
-            kind::LINK..=kind::REMOVE_DIR => Some(Class::Composite),
+            kind::JOIN_EXCHANGE => Some(Class::Entry),
+            kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             _ => None,
         }
@@ -124,6 +124,10 @@ impl Server {
                 | kind::LOOKUP_OPEN
                 | kind::OFFERED
                 | kind::RELEASE
+                | kind::EXCHANGE_LINK
+                | kind::END_EXCHANGE_LINK
+                | kind::END_EXCHANGE
+                | kind::EXCHANGE_STANDS
                 | kind::SYNC_RECORDS
                 | kind::SYNC_ALL
                 | kind::LOCK
@@ -349,6 +353,29 @@ impl Server {
                 let (dir, name, entry, stays): (_, Vec<u8>, _, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
                 told(store.release_entry((dir, &name), entry, stays)?)
+            }
+            kind::EXCHANGE_LINK => {
+                let (id, dir, name, from, old, number): (_, _, Vec<u8>, _, Vec<u8>, _) =
+                    parts(head)?;
+                check_name(&name)?;
+                check_name(&old)?;
+                let (new, old) = ((dir, &name[..]), (from, &old[..]));
+                told(store.exchange_link(home(store, id)?, new, old, number)?)
+            }
+            kind::END_EXCHANGE_LINK => {
+                let (id, dir, name, number): (_, _, Vec<u8>, _) = parts(head)?;
+                check_name(&name)?;
+                told(store.end_exchange_link(home(store, id)?, (dir, &name), number)?)
+            }
+            kind::END_EXCHANGE => {
+                let (dir, name, number, done): (_, Vec<u8>, _, _) = parts(head)?;
+                home_of_entry(store, dir, &name)?;
+                told(store.end_exchange((dir, &name), number, done)?)
+            }
+            kind::EXCHANGE_STANDS => {
+                let (dir, name, number): (_, Vec<u8>, _) = parts(head)?;
+                home_of_entry(store, dir, &name)?;
+                told(store.exchange_stands(((dir, &name), number))?)
             }
             kind::UNDO_LINK => {
                 let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
@@ -605,6 +632,23 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             let epoch = store.epoch_for(epoch)?;
             let placed = store.replace((dir, &name), source, mode, epoch)?;
             told(placed == Placed::Same)
+        }
+        kind::EXCHANGE => {
+            let (dir, name, other, with, names, epoch): (_, Vec<u8>, _, Vec<u8>, _, _) =
+                parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            check_name(&with)?;
+            let epoch = store.epoch_for(epoch)?;
+            told(store.exchange((dir, &name), (other, &with), names, epoch)?)
+        }
+        kind::JOIN_EXCHANGE => {
+            type Name = (ObjectId, Vec<u8>);
+            let (y, comes, x, number, names, epoch): (Name, _, Name, _, _, _) = parts(head)?;
+            home_of_entry(store, y.0, &y.1)?;
+            check_name(&x.1)?;
+            let epoch = store.epoch_for(epoch)?;
+            let led = ((x.0, &x.1[..]), number);
+            told(store.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
         }
         kind::REMOVE_DIR => {
             let (dir, name): (_, Vec<u8>) = parts(head)?;
