@@ -37,10 +37,6 @@ CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SHOWN_LINES = 60
-# What can't be the same yet in a pool of several nodes, and why.
-NOT_OVER_NODES = {
-    "c-names": "RENAME_EXCHANGE of names that lie on two nodes is EINVAL",
-}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
@@ -298,8 +294,6 @@ class Runner:
         if case.xattr and not self.has_xattr:
             raise Skip("no user.* attributes on the plain file system")
         nodes = self.options.nodes
-        if nodes > 1 and case.name in NOT_OVER_NODES:
-            raise Skip("on several nodes: " + NOT_OVER_NODES[case.name])
         limit = case.timeout or self.options.timeout
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)

@@ -309,7 +309,8 @@ impl Fs {
             },
         )?;
         let source = f.entry.ok_or(Errno::NOENT)?;
-        if (f.slash || t.slash) && source.kind != S_IFDIR {
+        let exchange = mode == RenameMode::Exchange;
+        if (f.slash || t.slash && !exchange) && source.kind != S_IFDIR {
             return Err(Errno::NOTDIR);
         }
         if let Some(target) = t.entry
@@ -324,10 +325,12 @@ impl Fs {
         if let Some(target) = t.entry {
             self.check_sticky(t.dir, target.id)?;
         }
-        if source.kind == S_IFDIR && f.dir.id != t.dir.id {
-            // Its ".." changes: that takes the right to write it.
-            let inode = self.store().stat(source.id).map_err(look_again)?;
-            self.cred().check(&inode, WRITE)?;
+        for moved in [Some(source), t.entry.filter(|_| exchange)] {
+            if let Some(moved) = moved.filter(|m| m.kind == S_IFDIR && f.dir.id != t.dir.id) {
+                // Its ".." changes: that takes the right to write it.
+                let inode = self.store().stat(moved.id).map_err(look_again)?;
+                self.cred().check(&inode, WRITE)?;
+            }
         }
         let epoch = f.epoch.min(t.epoch);
         self.store()

@@ -82,7 +82,7 @@ const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
 /// Bytes of a file of four chunks.
 const LONG: usize = 3_500_000;
 
-const OPERATIONS: [&str; 21] = [
+const OPERATIONS: [&str; 28] = [
     "cut",
     "cut-into-part",
     "append",
@@ -104,10 +104,35 @@ const OPERATIONS: [&str; 21] = [
     "unlink-link",
     "rename-link",
     "same",
+    "exchange",
+    "exchange-linked",
+    "exchange-dirs",
+    "exchange-kinds",
+    "exchange-down",
+    "exchange-link",
+    "exchange-same",
 ];
+
+/// What an exchange is of.
+fn exchanged(what: &str, n: usize) -> Option<[String; 2]> {
+    let both = match what {
+        "exchange" => ["source#", "target#"],
+        "exchange-linked" => ["full#/inside", "other#"],
+        "exchange-dirs" => ["full#", "keeping#"],
+        "exchange-kinds" => ["source#", "full#"],
+        "exchange-down" => ["full#/inside", "empty#"],
+        "exchange-link" => ["full#/link", "target#"],
+        "exchange-same" => ["other#", "source#"],
+        _ => return None,
+    };
+    Some(both.map(|name| format!("/{name}").replace('#', &n.to_string())))
+}
 
 fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     let p = |name: &str| format!("/{name}").replace('#', &n.to_string()).into_bytes();
+    if let Some([a, b]) = exchanged(what, n) {
+        return exchange(fs, a.as_bytes(), b.as_bytes());
+    }
     match what {
         "rename" => fs.rename(&p("source#"), &p("new#")),
         "replace" => fs.rename(&p("source#"), &p("target#")),
@@ -243,6 +268,12 @@ fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
         expected.insert(to, node);
         old
     };
+    let exchanged = exchanged(what, n);
+    if let Some([a, b]) = exchanged.filter(|_| what != "exchange-same") {
+        moved(a.clone(), "/kept".into());
+        moved(b.clone(), a);
+        moved("/kept".into(), b);
+    }
     match what {
         "rename" => _ = moved(p("source#"), p("new#")),
         "replace" => _ = moved(p("source#"), p("target#")),

@@ -3,7 +3,8 @@
 //! has to be what a local file system has when the one comes before the other, or the other way round.
 //!
 //! The local file system is tmpfs. All pairs and all places are too many for every day: they come in
-//! random order, for as long as FOREBAY_BETWEEN_SECONDS says (all, if it is 0).
+//! random order, for as long as FOREBAY_BETWEEN_SECONDS says (all, if it is 0). FOREBAY_BETWEEN_ONLY=WORD
+//! leaves out pairs without that word.
 
 mod support;
 
@@ -23,6 +24,7 @@ type Seen = BTreeMap<String, Option<(String, u64)>>;
 /// Where operations are carried out: in a directory of a pool, or of tmpfs.
 trait Place {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;
+    fn exchange(&self, one: &str, other: &str) -> Result<(), Errno>;
     fn link(&self, from: &str, to: &str) -> Result<(), Errno>;
     fn unlink(&self, path: &str) -> Result<(), Errno>;
     fn create(&self, path: &str) -> Result<(), Errno>;
@@ -66,6 +68,9 @@ impl InPool<'_> {
 impl Place for InPool<'_> {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
         self.fs.rename(&self.path(from), &self.path(to))
+    }
+    fn exchange(&self, one: &str, other: &str) -> Result<(), Errno> {
+        exchange(self.fs, &self.path(one), &self.path(other))
     }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         self.fs.link(&self.path(from), &self.path(to))
@@ -145,6 +150,12 @@ impl Place for OnTmpfs {
         // SAFETY: strings with an end, here and below.
         told(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
+    fn exchange(&self, one: &str, other: &str) -> Result<(), Errno> {
+        let (one, other) = (self.path(one), self.path(other));
+        let (at, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+        // SAFETY: see rename.
+        told(unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), how) })
+    }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
         told(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
@@ -206,7 +217,7 @@ fn prepare(at: &dyn Place) {
     at.put("e/f", b"inside");
 }
 
-const OPERATIONS: [&str; 29] = [
+const OPERATIONS: [&str; 37] = [
     "rename a b",
     "rename a n",
     "rename b a",
@@ -222,6 +233,14 @@ const OPERATIONS: [&str; 29] = [
     "rename d n",
     "rename e d",
     "rename d e",
+    "exchange a b",
+    "exchange c a",
+    "exchange b n",
+    "exchange e/f b",
+    "exchange b d",
+    "exchange d e",
+    "exchange d e/f",
+    "exchange e e/f",
     "unlink a",
     "unlink b",
     "unlink n",
@@ -242,6 +261,7 @@ fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
     let words: Vec<&str> = what.split(' ').collect();
     match words[..] {
         ["rename", from, to] => at.rename(from, to),
+        ["exchange", one, other] => at.exchange(one, other),
         ["link", from, to] => at.link(from, to),
         ["unlink", path] => at.unlink(path),
         ["create", path] => at.create(path),
@@ -379,6 +399,9 @@ fn one_in_the_middle_of_the_other() {
     for first in OPERATIONS {
         pairs.extend(OPERATIONS.map(|second| (first, second)));
         pairs.push((first, "list"));
+    }
+    if let Ok(word) = std::env::var("FOREBAY_BETWEEN_ONLY") {
+        pairs.retain(|(first, second)| first.contains(&word) || second.contains(&word));
     }
     let mut random = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
     for k in (1..pairs.len()).rev() {

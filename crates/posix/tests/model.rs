@@ -96,6 +96,33 @@ impl Model {
     }
 }
 
+impl Model {
+    fn exchange(&mut self, a: &str, b: &str) -> Result<(), Errno> {
+        self.reach(a)?;
+        self.reach(b)?;
+        if !self.names.contains_key(a) || !self.names.contains_key(b) {
+            return Err(Errno::NOENT);
+        }
+        if a.starts_with(&format!("{b}/")) || b.starts_with(&format!("{a}/")) {
+            return Err(Errno::INVAL);
+        }
+        let moved = |path: &str, from: &str, to: &str| {
+            let rest = path.strip_prefix(from)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
+        };
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names
+            .map(
+                |(path, node)| match moved(&path, a, b).or(moved(&path, b, a)) {
+                    Some(path) => (path, node),
+                    None => (path, node),
+                },
+            )
+            .collect();
+        Ok(())
+    }
+}
+
 fn path(r: &mut Random) -> String {
     const DIRS: [&str; 6] = ["", "", "/d0", "/d1", "/d0/e0", "/d1/e1"];
     const NAMES: [&str; 8] = ["d0", "d1", "e0", "e1", "f0", "f1", "f2", "f3"];
@@ -133,7 +160,7 @@ impl<'a> Run<'a> {
         self.view = self.views[r.below(self.views.len())];
         let a = path(r);
         let bytes = a.as_bytes();
-        match r.below(19) {
+        match r.below(20) {
             0..=2 => {
                 self.log.push(format!("open(create) {a}"));
                 let expected = self
@@ -214,6 +241,19 @@ impl<'a> Run<'a> {
                     expected.is_ok(),
                     "{got:?}, expected {expected:?}"
                 );
+            }
+            18 => {
+                let b = path(r);
+                self.log.push(format!("exchange {a} {b}"));
+                let expected = self.model.exchange(&a, &b);
+                let got = exchange(fs, bytes, b.as_bytes());
+                assert_eq!(
+                    got.is_ok(),
+                    expected.is_ok(),
+                    "{got:?}, expected {expected:?}"
+                );
+                self.look(&a);
+                self.look(&b);
             }
             12 => {
                 let b = path(r);

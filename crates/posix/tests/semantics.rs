@@ -435,6 +435,15 @@ fn renaming_files() {
         (p.get("/d"), p.get("/n/inside")),
         (b"c".to_vec(), b"i".to_vec())
     );
+    // A slash asks for a directory where it stands.
+    let not = fails(Errno::NOTDIR);
+    assert_eq!(rename(b"/n", b"/d/", RenameMode::Exchange), not);
+    assert_eq!(rename(b"/d/", b"/n", RenameMode::Exchange), not);
+    rename(b"/d", b"/n/", RenameMode::Exchange).unwrap();
+    rename(b"/d/", b"/n", RenameMode::Exchange).unwrap();
+    let into = fails(Errno::INVAL);
+    assert_eq!(rename(b"/n", b"/n/inside", RenameMode::Exchange), into);
+    assert_eq!(rename(b"/n/inside", b"/n", RenameMode::Exchange), into);
     p.assert_whole();
 }
 

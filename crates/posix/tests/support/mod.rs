@@ -6,7 +6,7 @@ pub mod nodes;
 pub mod operations;
 
 use forebay_client::{CreateOptions, Pool};
-use forebay_posix::{Errno, File, Fs};
+use forebay_posix::{Errno, Fail, File, Fs, ObjectId, RenameMode};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -281,6 +281,18 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// renameat2(2) with RENAME_EXCHANGE.
+pub fn exchange(fs: &Fs, a: &[u8], b: &[u8]) -> forebay_posix::Result<()> {
+    let root = ObjectId::ROOT;
+    match fs.rename_at((root, a), (root, b), RenameMode::Exchange) {
+        Err(Fail::Errno(e)) => Err(e),
+        other => {
+            other.expect("nothing leads outside");
+            Ok(())
+        }
     }
 }
 

@@ -52,7 +52,9 @@ pub(super) enum Phase {
 impl Phase {
     pub fn decode(number: u8) -> Option<Phase> {
         use Phase::*;
-        [Begun, Undone, Decided, Counted].get(usize::from(number)).copied()
+        [Begun, Undone, Decided, Counted]
+            .get(usize::from(number))
+            .copied()
     }
 }
 

@@ -46,7 +46,15 @@ impl Note {
             } => encode(&(1u8, owner, *source, to.0, to.1.clone(), *announced, *placed)),
             Note::Exchange(e) => {
                 let with = (e.with.0, &e.with.1[..]);
-                encode(&(4u8, owner, e.number, e.source, with, e.target, e.phase as u8))
+                encode(&(
+                    4u8,
+                    owner,
+                    e.number,
+                    e.source,
+                    with,
+                    e.target,
+                    e.phase as u8,
+                ))
             }
             Note::Joined { there, comes, led } => {
                 let led = (led.0, &led.1[..], led.2);
