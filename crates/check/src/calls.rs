@@ -126,6 +126,13 @@ pub fn rename(from: &str, to: &str) -> Result<i32> {
     good(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) })
 }
 
+pub fn exchange(one: &str, other: &str) -> Result<i32> {
+    let (one, other) = (name(one), name(other));
+    let (at, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: the paths end with zeros.
+    good(unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), how) })
+}
+
 /// The names in a directory, without `.` and `..`.
 pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
     let path = name(path);

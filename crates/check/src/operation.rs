@@ -67,6 +67,8 @@ pub enum Call {
     Unlink,
     Link,
     Rename,
+    /// Of two names with each other.
+    Exchange,
     Mkdir,
     Rmdir,
     List,
@@ -79,6 +81,11 @@ pub enum Call {
 }
 
 impl Call {
+    /// Whether it moves names about.
+    pub fn renames(self) -> bool {
+        matches!(self, Call::Rename | Call::Exchange)
+    }
+
     /// Whether it is about an open file.
     pub fn needs_open(self) -> bool {
         matches!(
@@ -241,6 +248,7 @@ impl std::fmt::Display for Operation {
             Call::Close | Call::Fstat => write!(f, " {}", self.slot)?,
             Call::Flock | Call::Ofd | Call::Range => write!(f, " {}{flags}", self.slot)?,
             Call::Link | Call::Rename => write!(f, " {} to {}", self.path, self.to)?,
+            Call::Exchange => write!(f, " {} and {}", self.path, self.to)?,
             Call::Death => {}
             _ => write!(f, " {}", self.path)?,
         }

@@ -47,7 +47,8 @@ impl Stepping<'_> {
             | Call::Rmdir
             | Call::List
             | Call::Link
-            | Call::Rename => self.by_path(state, p),
+            | Call::Rename
+            | Call::Exchange => self.by_path(state, p),
             Call::Close => self.close(state, p),
             Call::Write => self.write(state, p),
             Call::Append => self.append(state, p),
@@ -86,7 +87,7 @@ impl Stepping<'_> {
         }
         if p.stage < ACT {
             let at = usize::from(p.stage - SECOND);
-            if at + 1 < to.len() && matches!(o.call, Call::Link | Call::Rename) {
+            if at + 1 < to.len() && (o.call == Call::Link || o.call.renames()) {
                 match state.look_up(p.b, to[at]) {
                     Err(e) => self.ends(state.clone(), p, e),
                     Ok(None) => self.ends(state.clone(), p, libc::ENOENT),
@@ -113,6 +114,7 @@ impl Stepping<'_> {
             Call::Mkdir => self.mkdir(state, p),
             Call::Unlink | Call::Rmdir => self.remove(state, p),
             Call::Link => self.link(state, p),
+            Call::Exchange => self.exchange(state, p),
             _ => self.rename(state, p),
         }
     }
@@ -120,7 +122,7 @@ impl Stepping<'_> {
     /// The first path leads nowhere. Where there is a second one, that may be what is complained of.
     fn first_fails(&mut self, state: &State, mut p: Progress, errno: i32) {
         self.ends(state.clone(), p, errno);
-        if matches!(self.operation.call, Call::Link | Call::Rename) {
+        if self.operation.call == Call::Link || self.operation.call.renames() {
             p.a = NONE;
             self.on(state.clone(), p, SECOND);
         }
@@ -323,6 +325,36 @@ impl Stepping<'_> {
         for errno in errors {
             self.ends(state.clone(), p, errno);
         }
+    }
+
+    fn exchange(&mut self, state: &State, p: Progress) {
+        let (name, other) = (
+            Self::last(&self.operation.path),
+            Self::last(&self.operation.to),
+        );
+        let (one, two) = match (state.look_up(p.a, name), state.look_up(p.b, other)) {
+            (Ok(Some(one)), Ok(Some(two))) => (one, two),
+            (one, two) => {
+                for looked_up in [one, two] {
+                    match looked_up {
+                        Err(e) => self.ends(state.clone(), p, e),
+                        Ok(None) => self.ends(state.clone(), p, libc::ENOENT),
+                        Ok(Some(_)) => {}
+                    }
+                }
+                return;
+            }
+        };
+        let mut state = state.clone();
+        if one == two {
+            return self.ends(state, p, 0);
+        }
+        if p.a != p.b && (state.is_above(one, p.b) || state.is_above(two, p.a)) {
+            return self.ends(state, p, libc::EINVAL);
+        }
+        state.set_entry(p.a, name, two);
+        state.set_entry(p.b, other, one);
+        self.ends(state, p, 0);
     }
 
     /// Locks of the process go first, then the description's; both are over when the call is.

@@ -221,6 +221,48 @@ fn a_renamed_file_is_at_one_place() {
 }
 
 #[test]
+fn an_exchange_happens_at_one_moment() {
+    let exchanged = |stats: Vec<(u64, u64, Operation)>| {
+        let first = (5, 6, append(1));
+        let exchange = (10, 100, two(Call::Exchange, A, B));
+        vec![
+            vec![(1, 2, creating()), first, exchange],
+            vec![(3, 4, open(B, CREATE))],
+            stats,
+        ]
+    };
+    let stat = |path, cells| Operation {
+        path,
+        inode: 7 + u64::from(cells),
+        ..size(Call::Stat, cells)
+    };
+    possible(exchanged(vec![(20, 30, stat(A, 1)), (40, 50, stat(B, 0))]));
+    possible(exchanged(vec![(20, 30, stat(A, 0)), (40, 50, stat(B, 1))]));
+    possible(exchanged(vec![(20, 30, stat(A, 1)), (40, 50, stat(B, 1))]));
+    impossible(exchanged(vec![(20, 30, stat(A, 0)), (40, 50, stat(B, 0))]));
+    impossible(exchanged(vec![(20, 30, stat(B, 1)), (40, 50, stat(A, 1))]));
+    let missing = |errno| with(errno, two(Call::Exchange, A, B));
+    possible(vec![vec![
+        (1, 2, creating()),
+        (3, 4, missing(libc::ENOENT)),
+    ]]);
+    impossible(vec![vec![(1, 2, creating()), (3, 4, missing(0))]]);
+    // Not into itself, whichever way.
+    let inside = |one, other| {
+        let into = with(libc::EINVAL, two(Call::Exchange, one, other));
+        let d = Path::new(&[3]);
+        vec![vec![
+            (1, 2, on(Call::Mkdir, d)),
+            (3, 4, open(Path::new(&[3, 0]), CREATE)),
+            (5, 6, into),
+        ]]
+    };
+    possible(inside(Path::new(&[3]), Path::new(&[3, 0])));
+    possible(inside(Path::new(&[3, 0]), Path::new(&[3])));
+    impossible(inside(Path::new(&[3, 0]), Path::new(&[3, 0])));
+}
+
+#[test]
 fn a_removed_file_lives_in_who_has_it_open() {
     let all = |links: u32, cells: u32| {
         let stat = Operation {

@@ -36,6 +36,7 @@ const NAMED: &[Call] = &[
     Call::Link,
     Call::Rename,
     Call::Rename,
+    Call::Exchange,
     Call::Stat,
     Call::Stat,
     Call::List,
@@ -50,6 +51,8 @@ const DIRECTORIES: &[Call] = &[
     Call::Rmdir,
     Call::Rename,
     Call::Rename,
+    Call::Exchange,
+    Call::Exchange,
     Call::Open,
     Call::Open,
     Call::Unlink,
@@ -85,6 +88,7 @@ const ALL: &[Call] = &[
     Call::Link,
     Call::Rename,
     Call::Rename,
+    Call::Exchange,
     Call::Mkdir,
     Call::Mkdir,
     Call::Rmdir,
@@ -116,7 +120,7 @@ impl Theme {
         o.path = self.file(random);
         o.to = self.file(random);
         let directory = matches!(o.call, Call::Mkdir | Call::Rmdir | Call::List)
-            || random.once_in(if o.call == Call::Rename { 3 } else { 12 });
+            || random.once_in(if o.call.renames() { 3 } else { 12 });
         if directory {
             o.path = any_directory(random);
             if !random.once_in(4) {

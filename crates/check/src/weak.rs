@@ -19,16 +19,19 @@ pub enum Kind {
     CreateByLooking,
     /// Renaming over something is removing that first.
     RenameInTwo,
+    /// Exchanging is putting one name in the other's place, and that back as the first.
+    ExchangeInTwo,
     /// Locks are the process's own affair.
     OwnLocks,
 }
 
-pub const KINDS: [(&str, Kind); 6] = [
+pub const KINDS: [(&str, Kind); 7] = [
     ("cached-size", Kind::CachedSize),
     ("cached-names", Kind::CachedNames),
     ("append-by-size", Kind::AppendBySize),
     ("create-by-looking", Kind::CreateByLooking),
     ("rename-in-two", Kind::RenameInTwo),
+    ("exchange-in-two", Kind::ExchangeInTwo),
     ("own-locks", Kind::OwnLocks),
 ];
 
@@ -117,6 +120,24 @@ impl Weak {
             pause();
         }
         calls::rename(from, to).map(drop)
+    }
+
+    pub fn exchange(&self, one: &str, other: &str) -> Result<()> {
+        if self.kind == Kind::ExchangeInTwo {
+            // Only files have a second name meanwhile, of which nobody knows.
+            let kept = format!("{one}.{}", std::process::id());
+            if calls::stat(other).is_ok() && calls::link(one, &kept).is_ok() {
+                let moved = calls::rename(other, one).and_then(|_| {
+                    pause();
+                    calls::rename(&kept, other)
+                });
+                if moved.is_err() {
+                    let _ = calls::unlink(&kept);
+                }
+                return moved.map(drop);
+            }
+        }
+        calls::exchange(one, other).map(drop)
     }
 
     pub fn flock(&self, fd: i32, what: i32) -> Result<()> {

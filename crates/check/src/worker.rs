@@ -326,6 +326,7 @@ impl Worker {
             Call::Unlink => drop(calls::unlink(&path)?),
             Call::Link => drop(calls::link(&path, &self.path(&o.to))?),
             Call::Rename => self.weak.rename(&path, &self.path(&o.to))?,
+            Call::Exchange => self.weak.exchange(&path, &self.path(&o.to))?,
             Call::Mkdir => drop(calls::mkdir(&path)?),
             Call::Rmdir => drop(calls::rmdir(&path)?),
             Call::List => {

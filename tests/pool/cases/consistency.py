@@ -42,7 +42,7 @@ def checker_finds_what_is_wrong(t):
     check(t, top, "--by-cells", "--mixed-locks", seconds=3)
     check(t, top, "--by-cells", "--operations", "7", "--cell", "4096", seconds=2)
     check(t, top, "--by-cells", "--kill", "300", "--faults", seconds=2)
-    for weak in ("cached-size", "cached-names", "append-by-size", "create-by-looking", "rename-in-two",
+    for weak in ("cached-size", "cached-names", "append-by-size", "create-by-looking", "rename-in-two", "exchange-in-two",
                  "own-locks"):
         told = check(t, top, "--by-cells", "--weak", weak, seconds=15, rc=1)
         t.ok(told.startswith("seed "), told)
