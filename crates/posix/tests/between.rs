@@ -217,7 +217,7 @@ fn prepare(at: &dyn Place) {
     at.put("e/f", b"inside");
 }
 
-const OPERATIONS: [&str; 37] = [
+const OPERATIONS: [&str; 38] = [
     "rename a b",
     "rename a n",
     "rename b a",
@@ -236,6 +236,7 @@ const OPERATIONS: [&str; 37] = [
     "exchange a b",
     "exchange c a",
     "exchange b n",
+    "exchange b b",
     "exchange e/f b",
     "exchange b d",
     "exchange d e",
