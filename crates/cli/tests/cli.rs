@@ -264,6 +264,17 @@ fn damaged_and_foreign_pools_are_refused() {
     assert!(p.forebay(&["pools"]).expect(0).out.contains("damaged"));
     p.forebay(&["down", "--force"]).expect(0);
     assert!(!dir.exists());
+    // One of several nodes: said once, and which.
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("node-3"), b"a file").unwrap();
+    let told = p.forebay(&["up", "--nodes", "4"]).expect(3).err;
+    assert_eq!(told.matches("can't be used").count(), 1, "{told}");
+    assert!(
+        told.contains("can't be used (node 3: pool.json: "),
+        "{told}"
+    );
+    p.forebay(&["down", "--force"]).expect(0);
+    assert!(!dir.exists());
     // Cut short behind its back.
     p.up("memory:16M");
     let control = std::fs::File::options()

@@ -41,6 +41,14 @@ impl PoolError {
         }
     }
 
+    /// Why a pool can't be used, as part of a sentence that says so.
+    pub(crate) fn why(self) -> String {
+        match self {
+            PoolError::Damaged { why, .. } => why,
+            other => other.to_string(),
+        }
+    }
+
     pub(crate) fn medium(spec: &MediumSpec, dir: &Path, error: Errno) -> PoolError {
         PoolError::io(&format!("can't make the medium {spec}"), dir, error)
     }

@@ -41,7 +41,10 @@ impl Place {
             return PoolState::Absent;
         }
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
-            Err(e) => PoolState::Damaged(e.to_string()),
+            Err(e) => PoolState::Damaged(match self.node {
+                Some(node) => format!("node {node}: {}", e.why()),
+                None => e.why(),
+            }),
             Ok(()) if keeper_pid(&self.dir).is_some() => PoolState::Running,
             Ok(()) => PoolState::Stale,
         }
