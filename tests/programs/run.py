@@ -3,8 +3,9 @@
 
 Each case in cases/*.sh is a bash script that works in the directory it starts
 in ($WORK). It is run twice, once on the plain file system and once under
-`forebay exec`, with $WORK inside the pool. The exit code, what was written to
-standard output and the tree of files left behind have to be the same.
+`forebay exec`, with $WORK inside the pool; with --face fuse, without `exec` and with $WORK
+below a mount. The exit code, what was written to standard output and the tree of
+files left behind have to be the same.
 
 A case may say in comments at its beginning:
 
@@ -37,6 +38,16 @@ CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SHOWN_LINES = 60
+# What can't be the same through a mount, and why. Most are the kernel's ways
+# with FUSE, or with two file systems.
+NOT_THROUGH_FUSE = {
+    "c-data": "RWF_NOAPPEND isn't passed on to a FUSE server",
+    "c-descriptors": "epoll takes files of FUSE",
+    "c-range-locks": "F_GETLK gives a process for a lock of a description",
+    "links-into": "rename to another file system is EXDEV before it is looked what is there",
+    "move-to-outside": "it goes up as many levels as there are above a directory in /tmp",
+    "signals": "a handler that opens and writes files every 100 us leaves no time for anything else",
+}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
@@ -294,12 +305,20 @@ class Runner:
         if case.xattr and not self.has_xattr:
             raise Skip("no user.* attributes on the plain file system")
         nodes = self.options.nodes
+        if self.options.face == "fuse" and case.name in NOT_THROUGH_FUSE:
+            raise Skip("through a mount: " + NOT_THROUGH_FUSE[case.name])
         limit = case.timeout or self.options.timeout
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)
-        inside_work = "%s/case-%s" % (self.options.mount, case.name)
+        fuse = self.options.face == "fuse"
+        # Where the case sees the pool, and where another node sees it.
+        seen = [self.directory(20), self.directory(20)] if fuse else [self.options.mount] * 2
+        inside_work = "%s/case-%s" % (seen[0], case.name)
         # Paths of the same length and depth: programs store them, and their sizes.
-        plain = self.directory(len(inside_work))
+        if fuse:
+            plain = "%s/case-%s" % (self.directory(20), case.name)
+        else:
+            plain = self.directory(len(inside_work))
         outers = [self.directory(20), self.directory(20)]
         medium = self.directory(20)
         bash = [shutil.which("bash"), "-c", START, case.path]
@@ -321,6 +340,11 @@ class Runner:
                         + (["--nodes", str(nodes)] if nodes > 1 else []),
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
+                    for k in (0, 1) if fuse else ():
+                        node = ["--node", str((number + k) % nodes)] if nodes > 1 else []
+                        self.check("forebay mount", self.command(
+                            [self.forebay, "mount", "--pool", pool, *node, seen[k]],
+                            self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-mount"))
                     env["FOREBAY_POOL"] = pool
                     prefix = self.inside(pool, number)
                 ran = self.command(prefix + bash, env, limit, "%s-%s" % (log, label), side == 1)
@@ -339,6 +363,7 @@ class Runner:
                 if side == 1:
                     # Another node has to see the same.
                     prefix = self.inside(pool, number + 1)
+                    work = "%s/case-%s" % (seen[1], case.name)
                 tree = self.manifest(prefix, env, work, case.ignore, "%s-%s-tree" % (log, label))
                 plain_env = {k: v for k, v in env.items() if k != "FOREBAY_POOL"}
                 outer = self.manifest([], plain_env, outers[side], [],
@@ -346,7 +371,7 @@ class Runner:
                 sides.append((out, tree, outer, ran.err))
                 if side == 1:
                     self.fsck(pool, log)
-                if side == 1 and os.path.lexists(inside_work):
+                if side == 1 and not fuse and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)
             problems = (difference("standard output", sides[0][0], sides[1][0])
@@ -366,13 +391,16 @@ class Runner:
                 with self.lock:
                     self.pools.discard(pool)
             if not self.options.keep:
-                for directory in [plain, medium] + outers:
+                plains = [os.path.dirname(plain), *seen] if fuse else [plain]
+                for directory in plains + [medium] + outers:
                     self.remove(directory)
             if problem and not failed:
                 raise Failure(problem)
 
     def inside(self, pool, node):
         """The words that run a program in the pool."""
+        if self.options.face == "fuse":
+            return []
         nodes = self.options.nodes
         which = ["--node", str(node % nodes)] if nodes > 1 else []
         return [self.forebay, "exec", "--pool", pool, *which, "--"]
@@ -460,6 +488,8 @@ def main():
                         default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--mount", default="/fb", help="where the pool is seen (default /fb)")
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
+    parser.add_argument("--face", choices=["preload", "fuse"], default="preload",
+                        help="how the cases see the pool (default preload)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at a time")

@@ -7,7 +7,8 @@
 //!
 //! The kernel judges permissions (`default_permissions`) by the attributes that it is given, and
 //! keeps nothing: names, attributes and data are asked for each time, since others may change them at any
-//! moment without telling us. Only mappings go through its page cache ([`cached`]).
+//! moment without telling us. Only mappings go through its page cache ([`cached`]). What was
+//! just looked up stays there for a moment ([`recent`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`serve`]: threads. [`face`]: the answers.
 
@@ -17,6 +18,7 @@ mod cached;
 mod device;
 mod face;
 mod protocol;
+mod recent;
 mod serve;
 
 pub use device::{Options, mounted, unmount};

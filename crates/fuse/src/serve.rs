@@ -45,7 +45,7 @@ struct Waits {
 pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result<()> {
     greet(&device)?;
     let server = Arc::new(Server {
-        face: Face::new(pool),
+        face: Face::new(pool)?,
         device,
         idle: AtomicUsize::new(0),
         workers: AtomicUsize::new(1),

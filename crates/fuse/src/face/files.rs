@@ -141,7 +141,15 @@ impl Face {
             self.drop_privileges(head.node)?;
         }
         // SAFETY: a slice.
-        let n = unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), size)? };
+        let write = || unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), size) };
+        let n = match write() {
+            Err(Errno::NOSPC) => {
+                // Some of what was removed may only be kept for a moment.
+                self.recent.let_go(fs);
+                write()?
+            }
+            written => written?,
+        };
         reply.u32(n as u32).u32(0);
         Ok(())
     }

@@ -8,9 +8,11 @@ mod names;
 
 use crate::cached::Cached;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
+use crate::recent::Recent;
 use forebay_client::Pool;
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
@@ -36,6 +38,7 @@ pub struct Face {
     others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
     dirs: dirs::Dirs,
     locks: locks::Locks,
+    recent: Arc<Recent>,
     pub cached: Cached,
 }
 
@@ -43,17 +46,23 @@ pub struct Face {
 const MOST_VIEWS: usize = 256;
 
 impl Face {
-    pub fn new(pool: Arc<Pool>) -> Face {
+    /// # Errors
+    /// If there can't be a thread.
+    pub fn new(pool: Arc<Pool>) -> io::Result<Face> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        Face {
-            own: Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid)),
+        let own = Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid));
+        let recent = Arc::default();
+        Recent::watch(&recent, own.clone())?;
+        Ok(Face {
+            own,
             pool,
             others: RwLock::default(),
             dirs: dirs::Dirs::default(),
             locks: locks::Locks::default(),
+            recent,
             cached: Cached::default(),
-        }
+        })
     }
 
     /// The view for everything that makes nothing.
@@ -146,6 +155,7 @@ impl Face {
 
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
+        self.recent.let_go(self.fs());
         let (capacity, used) = self.fs().store().capacity();
         let blocks = capacity / u64::from(UNIT);
         let free = (capacity - used.min(capacity)) / u64::from(UNIT);

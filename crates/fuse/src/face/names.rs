@@ -2,16 +2,30 @@
 
 use super::{Face, inside, object};
 use crate::protocol::{Args, Head, Reply, device};
-use forebay_posix::{Errno, Follow, RenameMode};
+use forebay_posix::{Errno, Follow, Goal, RenameMode};
 
 impl Face {
+    /// A regular file that is found is kept for a moment: the next request may be to open it.
     pub(super) fn lookup(
         &self,
         head: &Head,
         a: &mut Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        self.tell(head, a.text()?, reply)
+        const FLAGS: i32 = libc::O_RDONLY | libc::O_NOFOLLOW;
+        let (fs, name) = (self.fs(), a.text()?);
+        let found = fs.at(object(head.node), name, Goal::of_open(FLAGS), |place| {
+            let entry = place.existing()?;
+            if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
+                return fs.stat_place(place);
+            }
+            let open = fs.open_place(place, FLAGS, 0)?;
+            let stat = fs.stat_open(open);
+            self.recent.keep(fs, entry.id.0, open);
+            stat
+        });
+        reply.entry(&found.map_err(inside)?);
+        Ok(())
     }
 
     /// The entry `name` of the directory that the request names.
