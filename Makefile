@@ -28,6 +28,9 @@ test:
 	$(MAKE) models
 	python3 tests/programs/run.py
 	python3 tests/programs/run.py --media files:DIR:2G
+	python3 tests/programs/run.py --face fuse --only bash-redirections --only c-names --only coreutils-attrs --only exec \
+	    --only git --only libraries --only locks --only mmap --only mmap-calls --only python-files --only replace --only rsync \
+	    --only sqlite-concurrent
 	python3 tests/pools/run.py -j 2
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync

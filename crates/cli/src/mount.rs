@@ -11,6 +11,7 @@ use crate::{background, exec};
 use forebay_client::Pool;
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process has to end after its mount is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that is told to end lets those go on who use the mount.
+const GRACE: Duration = Duration::from_millis(300);
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
@@ -65,15 +68,14 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
         .map_err(|e| Fail::usage(format!("{}: {e}", dir.to_string_lossy())))?;
     let shown = given.display();
     let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno.raw_os_error());
-    let mut found = given.canonicalize();
-    if found.as_ref().is_err_and(|e| is(e, Errno::NOTCONN)) && mounted(&given).is_some() {
+    let dead = std::fs::metadata(&given).is_err_and(|e| is(&e, Errno::NOTCONN));
+    if dead && mounted(&given).is_some() {
         say(format!(
             "{shown}: the process that served the mount there is dead; mounting again"
         ));
         let _ = unmount(&given, true);
-        found = given.canonicalize();
     }
-    let dir = found.map_err(|e| {
+    let dir = given.canonicalize().map_err(|e| {
         Fail::failed(format!(
             "can't mount at {shown}: {e}; give an empty directory of your own"
         ))
@@ -100,13 +102,16 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
     // Whoever finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
-    let at = dir.to_owned();
+    let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
-        // Then the kernel says that it is gone, and we end below.
+        // Then the kernel says that it is gone, and we end below: unless somebody uses it.
         let _ = unmount(&at, true);
+        std::thread::sleep(GRACE);
+        end(&ours, &mine);
+        std::process::exit(code::OK.into());
     });
     let served = written
         .and_then(|()| mounted.serve(background::is_ready))
@@ -114,9 +119,14 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if served.is_err() {
         let _ = unmount(dir, true);
     }
-    let _ = std::fs::remove_file(&record);
-    let _ = pool.store().detach();
+    end(&pool, &record);
     served
+}
+
+/// The end of a process that serves a mount.
+fn end(pool: &Pool, record: &Path) {
+    let _ = std::fs::remove_file(record);
+    let _ = pool.store().detach();
 }
 
 /// Signals that end a process are waited for by a thread.
@@ -161,9 +171,13 @@ pub fn list(pool: &Pool) -> Vec<(u32, PathBuf)> {
 /// Takes all mounts of these away, also those in use if `force`; waits for who serves them.
 pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
     let mounts: Vec<(u32, PathBuf)> = pools.iter().flat_map(|p| list(p)).collect();
-    for (_, dir) in &mounts {
+    for (pid, dir) in &mounts {
         match unmount(dir, force) {
-            Err(_) if force => {}
+            _ if force => {
+                if let Some(pid) = Pid::from_raw(*pid as i32) {
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            }
             Err(e) => {
                 return Err(Fail::failed(format!(
                     "the pool is mounted at {} and can't be taken away from there: {e}; end the programs that use it",
