@@ -5,7 +5,7 @@ help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
-	@echo 'make suites MPI-IO and HDF5 with suites of others: mpi4py (minutes; downloads it)'
+	@echo 'make suites MPI-IO and HDF5 through both faces with suites of others: mpi4py, h5py, netCDF4 (20 minutes; downloads them)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
@@ -36,6 +36,7 @@ test:
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/pool/run.py -j 2
 	python3 tests/mpi-io/run.py -j 2
+	python3 tests/mpi-io/run.py -j 2 --face fuse --only romio321 --only hdf5-mpich
 	python3 tests/conformance/run.py
 
 nodes:
@@ -46,6 +47,7 @@ nodes:
 suites:
 	cargo build --release
 	python3 tests/mpi-io/run.py -j 1 --suites --long
+	python3 tests/mpi-io/run.py -j 1 --suites --long --face fuse
 
 models:
 	RUSTFLAGS='--cfg loom' cargo test --release --target-dir target/loom \

@@ -4,9 +4,11 @@
 Each case is a function in cases/, run as those of tests/pools are: in a process of its own, with a FOREBAY_HOME and a
 time limit of its own, and nothing left behind. The programs are in c/. Options beside those of tests/pools:
 
-    --face FACE    how programs come to the pool: preload (default); plain is a directory of /dev/shm without any pool
+    --face FACE    how programs come to the pool: preload (default), fuse; plain is a directory of /dev/shm without
+                   any pool
     --long         larger BT-IO, whose rates mean something (minutes)
-    --suites       suites of others, too: mpi4py's test_io and test_file, downloaded into target/mpi-io
+    --suites       suites of others, too: mpi4py's, h5py's and netCDF4's own, downloaded into target/mpi-io; and SWMR
+                   over the nodes by h5py
 """
 import argparse
 import importlib.util
@@ -20,7 +22,7 @@ sys.path[:0] = [HERE, POOLS]
 
 if __name__ == "__main__":
     ours = argparse.ArgumentParser(add_help=False)
-    ours.add_argument("--face", choices=["preload", "plain"])
+    ours.add_argument("--face", choices=["preload", "fuse", "plain"])
     ours.add_argument("--long", action="store_true")
     ours.add_argument("--suites", action="store_true")
     options, rest = ours.parse_known_args()

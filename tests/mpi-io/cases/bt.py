@@ -5,7 +5,7 @@ from harness import case
 
 from .faces import LONG, Plain, compiled, face, job
 
-POINTS, STEPS = ("64", "20") if LONG else ("24", "5")
+POINTS, STEPS = ("64", "10") if LONG else ("24", "5")
 RATES = re.compile(r"^(full|simple): .*$", re.M)
 
 

@@ -6,6 +6,7 @@ from harness import Failed, Skipped
 
 NODES, RANKS, POOL = 3, 4, "p"
 LONG = bool(os.environ.get("FOREBAY_TEST_LONG"))
+SUITES = bool(os.environ.get("FOREBAY_TEST_SUITES"))
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "c")
 
 # Launchers by the kind of MPI that a program is compiled for. The options of Open MPI are for small machines and root;
@@ -19,7 +20,7 @@ LAUNCHERS = {
 class Plain:
     """A directory of /dev/shm, without a pool: whether a failure is Forebay's."""
 
-    # What a program's words begin with.
+    # What the words of a rank begin with.
     words = ()
 
     def __init__(self, t):
@@ -35,9 +36,13 @@ class Plain:
         self.outside("mkdir", "-p", path)
         return path
 
+    def on(self, node, *argv):
+        """The words that run a program on a node."""
+        return list(argv)
+
     def outside(self, *argv, **more):
         """A command that sees the directory, and is no rank."""
-        return self.t.command([*self.words, *argv], env=self.env, **more)
+        return self.t.command(self.on(0, *argv), env=self.env, **more)
 
     def spread(self, r):
         """The ranks were where they should be."""
@@ -54,13 +59,16 @@ class Preload(Plain):
         self.words = (t.forebay, "exec", "--")
 
     def up(self):
-        self.t.up(POOL, "--nodes", str(NODES), media=["memory:%s" % ("1G" if LONG else "256M")], timeout=40)
+        self.t.up(POOL, "--nodes", str(NODES), media=["memory:%s" % ("1G" if LONG or SUITES else "256M")], timeout=40)
 
     def directory(self, name, striped=False):
         path = super().directory(name)
         if striped:
             self.t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "1M", "/" + name)
         return path
+
+    def on(self, node, *argv):
+        return [self.t.forebay, "exec", "--node", str(node), "--", *argv]
 
     def spread(self, r):
         r.prints(*["^rank %d on node %d$" % (k, k % NODES) for k in range(RANKS)])
@@ -71,7 +79,42 @@ class Preload(Plain):
         self.t.nothing_left("down")
 
 
-FACES = {"preload": Preload, "plain": Plain}
+# Each rank sees its node's mount in the same place. What others have mounted would stay in use here.
+IN_MOUNT = r"""
+node=${NODE:-$((${PMI_RANK:-$OMPI_COMM_WORLD_RANK} % $1))}
+mountpoint -q "$2/mount$node"
+while read -r _ at type _; do
+  case $type:$at in fuse*:"$2"/*) ;; fuse*) umount -l "$at" || : ;; esac
+done <<< "$(cat /proc/mounts)"
+mount --bind "$2/mount$node" "$2/fb"
+shift 2
+FOREBAY_NODE=$node exec "$@"
+"""
+
+
+class Fuse(Preload):
+    """A pool of three nodes, each mounted."""
+
+    def __init__(self, t):
+        super().__init__(t)
+        if os.getuid() != 0 or not os.path.exists("/dev/fuse"):
+            raise Skipped("needs root and /dev/fuse, to show each rank its node's mount")
+        self.top = os.path.join(t.work, "fb")
+        self.words = ("unshare", "--mount", "--propagation", "private", "bash", "-ec", IN_MOUNT, "-", str(NODES),
+                      t.work)
+
+    def up(self):
+        super().up()
+        os.mkdir(self.top)
+        for node in range(NODES):
+            os.mkdir(os.path.join(self.t.work, "mount%d" % node))
+            self.t.fb("mount", "--pool", POOL, "--node", str(node), os.path.join(self.t.work, "mount%d" % node))
+
+    def on(self, node, *argv):
+        return ["env", "NODE=%d" % node, *self.words, *argv]
+
+
+FACES = {"preload": Preload, "fuse": Fuse, "plain": Plain}
 
 
 def face(t):
