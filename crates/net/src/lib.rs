@@ -27,6 +27,7 @@ pub mod faults;
 pub mod handshake;
 mod key;
 pub mod pipe;
+mod sum;
 pub mod tcp;
 pub mod transport;
 

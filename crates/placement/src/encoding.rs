@@ -21,7 +21,7 @@ use crate::map::{
 use crate::{NodeId, SLOTS, Slices};
 use std::fmt;
 use std::net::IpAddr;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 const MAGIC: &[u8; 7] = b"FBYPMAP";
 const VERSION: u8 = 1;
@@ -83,7 +83,7 @@ impl PoolMap {
             put(&mut out, (step << 1 ^ step >> 63) as u64);
             last = place;
         }
-        let sum = xxh3_64(&out);
+        let sum = XxHash3_64::oneshot(&out);
         out.extend_from_slice(&sum.to_le_bytes());
         out
     }
@@ -100,7 +100,7 @@ impl PoolMap {
             None => return Err(DecodeError::NoMap),
         }
         let (body, sum) = bytes.split_last_chunk::<8>().ok_or(DecodeError::NoMap)?;
-        if xxh3_64(body) != u64::from_le_bytes(*sum) {
+        if XxHash3_64::oneshot(body) != u64::from_le_bytes(*sum) {
             return Err(DecodeError::NoMap);
         }
         decode_body(&body[MAGIC.len() + 1..]).ok_or(DecodeError::NoMap)

@@ -28,7 +28,7 @@ pub use encoding::{DecodeError, decode_nodes, encode_nodes};
 pub use map::{Answer, MapError, Node, PoolMap, State};
 pub use slices::{Claim, Moved, NodeId, Slices};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Number of slots of every pool: the unit of placement, parallel writing and migration. Many
 /// times the nodes of the largest pool, so that shares come out even.
@@ -64,7 +64,7 @@ pub struct Slot(pub u32);
 impl Slot {
     /// The slot of the entry `name` in the directory `parent`.
     pub fn of_entry(parent: ObjectId, name: &[u8]) -> Slot {
-        let slot = Slot::of_hash(xxh3_64_with_seed(name, parent.0));
+        let slot = Slot::of_hash(XxHash3_64::oneshot_with_seed(parent.0, name));
         if parent.keeps() {
             return Slot(parent.slot().0 & !(GROUP - 1) | slot.0 & (GROUP - 1));
         }
@@ -104,7 +104,7 @@ impl Slot {
 
 /// A hash of an id, other than the slot in it.
 pub(crate) fn hash_of(id: ObjectId) -> u64 {
-    xxh3_64_with_seed(&id.0.to_le_bytes(), 0)
+    XxHash3_64::oneshot(&id.0.to_le_bytes())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_placement::map::{Address, MAX_NODES, Medium, MediumKind};
 use forebay_placement::{Answer, DecodeError, MapError, Node, NodeId, PoolMap, SLOTS, Slot, State};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
@@ -99,7 +99,7 @@ fn any_bytes_are_a_map_or_none() {
         bytes.truncate(bytes.len() - 8);
         r.mutate(&mut bytes, other);
         if !r.once_in(10) {
-            let sum = xxh3_64(&bytes);
+            let sum = XxHash3_64::oneshot(&bytes);
             bytes.extend_from_slice(&sum.to_le_bytes());
         }
         let (map, largest) = largest_allocation(|| PoolMap::decode(&bytes));

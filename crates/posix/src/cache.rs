@@ -6,7 +6,7 @@
 
 use forebay_store::ObjectId;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use twox_hash::XxHash3_128;
 
 const ENTRIES: usize = 1024;
 
@@ -42,7 +42,7 @@ pub(crate) struct CacheKey(u128);
 
 impl CacheKey {
     pub fn new(base: ObjectId, path: &[u8]) -> CacheKey {
-        CacheKey(xxh3_128_with_seed(path, base.0))
+        CacheKey(XxHash3_128::oneshot_with_seed(base.0, path))
     }
 }
 

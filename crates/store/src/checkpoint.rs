@@ -27,7 +27,7 @@ use rustix::io::{Errno, Result};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering::*;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 const MAGIC: &[u8; 8] = b"FBYCKP01";
 const VERSION: u32 = 1;
@@ -428,8 +428,8 @@ fn frame_head(generation: u64, kind: u32, content: &[u8]) -> [u8; FRAME] {
     let mut head = [0; FRAME];
     head[..4].copy_from_slice(&kind.to_le_bytes());
     head[4..8].copy_from_slice(&(content.len() as u32).to_le_bytes());
-    let seed = xxh3_64_with_seed(&head[..8], generation);
-    head[8..].copy_from_slice(&xxh3_64_with_seed(content, seed).to_le_bytes());
+    let seed = XxHash3_64::oneshot_with_seed(generation, &head[..8]);
+    head[8..].copy_from_slice(&XxHash3_64::oneshot_with_seed(seed, content).to_le_bytes());
     head
 }
 

@@ -5,6 +5,7 @@ use super::engine::Scratch;
 use super::session::{BULK, IN_STALLS, Session, WayBack, no_reply};
 use crate::envelope::{self, CHUNK, Header, TAG, Type};
 use crate::handshake::Seal;
+use crate::sum::Sum;
 use crate::transport::{Body, Incoming, Landing, Peer, Reply, Responder, WINDOW};
 use crate::{Error, lock};
 use rustix::io::Errno;
@@ -13,7 +14,6 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::Xxh3;
 
 /// Read at once where a body may follow: what comes of it with the frame has to be copied.
 const FRAMES: usize = 4 << 10;
@@ -65,7 +65,7 @@ struct Arriving {
     landing: Option<Box<dyn Landing>>,
     length: usize,
     at: usize,
-    sum: Xxh3,
+    sum: Sum,
 }
 
 impl Input {
@@ -268,7 +268,7 @@ impl Session {
                     };
                     let sum = u64::from_le_bytes(sum);
                     // What isn't wanted isn't summed.
-                    let right = arriving.landing.is_none() || sum == arriving.sum.digest();
+                    let right = arriving.landing.is_none() || sum == arriving.sum.value();
                     self.arrived(*arriving, right);
                 }
                 Stage::Frames => {
@@ -339,7 +339,7 @@ impl Session {
             landing: landing.filter(|l| l.length() >= length),
             length,
             at: 0,
-            sum: Xxh3::with_seed(self.seed),
+            sum: Sum::new(self.seed),
         }))
     }
 
@@ -455,7 +455,7 @@ impl Arriving {
             return Ok(0);
         };
         if let Some(sum) = sum {
-            sum.update(&room[..got]);
+            sum.add(&room[..got]);
         }
         self.at += got;
         Ok(got)
@@ -467,7 +467,7 @@ impl Arriving {
             self.at += bytes.len();
             return Ok(());
         };
-        self.sum.update(bytes);
+        self.sum.add(bytes);
         while !bytes.is_empty() {
             let room = landing.piece(self.at);
             let n = bytes.len().min(room.len());

@@ -12,13 +12,13 @@ use super::session::{BULK, CONTROL, Lane, OUT_STALLS, Session};
 use crate::envelope::{CHUNK, Header};
 use crate::handshake::Seal;
 use crate::lock;
+use crate::sum::Sum;
 use crate::transport::Source;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::Instant;
-use xxhash_rust::xxh3::Xxh3;
 
 /// Frames are gathered up to this size before they are written.
 const BATCH: usize = 64 << 10;
@@ -244,7 +244,7 @@ struct Sending {
     /// Sent, or encrypted into the buffer.
     at: usize,
     /// Of what was sent.
-    sum: Box<Xxh3>,
+    sum: Sum,
 }
 
 impl Writer {
@@ -287,7 +287,7 @@ impl Writer {
             source,
             length: message.header.body as usize,
             at: 0,
-            sum: Box::new(Xxh3::with_seed(self.seed)),
+            sum: Sum::new(self.seed),
         });
         sealed
     }
@@ -326,11 +326,11 @@ impl Writer {
         if let Some(body) = &mut self.body {
             // Summed while the other side is busy with it.
             if of_body > 0 {
-                body.sum.update(&body.source.piece(body.at)[..of_body]);
+                body.sum.add(&body.source.piece(body.at)[..of_body]);
             }
             body.at += of_body;
             if body.at == body.length {
-                let sum = body.sum.digest();
+                let sum = body.sum.value();
                 self.body = None;
                 if !self.encrypt {
                     self.seal_frame(&lane.seal, &sum.to_le_bytes())?;

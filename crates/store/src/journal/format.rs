@@ -12,7 +12,7 @@
 
 use crate::Extent;
 use rustix::io::Result;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Bytes at the start of a file.
 pub(crate) const FILE_HEAD: usize = 4096;
@@ -35,8 +35,8 @@ pub(super) fn record_head(generation: u64, position: u64, kind: u32, content: &[
     head[8..16].copy_from_slice(&position.to_le_bytes());
     head[16..20].copy_from_slice(&(content.len() as u32).to_le_bytes());
     head[20..24].copy_from_slice(&kind.to_le_bytes());
-    let seed = xxh3_64_with_seed(&head[8..], generation);
-    head[..8].copy_from_slice(&xxh3_64_with_seed(content, seed).to_le_bytes());
+    let seed = XxHash3_64::oneshot_with_seed(generation, &head[8..]);
+    head[..8].copy_from_slice(&XxHash3_64::oneshot_with_seed(seed, content).to_le_bytes());
     head
 }
 
@@ -54,7 +54,7 @@ pub(super) fn file_head(generation: u64, start: u64, shards: u32) -> Vec<u8> {
     head.extend_from_slice(&shards.to_le_bytes());
     head.extend_from_slice(&generation.to_le_bytes());
     head.extend_from_slice(&start.to_le_bytes());
-    head.extend_from_slice(&xxh3_64_with_seed(&head, generation).to_le_bytes());
+    head.extend_from_slice(&XxHash3_64::oneshot_with_seed(generation, &head).to_le_bytes());
     head.resize(FILE_HEAD, 0);
     head
 }

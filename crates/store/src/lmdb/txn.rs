@@ -8,7 +8,7 @@ use lmdb_master_sys as ffi;
 use rustix::io::{Errno, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 /// So many transactions later free pages are parked again when none were to be had.
 const PARK_AGAIN: u32 = 200;
@@ -117,7 +117,7 @@ const SEAL: usize = 8;
 /// A checksum of key and value. The records are mapped for writing in every process of the
 /// user: should a stray write of a program hit one, it is noticed.
 fn seal(key: &[u8], value: &[u8]) -> u64 {
-    xxh3_64_with_seed(value, xxh3_64(key))
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
 /// The value without its seal; None if that doesn't fit.
