@@ -243,8 +243,10 @@ struct Sending {
     length: usize,
     /// Sent, or encrypted into the buffer.
     at: usize,
-    /// Of what was sent.
+    /// Of what was sent; once there is a trailer, of all.
     sum: Sum,
+    /// The sealed checksum, which goes with the last bytes.
+    trailer: Vec<u8>,
 }
 
 impl Writer {
@@ -267,45 +269,39 @@ impl Writer {
         }
     }
 
-    /// Appends a sealed frame to the buffer.
-    fn seal_frame(&mut self, seal: &Seal, plain: &[u8]) -> Result<(), &'static str> {
-        let length = (plain.len() + crate::envelope::TAG) as u16;
-        self.buffer.extend_from_slice(&length.to_le_bytes());
-        seal.seal(self.nonce, plain, &mut self.buffer)?;
-        self.nonce += 1;
-        Ok(())
-    }
-
     fn add(&mut self, seal: &Seal, message: Message) -> Result<(), &'static str> {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         plain.extend_from_slice(&message.header.encode());
         plain.extend_from_slice(&message.head);
-        let sealed = self.seal_frame(seal, &plain);
+        self.nonce = seal_frame(seal, self.nonce, &plain, &mut self.buffer)?;
         self.plain = plain;
         self.body = message.body.map(|source| Sending {
             source,
             length: message.header.body as usize,
             at: 0,
             sum: Sum::new(self.seed),
+            trailer: Vec::new(),
         });
-        sealed
+        Ok(())
     }
 
     /// Writes once: how much, or None if there is no room.
     fn write(&mut self, lane: &Lane) -> Result<Option<usize>, String> {
         if self.encrypt {
             self.encrypt_body(&lane.seal)?;
+        } else {
+            self.seal_sum(&lane.seal)?;
         }
         let frames = &self.buffer[self.sent..];
-        let piece = match &self.body {
-            Some(body) if !self.encrypt => body.next_piece()?,
-            _ => &[],
+        let (piece, trailer) = match &self.body {
+            Some(body) if !self.encrypt => (body.next_piece()?, &body.trailer[..]),
+            _ => (&[][..], &[][..]),
         };
         let wrote = if piece.is_empty() {
             rustix::net::send(&lane.socket, frames, SendFlags::NOSIGNAL)
         } else {
-            let all = [frames, piece].map(IoSlice::new);
+            let all = [frames, piece, trailer].map(IoSlice::new);
             let mut no_ancillary = SendAncillaryBuffer::default();
             sendmsg(&lane.socket, &all, &mut no_ancillary, SendFlags::NOSIGNAL)
         };
@@ -325,19 +321,34 @@ impl Writer {
         }
         if let Some(body) = &mut self.body {
             // Summed while the other side is busy with it.
-            if of_body > 0 {
+            if of_body > 0 && body.trailer.is_empty() {
                 body.sum.add(&body.source.piece(body.at)[..of_body]);
             }
             body.at += of_body;
             if body.at == body.length {
-                let sum = body.sum.value();
+                let of_trailer = wrote - of_frames - of_body;
+                self.buffer.extend_from_slice(&body.trailer[of_trailer..]);
                 self.body = None;
-                if !self.encrypt {
-                    self.seal_frame(&lane.seal, &sum.to_le_bytes())?;
-                }
             }
         }
         Ok(Some(wrote))
+    }
+
+    /// Before the last bytes of a body go: seals the checksum of all.
+    fn seal_sum(&mut self, seal: &Seal) -> Result<(), &'static str> {
+        let Some(body) = &mut self.body else {
+            return Ok(());
+        };
+        let piece = body.next_piece()?;
+        if !body.trailer.is_empty() || body.at + piece.len() < body.length {
+            return Ok(());
+        }
+        // What the source says for the sum, and again when it goes, is the same, or it arrives damaged.
+        let rest = body.source.piece(body.at);
+        body.sum.add(&rest[..body.length - body.at]);
+        let sum = body.sum.value().to_le_bytes();
+        self.nonce = seal_frame(seal, self.nonce, &sum, &mut body.trailer)?;
+        Ok(())
     }
 
     /// Fills the buffer with encrypted pieces of the body.
@@ -369,6 +380,19 @@ impl Writer {
         self.body = Some(body);
         Ok(())
     }
+}
+
+/// Appends a sealed frame: the next message's number.
+fn seal_frame(
+    seal: &Seal,
+    nonce: u64,
+    plain: &[u8],
+    to: &mut Vec<u8>,
+) -> Result<u64, &'static str> {
+    let length = (plain.len() + crate::envelope::TAG) as u16;
+    to.extend_from_slice(&length.to_le_bytes());
+    seal.seal(nonce, plain, to)?;
+    Ok(nonce + 1)
 }
 
 impl Sending {
