@@ -17,8 +17,8 @@ def bt(t, kind, *options):
     for form in ("full", "simple"):
         for where, at, striped in ((f, "local", False), (f, "striped", True), (beside, "local", False)):
             directory = where.directory(at, striped)
-            r = job(t, where, kind, program, directory + "/" + form, form, POINTS, STEPS, options=options,
-                    timeout=400 if LONG else 40)
+            r = job(t, where, kind, program, directory + "/" + form, form, POINTS, STEPS, at=directory,
+                    options=options, timeout=400 if LONG else 40)
             name = "/dev/shm" if where is beside else at
             told.append("%-9s %s" % (name, RATES.search(r.out).group()))
             where.outside("rm", directory + "/" + form)

@@ -12,7 +12,8 @@ def features(t, kind, *options, but=(), only=None):
     f = face(t)
     names = [c for c in only or CASES if c not in but]
     for top, striped in (("local", False), ("striped", True)):
-        r = job(t, f, kind, program, f.directory(top, striped), *names, options=options, timeout=80)
+        directory = f.directory(top, striped)
+        r = job(t, f, kind, program, directory, *names, at=directory, options=options, timeout=80)
         f.spread(r)
         r.prints(*["^done %s " % c for c in names])
     f.down()

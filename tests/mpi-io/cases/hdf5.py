@@ -11,11 +11,13 @@ def hdf5(t, kind, *options):
     program = compiled(t, kind, "hdf5", "h5pcc." + kind)
     f, beside = face(t), Plain(t)
     beside.up()
-    wanted = beside.directory("outside") + "/file.h5"
-    job(t, beside, kind, program, wanted, ranks=1)
+    directory = beside.directory("outside")
+    wanted = directory + "/file.h5"
+    job(t, beside, kind, program, wanted, at=directory, ranks=1)
     for top, striped in (("local", False), ("striped", True)):
-        got = f.directory(top, striped) + "/file.h5"
-        job(t, f, kind, program, got, options=options)
+        directory = f.directory(top, striped)
+        got = directory + "/file.h5"
+        job(t, f, kind, program, got, at=directory, options=options)
         r = f.outside("h5diff", "-v", got, wanted, timeout=60)
         t.ok(r.out.count("\n0 differences found") == 8 + 20, r.told())
         f.outside("bash", "-c", "cd $(dirname $1) && h5dump file.h5 > $2", "-", got, t.work + "/got")

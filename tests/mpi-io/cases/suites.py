@@ -58,7 +58,7 @@ def mpi4py(t, kind, *options):
         # Not for the launcher, which is no program of the pool.
         r = job(t, f, kind, "env", "TMPDIR=" + directory, top + "/venv/bin/python",
                 top + "/mpi4py-%s/test/main.py" % MPI4PY, "-f", "-q", "-i", "test_io", "-i", "test_file",
-                ranks=ranks, options=options, timeout=150, env=env)
+                at=directory, ranks=ranks, options=options, timeout=150, env=env)
         ran = re.findall(r"^Ran (\d+) tests", r.err, re.M)
         # Where ranks speak at once, their lines may be mixed; how they ended is the exit code.
         t.ok(ran and all(int(n) >= 80 for n in ran), r.told())
