@@ -3,6 +3,7 @@
 
 use crate::children::{self, Outcome};
 use crate::costs;
+use crate::fuse;
 use crate::nodes;
 use crate::options::Options;
 use crate::pool::{Pool, Side};
@@ -36,6 +37,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     // Its memory is wanted for what comes next.
     drop(driver);
     measured = measured.and_then(|()| nodes::measure(options, &mut results));
+    measured = measured.and_then(|()| fuse::measure(options, &mut results));
     let elapsed = started.elapsed();
     if measured.is_ok() {
         report::summary(&results, elapsed);

@@ -50,6 +50,17 @@ pub fn create(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
+/// Each file is there for a moment only.
+pub fn create_unlink(w: &Worker) -> Result<(), String> {
+    let mut name = Name::numbered(&w.prefix())?;
+    let start = w.start()?;
+    for i in 0..w.passes * w.count {
+        sys::close(sys::open(name.at(i), NEW)?)?;
+        sys::unlink(name.at(i))?;
+    }
+    w.done(start, w.passes * w.count)
+}
+
 pub fn small_write(w: &Worker) -> Result<(), String> {
     let data = content();
     let start = w.start()?;

@@ -8,6 +8,7 @@
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
 //! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
+//! - [`fuse`]: a mount, with [`passthrough`] beside it;
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
 mod blocks;
@@ -16,9 +17,11 @@ mod costly;
 mod costs;
 mod driver;
 mod files;
+mod fuse;
 mod maps;
 mod nodes;
 mod options;
+mod passthrough;
 mod pool;
 mod remote;
 mod report;
@@ -48,6 +51,14 @@ fn main() -> ExitCode {
         && peer == "peer"
     {
         return match tcp::peer(address) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => stop(&e, 1),
+        };
+    }
+    if let [passthrough, source, dir] = arguments.as_slice()
+        && passthrough == "passthrough"
+    {
+        return match passthrough::main(source, dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => stop(&e, 1),
         };

@@ -1,5 +1,6 @@
 //! The command line of the driver.
 
+use crate::fuse;
 use crate::nodes::PARTS;
 use crate::workloads::{COSTS, WORKLOADS};
 use std::path::PathBuf;
@@ -88,7 +89,7 @@ fn number(name: &str, text: &str) -> Result<usize, String> {
 
 fn names() -> impl Iterator<Item = &'static str> {
     let workloads = WORKLOADS.iter().map(|w| w.name);
-    let parts = PARTS.iter().map(|p| p.0).chain(["nodes"]);
+    let parts = PARTS.iter().map(|p| p.0).chain(["nodes", fuse::NAME]);
     workloads.chain(COSTS.iter().map(|c| c.0)).chain(parts)
 }
 
@@ -106,7 +107,8 @@ pub fn help() -> String {
         "Usage: forebay-bench [OPTION ...]
 
 Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with
-a pool of four nodes on this host, beside bare TCP.
+a pool of four nodes on this host, beside bare TCP; and with a mount, beside a trivial
+file system by FUSE.
 
   --quick          smaller amounts (under 3 minutes in all)
   --procs 1,2,4    with how many processes each workload runs
@@ -133,6 +135,8 @@ Workloads:
     for (name, about) in PARTS {
         text += &format!("  {name:<14} {about}\n");
     }
+    text += "A mount:\n";
+    text += &format!("  {:<14} {}\n", fuse::NAME, fuse::ABOUT);
     text
 }
 

@@ -60,6 +60,10 @@ impl Pool {
         Ok(pool)
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A directory of the plain file system for what is not measured.
     pub fn scratch(&self) -> &Path {
         &self.home

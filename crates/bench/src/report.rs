@@ -13,14 +13,20 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Of several nodes.
     pub figures: Vec<Figure>,
+    /// Of a mount.
+    pub fuse: Vec<Figure>,
 }
 
 impl Results {
+    fn all_figures(&self) -> impl Iterator<Item = &Figure> {
+        self.figures.iter().chain(&self.fuse)
+    }
+
     /// Whether everything could be measured.
     pub fn complete(&self) -> bool {
         self.costs.iter().all(|c| c.error.is_none())
             && self.rows.iter().all(|r| r.error.is_none())
-            && self.figures.iter().all(|f| f.error.is_none())
+            && self.all_figures().all(|f| f.error.is_none())
     }
 }
 
@@ -94,6 +100,8 @@ pub struct Figure {
     goal: Option<Goal>,
     pub raw: Vec<f64>,
     pub pool: Vec<f64>,
+    /// The same on `/dev/shm`, for orientation.
+    pub beside: Vec<f64>,
     pub error: Option<String>,
 }
 
@@ -105,6 +113,7 @@ impl Figure {
             goal,
             raw: Vec::new(),
             pool: Vec::new(),
+            beside: Vec::new(),
             error: None,
         }
     }
@@ -149,7 +158,7 @@ impl Figure {
     fn json(&self) -> Value {
         let (low, high) = self.spread();
         json!({
-            "figure": self.name, "unit": self.unit, "raw": self.raw, "pool": self.pool,
+            "figure": self.name, "unit": self.unit, "raw": self.raw, "pool": self.pool, "beside": self.beside,
             "raw_median": median(&self.raw), "pool_median": median(&self.pool),
             "ratio": self.ratio(), "min": low, "max": high,
             "goal": self.goal(), "reached": self.reached(), "error": self.error,
@@ -269,6 +278,34 @@ pub fn figure_row(f: &Figure) {
     );
 }
 
+pub fn fuse_heading() {
+    println!(
+        "\n{:<20} {:>5} {:>9} {:>9} {:>9} {:>6}  {:<11} {:>4}  goal",
+        "through FUSE", "", "/dev/shm", "passed", "pool", "ratio", "min..max", "reps"
+    );
+}
+
+/// With what it is on `/dev/shm` in front.
+pub fn fuse_row(f: &Figure) {
+    if let Some(error) = &f.error {
+        println!("{:<20} FAILED: {error}", f.name);
+        return;
+    }
+    let (low, high) = f.spread();
+    println!(
+        "{:<20} {:>5} {:>9} {:>9} {:>9} {:>6.2}  {:<11} {:>4}  {}",
+        f.name,
+        f.unit,
+        figure(median(&f.beside)),
+        figure(median(&f.raw)),
+        figure(median(&f.pool)),
+        f.ratio(),
+        format!("{low:.2}..{high:.2}"),
+        f.pool.len(),
+        f.goal()
+    );
+}
+
 pub fn row(row: &Row) {
     if let Some(error) = &row.error {
         println!("{:<14} {:>5} FAILED {error}", row.name, row.procs);
@@ -297,14 +334,14 @@ pub fn summary(results: &Results, elapsed: Duration) {
     let goals: Vec<bool> = rows.filter_map(Row::reached).collect();
     let measured = results.costs.iter().filter(|c| c.error.is_none());
     let limits: Vec<bool> = measured.map(Cost::reached).collect();
-    let figures = results.figures.iter().filter(|f| f.error.is_none());
+    let figures = results.all_figures().filter(|f| f.error.is_none());
     let goals: Vec<bool> = goals
         .into_iter()
         .chain(figures.filter_map(Figure::reached))
         .collect();
     let failed = results.rows.iter().filter(|r| r.error.is_some()).count()
         + results.costs.iter().filter(|c| c.error.is_some()).count()
-        + results.figures.iter().filter(|f| f.error.is_some()).count();
+        + results.all_figures().filter(|f| f.error.is_some()).count();
     println!(
         "\n{} of {} goals reached, {} of {} limits of cost kept, {failed} failed; {:.0} s",
         goals.iter().filter(|&&r| r).count(),
@@ -345,6 +382,7 @@ pub fn json(results: &Results, options: &Options) -> String {
         })
         .collect();
     let figures: Vec<Value> = results.figures.iter().map(Figure::json).collect();
+    let fuse: Vec<Value> = results.fuse.iter().map(Figure::json).collect();
     let text = json!({
         "machine": {
             "cpus": std::thread::available_parallelism().map_or(0, usize::from),
@@ -352,7 +390,7 @@ pub fn json(results: &Results, options: &Options) -> String {
             "kernel": first_line("/proc/sys/kernel/osrelease"),
         },
         "quick": options.quick, "reps": options.reps, "media": options.media,
-        "costs": costs, "workloads": rows, "nodes": figures,
+        "costs": costs, "workloads": rows, "nodes": figures, "fuse": fuse,
     });
     format!("{text:#}\n")
 }

@@ -107,6 +107,7 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
             };
         }
         "create" => files::create(w),
+        "create-unlink" => files::create_unlink(w),
         "stat" => files::stat(w),
         "open-close" => files::open_close(w),
         "unlink" => files::unlink(w),

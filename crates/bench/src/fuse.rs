@@ -1,0 +1,282 @@
+//! The FUSE face (`forebay mount`) beside a trivial pass-through file system by FUSE, which
+//! does the same on a directory of `/dev/shm`; and, for orientation, that directory itself.
+
+use crate::children;
+use crate::options::Options;
+use crate::pool::{Pool, Side};
+use crate::report::{self, Figure, Goal, Results};
+use crate::sys;
+use crate::workloads::Unit;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub const NAME: &str = "fuse";
+pub const ABOUT: &str = "a pool through a mount, beside a trivial pass-through file system (FUSE)";
+
+/// What is to be reached beside the pass-through file system.
+const GOAL: f64 = 0.9;
+/// Of one run of one row.
+const LIMIT: Duration = Duration::from_secs(30);
+const MEDIA: &str = "memory:1G";
+const DEVICE: &str = "/dev/fuse";
+
+type Row = (&'static str, &'static str, Unit, usize, [usize; 2]);
+/// What is measured: name, the worker's, files or blocks, passes in the quick form and else.
+const ROWS: &[Row] = &[
+    ("stat", "stat", Unit::Operations, 500, [4, 20]),
+    (
+        "create+close+unlink",
+        "create-unlink",
+        Unit::Operations,
+        500,
+        [2, 10],
+    ),
+    ("open+close", "open-close", Unit::Operations, 500, [4, 20]),
+    (
+        "read 4 KiB",
+        "rand-read-4k",
+        Unit::Operations,
+        1024,
+        [4, 20],
+    ),
+    (
+        "write 4 KiB",
+        "rand-write-4k",
+        Unit::Operations,
+        1024,
+        [4, 20],
+    ),
+    ("read 1 MiB", "read-1m", Unit::Bytes, 64, [4, 16]),
+    ("write 1 MiB", "overwrite-1m", Unit::Bytes, 64, [4, 16]),
+    ("list 10000", "list", Unit::Operations, 10_000, [4, 20]),
+];
+
+/// Where a run takes place.
+#[derive(Clone, Copy)]
+enum Place {
+    Plain,
+    Passed,
+    Ours,
+}
+
+/// Fields are dropped in this order: mounts first.
+struct Faces<'a> {
+    ours: Mount,
+    passed: Mount,
+    pool: Pool,
+    /// What the pass-through file system shows.
+    source: PathBuf,
+    options: &'a Options,
+    runs: usize,
+}
+
+/// A mount, taken away when it is dropped.
+struct Mount {
+    dir: PathBuf,
+    /// Who serves it, if that is our child; it ends with its input.
+    server: Option<Child>,
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.take_away();
+    }
+}
+
+impl Mount {
+    fn at(dir: PathBuf) -> Mount {
+        Mount { dir, server: None }
+    }
+
+    fn take_away(&mut self) {
+        unmount_lazily(&self.dir);
+        let Some(mut server) = self.server.take() else {
+            return;
+        };
+        drop(server.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            match server.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                _ => return,
+            }
+        }
+        let _ = server.kill();
+        let _ = server.wait();
+    }
+}
+
+/// Takes a mount away, in use or not; nothing happens if there is none.
+pub fn unmount_lazily(dir: &Path) {
+    if sys::unmount_lazily(dir).is_ok() {
+        return;
+    }
+    // Ordinary users may not; root only fails if nothing is mounted.
+    let _ = Command::new("fusermount3")
+        .args(["-u", "-z", "-q", "--"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Why nothing can be mounted here.
+fn obstacle() -> Option<String> {
+    if !Path::new(DEVICE).exists() {
+        return Some(format!("there is no {DEVICE} here"));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |dir: PathBuf| dir.join("fusermount3").is_file();
+    if !sys::is_root() && !std::env::split_paths(&path).any(is_there) {
+        return Some("ordinary users need fusermount3 to mount (package fuse3)".into());
+    }
+    None
+}
+
+/// Measures all rows, if they are wanted and something can be mounted.
+pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
+    if !options.wants(NAME) {
+        return Ok(());
+    }
+    if let Some(obstacle) = obstacle() {
+        println!("\nfuse: skipped, {obstacle}");
+        return Ok(());
+    }
+    let mut faces = match Faces::new(options) {
+        Ok(faces) => faces,
+        Err(_) if sys::interrupted() => return Err("interrupted".into()),
+        Err(e) => return Err(format!("fuse: {e}")),
+    };
+    report::fuse_heading();
+    for row in ROWS {
+        let figure = faces.row(row);
+        if sys::interrupted() {
+            return Err("interrupted".into());
+        }
+        report::fuse_row(&figure);
+        results.fuse.push(figure);
+    }
+    Ok(())
+}
+
+impl Faces<'_> {
+    fn new(options: &Options) -> Result<Faces<'_>, String> {
+        let mut pool = Pool::new(options, "-fuse", 1, MEDIA)?;
+        let made = |name: &str| {
+            let dir = pool.plain().join(name);
+            let made = std::fs::create_dir(&dir);
+            made.map_err(|e| format!("{}: {e}", dir.display()))?;
+            Ok::<_, String>(dir)
+        };
+        let (source, passed, ours) = (made("source")?, made("passed")?, made("ours")?);
+        made("plain")?;
+        pool.start()?;
+        // From here on each is taken away with what came before.
+        let faces = Faces {
+            ours: Mount::at(ours),
+            passed: Mount::at(passed),
+            pool,
+            source,
+            options,
+            runs: 0,
+        };
+        // What the pool prepares in the background after its start is not to be measured.
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(faces)
+    }
+
+    /// Both mounts anew: which core serves one hardly changes while it lasts, and that decides.
+    fn mount(&mut self) -> Result<(), String> {
+        self.ours.take_away();
+        self.passed.take_away();
+        let mut command = self.pool.forebay();
+        command.args(["mount", "--pool", self.pool.name()]);
+        command.arg(&self.ours.dir);
+        let limit = Duration::from_secs(20);
+        children::run_one(command, limit, true, self.pool.scratch())?;
+        self.passed.server = Some(self.start_passthrough()?);
+        Ok(())
+    }
+
+    fn start_passthrough(&self) -> Result<Child, String> {
+        let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
+        let mut server = Command::new(me)
+            .arg("passthrough")
+            .args([&self.source, &self.passed.dir])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("the pass-through file system: {e}"))?;
+        let mut said = String::new();
+        if let Some(out) = server.stdout.take() {
+            let _ = BufReader::new(out).read_line(&mut said);
+        }
+        if said.trim_end() != "ready" {
+            let _ = server.kill();
+            let _ = server.wait();
+            return Err("the pass-through file system can't be mounted".into());
+        }
+        Ok(server)
+    }
+
+    fn row(&mut self, row: &Row) -> Figure {
+        let goal = Some(Goal::TimesAtLeast(GOAL));
+        let mut figure = Figure::new(row.0.into(), row.2.name(), goal);
+        figure.error = self.repeat(row, &mut figure).err();
+        figure
+    }
+
+    fn repeat(&mut self, row: &Row, figure: &mut Figure) -> Result<(), String> {
+        let &(_, workload, unit, count, passes) = row;
+        let passes = passes[usize::from(!self.options.quick)];
+        let places = [Place::Plain, Place::Passed, Place::Ours];
+        for repetition in 0..2 * self.options.reps - 1 {
+            self.mount()?;
+            if workload == "list" && repetition == 0 {
+                for place in places {
+                    self.team(place, "fill", "list", [0, count, 1])?;
+                }
+            }
+            for turn in 0..places.len() {
+                let place = places[(turn + repetition) % places.len()];
+                self.runs += 1;
+                let directory = match workload {
+                    "list" => "list".into(),
+                    _ => format!("{:05}", self.runs),
+                };
+                let outcome = self.team(place, workload, &directory, [0, count, passes])?;
+                let rates = match place {
+                    Place::Plain => &mut figure.beside,
+                    Place::Passed => &mut figure.raw,
+                    Place::Ours => &mut figure.pool,
+                };
+                rates.push(unit.shown(outcome.operations / outcome.seconds));
+            }
+        }
+        Ok(())
+    }
+
+    fn team(
+        &self,
+        place: Place,
+        workload: &str,
+        directory: &str,
+        numbers: [usize; 3],
+    ) -> Result<children::Outcome, String> {
+        let base = match place {
+            Place::Plain => self.pool.plain().join("plain"),
+            Place::Passed => self.passed.dir.clone(),
+            Place::Ours => self.ours.dir.clone(),
+        };
+        let mut words = vec![
+            workload.to_string(),
+            base.join(directory).display().to_string(),
+        ];
+        words.extend(numbers.map(|n| n.to_string()));
+        let commands = vec![self.pool.worker(Side::Plain, &words)];
+        children::run_team(commands, LIMIT, self.pool.scratch())
+    }
+}
