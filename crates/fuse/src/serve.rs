@@ -1,8 +1,10 @@
 //! The threads that take the kernel's requests and answer them.
 //!
-//! Each takes a request, answers it, and takes the next. There are always some that wait for one:
-//! who takes a request and sees that nobody else waits starts another. A request to wait for a
-//! lock gets a thread of its own, so that the request to release it always finds somebody.
+//! Each takes a request, answers it, and takes the next. There is always one that waits for a request:
+//! who takes one and sees that nobody else waits calls another thread, one that rests or a new one. Few
+//! wait, since the kernel wakes them in turn: with one program asking, each is as cold as there are
+//! many. A request to wait for a lock gets a thread of its own, so that the request to release it
+//! always finds somebody.
 
 use crate::device;
 use crate::face::{Answer, Face, Wait};
@@ -13,12 +15,15 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Threads that answer, at most. Requests beyond wait in the kernel.
 const MOST_WORKERS: usize = 64;
-/// Threads that are kept waiting for requests.
-const KEPT_IDLE: usize = 4;
+/// Threads that wait for requests; who would be one more rests.
+const ENOUGH: usize = 2;
+/// How long a thread rests before it ends.
+const REST: Duration = Duration::from_secs(10);
 /// Requests for locks that wait, at most; then ENOLCK.
 const MOST_WAITING: usize = 1024;
 const STACK: usize = 512 << 10;
@@ -29,9 +34,25 @@ const EARLY: usize = 64;
 pub struct Server {
     pub face: Face,
     device: OwnedFd,
+    /// Threads that wait for a request, or have been called to.
     idle: AtomicUsize,
-    workers: AtomicUsize,
+    crew: Mutex<Crew>,
+    /// Somebody who rests is called, or the mount is gone.
+    called: Condvar,
+    /// The last one has left.
+    ended: Condvar,
     waits: Mutex<Waits>,
+}
+
+/// The threads that take requests.
+#[derive(Default)]
+struct Crew {
+    workers: usize,
+    /// Those of them that rest, and how many of these are to come back.
+    resting: usize,
+    calls: usize,
+    /// There are no requests any more.
+    is_over: bool,
 }
 
 /// Requests that wait for locks, by their number; and interrupts that came too early.
@@ -48,17 +69,17 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
         face: Face::new(pool)?,
         device,
         idle: AtomicUsize::new(0),
-        workers: AtomicUsize::new(1),
+        crew: Mutex::default(),
+        called: Condvar::new(),
+        ended: Condvar::new(),
         waits: Mutex::default(),
     });
     server.face.cached.watch(&server)?;
     ready();
-    let first = Arc::new(device::another(&server.device)?);
-    work(&server, &first);
-    // The others see the end as we did.
-    while server.workers.load(Acquire) > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    server.begin_one(server.crew())?;
+    let crew = server.crew();
+    let all_left = server.ended.wait_while(crew, |c| c.workers > 0);
+    drop(all_left);
     Ok(())
 }
 
@@ -113,44 +134,86 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// One thread: until the mount is gone, or enough others wait.
+/// One thread: until the mount is gone, or it isn't needed.
 fn work(server: &Arc<Server>, device: &Arc<OwnedFd>) {
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let mut reply = Reply::new();
     loop {
-        server.idle.fetch_add(1, AcqRel);
         let taken = take(device, &mut request);
         let others = server.idle.fetch_sub(1, AcqRel) - 1;
-        let Ok(Some(n)) = taken else { break };
+        let Ok(Some(n)) = taken else {
+            server.crew().is_over = true;
+            server.called.notify_all();
+            return;
+        };
         if others == 0 {
             server.one_more();
         }
         if let Ok((head, args)) = Args::divide(&request[..n]) {
             server.answer(&head, args, &mut reply, device);
         }
-        if others >= KEPT_IDLE {
-            break;
+        if server.idle.load(Acquire) < ENOUGH {
+            server.idle.fetch_add(1, AcqRel);
+        } else if !server.rest() {
+            return;
         }
     }
-    server.workers.fetch_sub(1, AcqRel);
 }
 
 impl Server {
-    /// Starts one more thread, if there aren't too many. Where that fails, those that are there go on.
+    fn crew(&self) -> MutexGuard<'_, Crew> {
+        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until called; false if that didn't happen for long.
+    fn rest(&self) -> bool {
+        let mut crew = self.crew();
+        crew.resting += 1;
+        let uncalled = |c: &mut Crew| c.calls == 0 && !c.is_over;
+        let waited = self.called.wait_timeout_while(crew, REST, uncalled);
+        let (mut crew, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        crew.resting -= 1;
+        let is_called = crew.calls > 0;
+        crew.calls -= usize::from(is_called);
+        is_called
+    }
+
+    /// Has one more thread wait for requests, if there aren't too many. Where that fails, those that are
+    /// there go on.
     fn one_more(self: &Arc<Server>) {
-        let more = |n: usize| (n < MOST_WORKERS).then_some(n + 1);
-        if self.workers.fetch_update(AcqRel, Acquire, more).is_err() {
-            return;
+        let mut crew = self.crew();
+        if crew.resting > crew.calls {
+            crew.calls += 1;
+            self.idle.fetch_add(1, AcqRel);
+            self.called.notify_one();
+        } else if crew.workers < MOST_WORKERS {
+            let _ = self.begin_one(crew);
         }
+    }
+
+    fn begin_one(self: &Arc<Server>, mut crew: MutexGuard<'_, Crew>) -> io::Result<()> {
+        let device = Arc::new(device::another(&self.device)?);
         let server = self.clone();
+        // Before it takes a request.
+        self.idle.fetch_add(1, AcqRel);
         let started = std::thread::Builder::new()
             .stack_size(STACK)
-            .spawn(move || match device::another(&server.device) {
-                Ok(device) => work(&server, &Arc::new(device)),
-                Err(_) => _ = server.workers.fetch_sub(1, AcqRel),
+            .spawn(move || {
+                work(&server, &device);
+                server.leave();
             });
-        if started.is_err() {
-            self.workers.fetch_sub(1, AcqRel);
+        match &started {
+            Ok(_) => crew.workers += 1,
+            Err(_) => _ = self.idle.fetch_sub(1, AcqRel),
+        }
+        started.map(drop)
+    }
+
+    fn leave(&self) {
+        let mut crew = self.crew();
+        crew.workers -= 1;
+        if crew.workers == 0 {
+            self.ended.notify_all();
         }
     }
 
@@ -236,7 +299,7 @@ impl Server {
         }
     }
 
-    fn lock_waits(&self) -> std::sync::MutexGuard<'_, Waits> {
+    fn lock_waits(&self) -> MutexGuard<'_, Waits> {
         // A panic ends the process: nobody leaves it half changed.
         self.waits.lock().unwrap_or_else(|e| e.into_inner())
     }
