@@ -80,6 +80,7 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
     let crew = server.crew();
     let all_left = server.ended.wait_while(crew, |c| c.workers > 0);
     drop(all_left);
+    server.face.end();
     Ok(())
 }
 

@@ -65,6 +65,11 @@ impl Face {
         })
     }
 
+    /// There are no more requests: what is kept for the next ones goes.
+    pub fn end(&self) {
+        self.recent.let_go(self.fs());
+    }
+
     /// The view for everything that makes nothing.
     pub fn fs(&self) -> &Fs {
         &self.own
