@@ -80,10 +80,12 @@ impl Input {
         }
     }
 
-    /// Nothing more is received.
+    /// Nothing more is received, and what has come last isn't served: it has hold of the session, which
+    /// would never go.
     pub fn close(&mut self) {
         self.stage = Stage::Closed;
         self.rest = Vec::new();
+        self.left = Left::default();
     }
 
     fn is_partial(&self) -> bool {
