@@ -125,8 +125,9 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
 
 /// The end of a process that serves a mount.
 fn end(pool: &Pool, record: &Path) {
-    let _ = std::fs::remove_file(record);
     let _ = pool.store().detach();
+    // Last: by it `forebay down` waits for us.
+    let _ = std::fs::remove_file(record);
 }
 
 /// Signals that end a process are waited for by a thread.
@@ -153,8 +154,16 @@ fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
     }
 }
 
-/// Where a pool is mounted, and by which process.
-pub fn list(pool: &Pool) -> Vec<(u32, PathBuf)> {
+/// A mount of a pool.
+struct Served {
+    /// The process that serves it.
+    pid: u32,
+    dir: PathBuf,
+    /// It isn't while that process ends.
+    is_mounted: bool,
+}
+
+fn list(pool: &Pool) -> Vec<Served> {
     let Ok(entries) = std::fs::read_dir(pool.dir().join("mounts")) else {
         return Vec::new();
     };
@@ -163,33 +172,41 @@ pub fn list(pool: &Pool) -> Vec<(u32, PathBuf)> {
         let dir = std::ffi::OsString::from_vec(std::fs::read(e.path()).ok()?);
         let dir = PathBuf::from(dir);
         let ours = format!("forebay:{}", pool.config().name);
-        (mounted(&dir)? == ours).then_some((pid, dir))
+        let is_mounted = mounted(&dir) == Some(ours);
+        (is_mounted || runs(pid)).then_some(Served {
+            pid,
+            dir,
+            is_mounted,
+        })
     };
     entries.flatten().filter_map(record).collect()
 }
 
+fn runs(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
 /// Takes all mounts of these away, also those in use if `force`; waits for who serves them.
 pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
-    let mounts: Vec<(u32, PathBuf)> = pools.iter().flat_map(|p| list(p)).collect();
-    for (pid, dir) in &mounts {
-        match unmount(dir, force) {
+    let mounts: Vec<Served> = pools.iter().flat_map(|p| list(p)).collect();
+    for mount in mounts.iter().filter(|m| m.is_mounted) {
+        match unmount(&mount.dir, force) {
             _ if force => {
-                if let Some(pid) = Pid::from_raw(*pid as i32) {
+                if let Some(pid) = Pid::from_raw(mount.pid as i32) {
                     let _ = kill_process(pid, Signal::TERM);
                 }
             }
             Err(e) => {
                 return Err(Fail::failed(format!(
                     "the pool is mounted at {} and can't be taken away from there: {e}; end the programs that use it",
-                    dir.display()
+                    mount.dir.display()
                 )));
             }
             Ok(()) => {}
         }
     }
     let until = Instant::now() + PATIENCE;
-    let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
-    while mounts.iter().any(|(pid, _)| runs(pid)) && Instant::now() < until {
+    while mounts.iter().any(|m| runs(m.pid)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
