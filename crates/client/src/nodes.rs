@@ -163,18 +163,24 @@ impl Pool {
 
 /// Refuses to make a node where something of another pool is.
 pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
+    let empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
     for place in places(&config.name) {
-        let sibling = place.node.is_some_and(|n| n != member.node);
-        let empty = || std::fs::read_dir(&place.dir).is_ok_and(|mut d| d.next().is_none());
         // Of the same pool; or just being made, or removed, by one.
-        let passes = if sibling {
-            !place.dir.join("pool.json").exists()
-                || PoolConfig::read(&place.dir).is_ok_and(|c| c.uuid == config.uuid)
-        } else {
-            place.node.is_none() && empty()
+        let passes = match place.node {
+            Some(node) if node == member.node => false,
+            Some(_) => {
+                !place.dir.join("pool.json").exists()
+                    || PoolConfig::read(&place.dir).is_ok_and(|c| c.uuid == config.uuid)
+            }
+            None => empty(&place.dir),
         };
         if passes {
             continue;
+        }
+        let now = places(&config.name);
+        if place.node.is_none() && now.iter().all(|p| p.node.is_some()) {
+            // A sibling came between these two looks.
+            return check_room(config, member);
         }
         crate::check_absent(&config.name, place.state())?;
     }
