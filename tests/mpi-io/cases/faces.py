@@ -142,8 +142,8 @@ def job(t, f, kind, *words, at, ranks=RANKS, options=(), timeout=60, env=None):
     """Runs a program as ranks of one job, spread over the nodes; its files are below `at`."""
     argv = [*LAUNCHERS[kind], *options, "-n", str(ranks), *f.words, *words]
     r = t.command(argv, env={**f.env, **(env or {})}, rc=None, timeout=timeout)
-    # On a busy machine Open MPI 4.1's launcher sometimes (one job of fifty) takes a rank for one that ended without
-    # MPI_Finalize, though it hasn't. A rank that fails says why, or ends with another code: that isn't this.
+    # On a busy machine Open MPI 4.1's launcher said twice in some eighty jobs, all through FUSE, that a rank had ended
+    # without MPI_Finalize; one had printed its result. Not explained. A rank that fails says why, or ends with another code.
     if r.rc == 1 and "exiting improperly" in r.err and "MPI_ABORT" not in r.err:
         print("tried again: Open MPI's launcher took a rank's end for a failure")
         f.outside("bash", "-c", 'rm -rf "$1"/*', "-", at)
