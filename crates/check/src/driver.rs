@@ -318,6 +318,7 @@ impl Driver<'_> {
         }
         let rules = Rules {
             by_cells: self.options.by_cells,
+            pieces: self.options.pieces,
             ..Rules::default()
         };
         match search(&self.states, &done, &self.cut, rules, LIMIT) {

@@ -135,6 +135,8 @@ pub struct After {
 pub struct Rules {
     /// What a write adds to a file may show cell by cell, and a read may ask for the size again for each, as on tmpfs.
     pub by_cells: bool,
+    /// A write of several cells takes no turns with others: what is in place it writes cell by cell, at any time.
+    pub pieces: bool,
     /// A cell may show two values while it is written.
     pub torn: bool,
 }

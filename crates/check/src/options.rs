@@ -43,6 +43,7 @@ pub struct Options {
     pub faults: bool,
     pub locks: Locks,
     pub by_cells: bool,
+    pub pieces: bool,
     /// Tells all of an impossible phase, not just what matters.
     pub whole: bool,
     /// Of 1000 phases, in how many a worker is killed.
@@ -75,6 +76,7 @@ Each worker is started as COMMAND followed by its own words; {} in COMMAND becom
   --kill N          in N of 1000 phases, a worker is killed
   --bound SECONDS   what takes longer hangs (20)
   --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
+  --pieces          writes of several cells take no turns with others (striped files)
   --whole           of a phase that is impossible, tell all, too, not just what matters
   --weak KIND       do something worse than promised, to see that it is found: ";
 
@@ -94,6 +96,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
         faults: false,
         locks: Locks::OneKind,
         by_cells: false,
+        pieces: false,
         whole: false,
         kill: 0,
         bound: 20,
@@ -118,6 +121,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--no-locks" => o.locks = Locks::None,
             "--faults" => o.faults = true,
             "--by-cells" => o.by_cells = true,
+            "--pieces" => o.pieces = true,
             "--whole" => o.whole = true,
             "--weak" => o.weak_name = value()?.clone(),
             "--" => {

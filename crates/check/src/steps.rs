@@ -484,11 +484,13 @@ impl Stepping<'_> {
         }
         let value = |k: usize| o.value | (k as u64 + 1);
         let whole = !self.rules.torn && n == 1;
+        let pieces = self.rules.pieces && n > 1;
+        let size = file.cells.len();
         // Cells in place are one step each, or two: mixed, new.
-        let old = if p.stage == ACT {
-            file.cells.len()
-        } else {
-            (p.seen >> 32) as usize
+        let old = match p.stage {
+            ACT => size,
+            _ if pieces => size,
+            _ => (p.seen >> 32) as usize,
         };
         let inside = old.saturating_sub(at).min(n);
         let steps = if self.rules.torn { 2 } else { 1 };
@@ -497,7 +499,11 @@ impl Stepping<'_> {
         } else {
             (1 << (inside * steps)) - 1
         };
-        let seen = p.seen & 0xffff_ffff;
+        let mut seen = p.seen & 0xffff_ffff;
+        if pieces {
+            // What was cut off is written again.
+            seen &= wanted;
+        }
         let moved = |seen: u64| Progress {
             stage: AFTER,
             seen: seen | (old as u64) << 32,
@@ -514,14 +520,11 @@ impl Stepping<'_> {
                 } else {
                     continue;
                 };
+                let over = seen | bit == wanted && inside == n;
                 let mut state = state.clone();
                 if let Some(f) = state.change_file(p.a) {
                     f.cells[at + k] = cell;
-                    f.writer = o.id;
-                }
-                let over = seen | bit == wanted && inside == n;
-                if over && let Some(f) = state.change_file(p.a) {
-                    f.writer = NONE;
+                    f.writer = if over || pieces { NONE } else { o.id };
                 }
                 self.push(state, moved(seen | bit), over);
             }
@@ -550,7 +553,8 @@ impl Stepping<'_> {
             }
         }
         f.writer = if end == n { NONE } else { o.id };
-        self.push(state, moved(seen), end == n);
+        let added = if pieces { (1 << (end * steps)) - 1 } else { 0 };
+        self.push(state, moved(seen | added), end == n);
     }
 
     /// A write that was cut off: any cell may be written, or mixed for ever, at any time. `seen` says which were.

@@ -33,9 +33,12 @@ fn done(all: Vec<Vec<(u64, u64, Operation)>>) -> Vec<Done> {
         .collect()
 }
 
-fn verdict(all: Vec<Vec<(u64, u64, Operation)>>) -> Verdict {
-    let rules = Rules::default();
+fn verdict_by(rules: Rules, all: Vec<Vec<(u64, u64, Operation)>>) -> Verdict {
     search(&[State::new()], &done(all), &Cut::new(), rules, 100_000)
+}
+
+fn verdict(all: Vec<Vec<(u64, u64, Operation)>>) -> Verdict {
+    verdict_by(Rules::default(), all)
 }
 
 #[track_caller]
@@ -347,6 +350,48 @@ fn a_write_in_place_may_be_seen_in_parts_but_not_later() {
     impossible(all(20, 30, &[&[old], &[0]]));
     impossible(all(20, 30, &[&[old]]));
     impossible(all(20, 30, &[&[DAMAGED], &[old2]]));
+}
+
+/// What `--pieces` allows, and what not even that does.
+#[test]
+fn in_pieces_an_append_may_come_into_a_write() {
+    let pieces = Rules {
+        pieces: true,
+        ..Rules::default()
+    };
+    let (a, b) = (value(2, 1), value(3, 1));
+    let all = |cells: &[&[u64]], then: &[&[u64]]| {
+        vec![
+            vec![
+                (1, 2, creating()),
+                (3, 4, append(2)),
+                (20, 90, write(4, 0, 3)),
+                (100, 110, read(then)),
+            ],
+            vec![
+                (5, 6, open(A, APPEND)),
+                (25, 30, read(cells)),
+                (40, 50, append(3)),
+            ],
+        ]
+    };
+    let w = [value(4, 1), value(4, 2), value(4, 3)];
+    // Seen in place before the append began, it writes over what was appended.
+    let history = all(&[&[w[0]]], &[&[w[0]], &[w[1]], &[w[2]]]);
+    assert!(matches!(verdict(history.clone()), Verdict::Impossible));
+    let told = verdict_by(pieces, history);
+    assert!(matches!(told, Verdict::Possible(_)), "{told:?}");
+    for (cells, then) in [
+        // The append is lost, or in its middle.
+        (&[&[w[0]][..]][..], [&[w[0]][..], &[w[1]], &[b]]),
+        // It writes again what others may have written since.
+        (&[&[w[0]]], [&[a], &[w[1]], &[w[2]]]),
+        // A part of it is added before the rest.
+        (&[&[w[0]], &[w[1]]], [&[w[0]], &[w[1]], &[w[2]]]),
+    ] {
+        let told = verdict_by(pieces, all(cells, &then));
+        assert!(matches!(told, Verdict::Impossible), "{told:?}");
+    }
 }
 
 #[test]

@@ -253,6 +253,8 @@ pub mod live_flag {
     pub const AWAY: u32 = 512;
     /// Of a striped file: other nodes may have parts of it; its home knows.
     pub const PARTS: u32 = 1024;
+    /// Of a striped file: behind the end, in chunk 0, may lie what will be part of it when a longer write ends.
+    pub const BEHIND: u32 = 2048;
 }
 
 /// Flags of a mapping.
@@ -296,7 +298,7 @@ pub struct Live {
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.
     pub part: AtomicU32,
-    /// Of a striped file: how often it was appended to under a lease.
+    /// Of a striped file: how often it was appended to under a lease, or in chunk 0 over what lies behind its end.
     pub appends: AtomicU32,
     /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
     /// that doesn't stop; 0: it is over), node and identity of who has it. Locked.

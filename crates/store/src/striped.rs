@@ -56,8 +56,22 @@ pub(crate) struct Striped {
 pub(crate) struct Known {
     pub size: u64,
     pub cuts: u64,
-    /// How often it was appended to under a lease.
+    /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
     pub appends: u32,
+}
+
+/// Of a write that has to be done again: so many bytes of it lay in chunks that were the file's already, after so many cuts. They
+/// aren't written again, which could undo what others wrote there since.
+#[derive(Clone, Copy, Default)]
+struct InPlace {
+    len: usize,
+    cuts: u64,
+}
+
+impl InPlace {
+    fn since(self, known: Known) -> usize {
+        if self.cuts == known.cuts { self.len } else { 0 }
+    }
 }
 
 /// Where a part of a range lies.
@@ -394,19 +408,19 @@ impl Store {
         }
         let Some(offset) = offset else {
             // SAFETY: passed on.
-            return unsafe { self.write_leased(f, None, from, len) };
+            return unsafe { self.write_leased(f, None, (from, len), InPlace::default()) };
         };
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > MAX_SIZE) {
             return Err(Errno::FBIG);
         }
-        let (mut fresh, mut tries) = (false, 0);
+        let (mut fresh, mut tries, mut in_place) = (false, 0, InPlace::default());
         self.retry_cut(f, || {
             tries += 1;
             if tries > TRIES {
                 // Others keep appending: it takes turns with them.
                 // SAFETY: passed on.
-                return unsafe { self.write_leased(f, Some(offset), from, len) };
+                return unsafe { self.write_leased(f, Some(offset), (from, len), in_place) };
             }
             let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| told && !fresh) {
@@ -415,9 +429,15 @@ impl Store {
             };
             fresh = true;
             // SAFETY: passed on.
-            let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len)? };
+            let (done, error) =
+                unsafe { self.write_rest(f, known, offset, (from, len), in_place)? };
             let end = offset + done as u64;
             if done > 0 && end > known.size {
+                let there = f.chunk.chunk_of(known.size) * f.chunk.bytes();
+                in_place = InPlace {
+                    len: there.saturating_sub(offset) as usize,
+                    cuts: known.cuts,
+                };
                 self.grow(f, known, end)?;
             }
             match error {
@@ -425,6 +445,27 @@ impl Store {
                 _ => Ok((offset, done)),
             }
         })
+    }
+
+    /// As [`Store::write_pieces`], but for what is in place.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    unsafe fn write_rest(
+        &self,
+        f: &Striped,
+        known: Known,
+        offset: u64,
+        (from, len): (*const u8, usize),
+        in_place: InPlace,
+    ) -> Result<(usize, Option<Errno>)> {
+        let there = in_place.since(known).min(len);
+        // SAFETY: there <= len.
+        let from = unsafe { from.add(there) };
+        let offset = offset + there as u64;
+        // SAFETY: so much is left of it.
+        let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len - there)? };
+        Ok((there + done, error))
     }
 
     /// Writes pieces, knowing of so many cuts; how many bytes from the start on, and why not all. They

@@ -79,13 +79,13 @@ def consistent_where_made(t):
 
 @case(90 + 2 * SECONDS)
 def consistent_striped(t):
-    """Chunks of files lie on all nodes: cells of half a chunk, so that files reach into several; then the
-    same while processes are killed."""
+    """Chunks of files lie on all nodes: cells of half a chunk, so that files reach into several, and writes go in pieces;
+    then the same while processes are killed."""
     if NODES == 1:
         raise Skipped("one node")
     up(t)
     t.fb("set", "--pool", POOL, "/x", "--distribution", "striped")
-    large = ["--cell", str(512 << 10), "--operations", "4", "--by-cells"]
+    large = ["--cell", str(512 << 10), "--operations", "4", "--by-cells", "--pieces"]
     in_pool(t, *large, prepare=False)
     in_pool(t, "--operations", "4", prepare=False, seconds=max(1, SECONDS // 2))
     in_pool(t, *large, "--kill", "40", "--faults", prepare=False)

@@ -21,7 +21,7 @@ use crate::live::new_use;
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
 /// Whether paths may lead through what this entry is.
-fn is_on_paths(entry: Entry) -> bool {
+pub(super) fn is_on_paths(entry: Entry) -> bool {
     matches!(entry.kind, libc::S_IFDIR | libc::S_IFLNK)
 }
 

@@ -1,5 +1,6 @@
 //! Renames in which several nodes take part: see the parent module for the steps.
 
+use super::exchange::is_on_paths;
 use super::notes::Note;
 use super::*;
 
@@ -15,51 +16,64 @@ impl Store {
         if mode == RenameMode::Exchange {
             return self.exchange_among(from, to, epoch);
         }
-        let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-        let target = self.lookup(to.0, to.1)?;
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
-            (_, Some(t)) if t.id == source.id => {
-                // Unless somebody has just renamed it so.
-                return match self.lookup(from.0, from.1)? {
-                    Some(still) if still == source => Ok(()),
-                    _ => self.rename_among(from, to, mode, epoch),
-                };
+        let mut nap = Nap::new();
+        loop {
+            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.lookup(to.0, to.1)?;
+            match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+                (_, Some(t)) if t.id == source.id => {
+                    // Unless somebody has just renamed it so.
+                    if self.lookup(from.0, from.1)? == Some(source) {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                _ => {}
             }
-            _ => {}
-        }
-        let question = (from.0, from.1, to.0, to.1, mode, epoch);
-        let paths = |e: Entry| e.kind == libc::S_IFDIR || e.kind == libc::S_IFLNK;
-        if paths(source) || target.is_some_and(paths) {
-            let node = self.names_node().ok_or(Errno::NODEV)?;
-            return self.ask(node, kind::NAMES_RENAME, &question);
-        }
-        match self.entry_away(from.0, from.1) {
-            Some(home) => self.ask(home, kind::RENAME, &question),
-            None => self.rename_from_here(from, to, mode, epoch),
+            let renamed = if is_on_paths(source) || target.is_some_and(is_on_paths) {
+                let node = self.names_node().ok_or(Errno::NODEV)?;
+                let question = (from.0, from.1, to.0, to.1, mode, epoch);
+                self.ask(node, kind::NAMES_RENAME, &question)
+            } else {
+                self.rename_from(from, to, mode, None, epoch)
+            };
+            match renamed {
+                // One of them has just become what only the node of names may move, or replace.
+                Err(Errno::REMOTE) => nap.wait()?,
+                result => return result,
+            }
         }
     }
 
-    /// Renames what isn't a directory, or while nothing else changes directories; the old entry
-    /// lies here.
-    pub(crate) fn rename_from_here(
+    /// Has the home of `from` rename it. Directories and symbolic links only while `names` of such may change; then, a directory
+    /// may only be replaced if it is that one, which is empty.
+    ///
+    /// # Errors
+    /// Those of rename; EREMOTE if they mayn't.
+    pub(crate) fn rename_from(
         &self,
         from: Named<'_>,
         to: Named<'_>,
         mode: RenameMode,
+        names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<()> {
+        if let Some(home) = self.entry_away(from.0, from.1) {
+            let question = (from, to, mode, names, epoch);
+            return self.ask(home, kind::RENAME, &question);
+        }
         let source = self.entry_here(from)?.ok_or(Errno::NOENT)?;
         if self.entry_away(to.0, to.1).is_none()
             && self.object_away(source.id).is_none()
-            && !is_dir(source)
+            && !is_on_paths(source)
         {
             match self.retry_noted(from, || self.rename_here(from, to, mode, epoch)) {
                 Err(Errno::REMOTE) => {}
                 result => return result,
             }
         }
-        self.rename_across(from, to, mode, epoch)
+        self.rename_across(from, to, mode, names, epoch)
     }
 
     /// In a rename within this store: EREMOTE if something that takes part lies elsewhere, or has
@@ -80,7 +94,7 @@ impl Store {
         }
         for (name, entry) in [(from, Some(source)), (to, target)] {
             let Some(entry) = entry else { continue };
-            if is_dir(entry)
+            if is_on_paths(entry)
                 || self.object_away(entry.id).is_some()
                 || self.link_state(w, entry.id, name)?.is_some()
             {
@@ -91,17 +105,17 @@ impl Store {
     }
 
     /// Renames, where not all that takes part lies in one store. This is the home of `from`.
-    /// Directories: only while nothing else changes any, and the target, if it is one, is empty.
-    pub(crate) fn rename_across(
+    fn rename_across(
         &self,
         from: Named<'_>,
         to: Named<'_>,
         mode: RenameMode,
+        names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<()> {
         let mut nap = Nap::new();
         loop {
-            match self.try_rename(from, to, mode, epoch) {
+            match self.try_rename(from, to, mode, names, epoch) {
                 // Two renames in each other's way: one of them has to step back.
                 Err(Errno::DEADLK) => nap.wait()?,
                 // The object has the new name already, or gets or loses it in another way.
@@ -122,6 +136,7 @@ impl Store {
         from: Named<'_>,
         to: Named<'_>,
         mode: RenameMode,
+        names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<()> {
         let shard = self.shard_of_entry(from.0, from.1);
@@ -134,6 +149,9 @@ impl Store {
                 self.check_note(w, from)?;
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
                 let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                if is_on_paths(source) && names.is_none() {
+                    return Err(Errno::REMOTE);
+                }
                 w.put(shard, &key, &moving(source))?;
                 let planned = Note::Move {
                     source,
@@ -163,7 +181,7 @@ impl Store {
             }
             set_note(true, false)
         })();
-        let placed = announced.and_then(|()| self.replace(to, source, mode, epoch));
+        let placed = announced.and_then(|()| self.replace(to, source, mode, names, epoch));
         match placed {
             Ok(Placed::Done) => {
                 set_note(true, true)?;
@@ -228,16 +246,17 @@ impl Store {
     }
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
-    /// name. ESTALE if directories have changed since `epoch`: that of `to` may be gone.
+    /// name; `names` as for [`Store::rename_from`]. ESTALE if directories have changed since `epoch`: that of `to` may be gone.
     pub(crate) fn replace(
         &self,
         to: Named<'_>,
         source: Entry,
         mode: RenameMode,
+        names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<Placed> {
         if let Some(home) = self.entry_away(to.0, to.1) {
-            let question = (to.0, to.1, source, mode, epoch);
+            let question = (to.0, to.1, source, mode, names, epoch);
             let same: bool = self.ask(home, kind::REPLACE, &question)?;
             return Ok(if same { Placed::Same } else { Placed::Done });
         }
@@ -277,6 +296,8 @@ impl Store {
                     Some(t) => match (is_dir(source), is_dir(t)) {
                         (true, false) => return Err(Errno::NOTDIR),
                         (false, true) => return Err(Errno::ISDIR),
+                        (true, true) if names != Some(t.id) => return Err(Errno::REMOTE),
+                        _ if is_on_paths(t) && names.is_none() => return Err(Errno::REMOTE),
                         _ => {}
                     },
                     None => {}

@@ -134,9 +134,9 @@ pub mod kind {
     pub const UNLINK: u16 = 66;
     /// `id, parent, name, epoch`
     pub const LINK: u16 = 67;
-    /// `from, name, to, name, mode, epoch`
+    /// `(from, name), (to, name), mode, names may change: which directory may be replaced, epoch`; EREMOTE: that mustn't
     pub const RENAME: u16 = 68;
-    /// `parent, name, Entry, mode, epoch -> what became of it`
+    /// `parent, name, Entry, mode, as for RENAME, epoch -> what became of it`
     pub const REPLACE: u16 = 69;
     /// `parent, name`: a directory, empty and frozen
     pub const REMOVE_DIR: u16 = 70;

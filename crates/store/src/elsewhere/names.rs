@@ -62,13 +62,7 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
                         _ => Errno::ISDIR,
                     });
                 }
-                match store.entry_away(from, &name) {
-                    Some(home) => {
-                        let question = (from, &name[..], to, &new[..], mode, epoch);
-                        store.ask(home, kind::RENAME, &question)
-                    }
-                    None => store.rename_from_here((from, &name), (to, &new), mode, epoch),
-                }
+                store.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
             };
             store.unless_filled(frozen, || store.while_frozen(frozen, rename))?;
         }

@@ -619,18 +619,18 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             told(store.link(home(store, id)?, dir, &name, store.epoch_for(epoch)?)?)
         }
         kind::RENAME => {
-            type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, crate::RenameMode, u64);
-            let (from, name, to, new, mode, epoch): Question = parts(head)?;
+            type Name = (ObjectId, Vec<u8>);
+            let ((from, name), (to, new), mode, names, epoch): (Name, Name, _, _, _) = parts(head)?;
             home_of_entry(store, from, &name)?;
             check_name(&new)?;
             let epoch = store.epoch_for(epoch)?;
-            told(store.rename_from_here((from, &name), (to, &new), mode, epoch)?)
+            told(store.rename_from((from, &name), (to, &new), mode, names, epoch)?)
         }
         kind::REPLACE => {
-            let (dir, name, source, mode, epoch): (_, Vec<u8>, _, _, _) = parts(head)?;
+            let (dir, name, source, mode, names, epoch): (_, Vec<u8>, _, _, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
             let epoch = store.epoch_for(epoch)?;
-            let placed = store.replace((dir, &name), source, mode, epoch)?;
+            let placed = store.replace((dir, &name), source, mode, names, epoch)?;
             told(placed == Placed::Same)
         }
         kind::EXCHANGE => {

@@ -24,6 +24,7 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::INLINE
     | live_flag::MAPPED
     | live_flag::PARTS
+    | live_flag::BEHIND
     | live_flag::GONE
     | live_flag::TORN
     | live_flag::TAIL

@@ -162,7 +162,7 @@ impl Store {
         })
     }
 
-    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`.
+    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`, where some may be in place.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -170,8 +170,8 @@ impl Store {
         &self,
         f: &Striped,
         offset: Option<u64>,
-        from: *const u8,
-        len: usize,
+        (from, len): (*const u8, usize),
+        in_place: InPlace,
     ) -> Result<(u64, usize)> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
@@ -182,7 +182,7 @@ impl Store {
                 .is_some_and(|end| end <= MAX_SIZE);
             let written = match fits {
                 // SAFETY: passed on.
-                true => unsafe { self.write_pieces(f, cuts, at, from, len) },
+                true => unsafe { self.write_rest(f, lease.known, at, (from, len), in_place) },
                 false => Err(Errno::FBIG),
             };
             let (done, error) = match written {

@@ -79,7 +79,7 @@ impl Store {
     }
 
     /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't all belong to its first
-    /// chunk, or make it longer while somebody has the lease. Locked.
+    /// chunk, or make it longer while somebody has the lease. Counts it where it comes before a longer write. Locked.
     pub(crate) fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             return Ok(());
@@ -87,10 +87,15 @@ impl Store {
         let size = live.size.load(Relaxed);
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        match beyond || end > size && Store::is_lent(live) {
-            true if self.elsewhere.is_some() => Err(CHANGED),
-            _ => Ok(()),
+        if (beyond || end > size && Store::is_lent(live)) && self.elsewhere.is_some() {
+            return Err(CHANGED);
         }
+        if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
+            // These bytes come first; whose are there already writes them again.
+            live.flags.fetch_and(!flag::BEHIND, AcqRel);
+            live.appends.fetch_add(1, AcqRel);
+        }
+        Ok(())
     }
 
     /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well, or somebody has the
@@ -192,9 +197,14 @@ impl Store {
         offset: u64,
         bytes: (*const u8, usize),
     ) -> Result<usize> {
-        let check = |live: &Live| match live.cuts.load(Acquire) == cuts {
-            true => Ok(()),
-            false => Err(CHANGED),
+        let check = |live: &Live| {
+            if live.cuts.load(Acquire) != cuts {
+                return Err(CHANGED);
+            }
+            if offset + bytes.1 as u64 > live.size.load(Relaxed) {
+                live.flags.fetch_or(flag::BEHIND, AcqRel);
+            }
+            Ok(())
         };
         // SAFETY: passed on.
         unsafe { self.write_here(index, Some(offset), bytes, false, check) }.map(|(_, n)| n)

@@ -1,0 +1,154 @@
+//! A short write in the middle of a long one, over several nodes: at every question that one node asks another on the long one's
+//! way, before it is carried out and behind it. The file has to be what the one before the other leaves, or the other before
+//! the one; and what was seen of the long write is never done a second time.
+
+mod support;
+
+use forebay_posix::{ChunkSize, Distribution, File, Fs};
+use std::sync::mpsc;
+use std::time::Duration;
+use support::nodes::{Between, Nodes, end_between, set_between};
+use support::*;
+
+/// How long the file is before: it ends in chunk 0, or in chunk 1.
+const OLD: [usize; 2] = [1000, (1 << 20) + 1000];
+/// Where the long write begins, in what is there, and how long it is: up to chunk 2.
+const LONG: (usize, usize) = (600, (5 << 20) / 2);
+
+/// The short writes: at so many bytes before or behind the end, or appended.
+const SHORT: [Option<i64>; 5] = [
+    None,
+    // In place, all or some of it.
+    Some(-350),
+    Some(-100),
+    Some(0),
+    Some(4000),
+];
+
+fn put(content: &mut Vec<u8>, bytes: &[u8], at: Option<usize>) {
+    let at = at.unwrap_or(content.len());
+    content.resize(content.len().max(at + bytes.len()), 0);
+    content[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn with_file<T>(fs: &Fs, path: &str, append: bool, f: impl FnOnce(&File<'_>) -> T) -> T {
+    let flags = O_CREAT | O_RDWR | if append { O_APPEND } else { 0 };
+    let file = fs.open(path.as_bytes(), flags, 0o600).unwrap();
+    let done = f(&file);
+    file.close().unwrap();
+    done
+}
+
+fn write(fs: &Fs, path: &str, bytes: &[u8], at: Option<usize>) {
+    with_file(fs, path, at.is_none(), |f| {
+        write_all(f, bytes, at.unwrap_or(0) as u64)
+    });
+}
+
+/// Lengths of what is the same, and what.
+fn runs(bytes: &[u8]) -> String {
+    let mut told = String::new();
+    for run in bytes.chunk_by(|a, b| a == b) {
+        told += &format!("{} {:?} ", run.len(), run[0] as char);
+    }
+    told
+}
+
+/// False if the long write has no such question.
+fn try_one(
+    nodes: &Nodes,
+    n: usize,
+    (old, short): (usize, Option<i64>),
+    at: usize,
+    behind: bool,
+) -> bool {
+    let fs = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
+    let path = format!("/striped/{n}");
+    let story = format!("number {n}: {short:?} in {old} bytes at question {at}, behind: {behind}");
+    let short = short.map(|by| (old as i64 + by) as usize);
+    let in_place = old > 1 << 20;
+    let old = vec![b'o'; old];
+    write(fs(0), &path, &old, Some(0));
+
+    let (reached, wait_reached) = mpsc::channel();
+    let (ended, wait_ended) = mpsc::channel();
+    let seen = std::thread::scope(|scope| {
+        let (path, fs) = (&path, &fs);
+        let other = scope.spawn(move || {
+            wait_reached.recv().ok()?;
+            write(fs(1), path, &[b's'; 300], short);
+            // Is the long write to be seen in a chunk where it is in place? Then that was that.
+            let mut seen = [0];
+            with_file(fs(1), path, false, |f| f.read_at(&mut seen, 620)).unwrap();
+            write(fs(1), path, b"x", Some(620));
+            let _ = ended.send(());
+            Some(seen[0])
+        });
+        set_between(Between {
+            at,
+            behind,
+            what: Box::new(move || {
+                let _ = reached.send(());
+                let _ = wait_ended.recv_timeout(Duration::from_secs(5));
+            }),
+        });
+        let long = vec![b'w'; LONG.1];
+        write(fs(2), path, &long, Some(LONG.0));
+        end_between();
+        other.join().unwrap()
+    });
+
+    if let Some(seen) = seen {
+        let mut got = with_file(fs(1), &path, false, read_all);
+        let then = got[620];
+        assert!(
+            then == b'x' || !in_place || seen == b'o' && then == b'w',
+            "{story}: byte 620 was {:?}, and is {:?}",
+            seen as char,
+            then as char
+        );
+        let long = vec![b'w'; LONG.1];
+        let [mut short_first, mut long_first] = [old.clone(), old];
+        put(&mut short_first, &[b's'; 300], short);
+        put(&mut short_first, &long, Some(LONG.0));
+        put(&mut long_first, &long, Some(LONG.0));
+        put(&mut long_first, &[b's'; 300], short);
+        got[620] = b'w';
+        assert!(
+            got == short_first || got == long_first,
+            "{story}: got {}",
+            runs(&got)
+        );
+    }
+    fs(0).unlink(path.as_bytes()).unwrap();
+    nodes.drop_parts();
+    seen.is_some()
+}
+
+#[test]
+fn a_short_write_in_the_middle_of_a_long_one() {
+    let nodes = Nodes::new("striped", 3, &["memory:64M"], 100);
+    let striped = Distribution::Striped(ChunkSize::LEAST);
+    nodes.views[0]
+        .mkdir_with(b"/striped", 0o755, striped)
+        .unwrap();
+    let (mut n, mut done) = (0, 0);
+    for (old, short) in OLD.iter().flat_map(|&o| SHORT.map(|s| (o, s))) {
+        for behind in [false, true] {
+            // From each node to each.
+            for turn in 0..3 {
+                for at in 1.. {
+                    n += 3 - n % 3 + turn;
+                    if !try_one(&nodes, n, (old, short), at, behind) {
+                        break;
+                    }
+                    done += 1;
+                }
+            }
+        }
+    }
+    println!("{done} times");
+    assert!(done > 100);
+    nodes.assert_whole();
+    assert_eq!(nodes.used(), 0, "pages are left");
+}
