@@ -53,6 +53,9 @@ const ROWS: &[Row] = &[
     ("list 10000", "list", Unit::Operations, 10_000, [4, 20]),
 ];
 
+/// How many processes are measured together in the rows for which that is done.
+const TEAM: usize = 4;
+
 /// Where a run takes place.
 #[derive(Clone, Copy)]
 enum Place {
@@ -151,8 +154,11 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
         Err(e) => return Err(format!("fuse: {e}")),
     };
     report::fuse_heading();
-    for row in ROWS {
-        let figure = faces.row(row);
+    let alone = ROWS.iter().map(|row| (row, 1));
+    let small = |row: &&Row| row.2 == Unit::Operations && row.1 != "list";
+    let together = ROWS.iter().filter(small).map(|row| (row, TEAM));
+    for (row, procs) in alone.chain(together) {
+        let figure = faces.row(row, procs);
         if sys::interrupted() {
             return Err("interrupted".into());
         }
@@ -222,14 +228,18 @@ impl Faces<'_> {
         Ok(server)
     }
 
-    fn row(&mut self, row: &Row) -> Figure {
+    fn row(&mut self, row: &Row, procs: usize) -> Figure {
         let goal = Some(Goal::TimesAtLeast(GOAL));
-        let mut figure = Figure::new(row.0.into(), row.2.name(), goal);
-        figure.error = self.repeat(row, &mut figure).err();
+        let name = match procs {
+            1 => row.0.into(),
+            n => format!("{}, {n}", row.0),
+        };
+        let mut figure = Figure::new(name, row.2.name(), goal);
+        figure.error = self.repeat(row, procs, &mut figure).err();
         figure
     }
 
-    fn repeat(&mut self, row: &Row, figure: &mut Figure) -> Result<(), String> {
+    fn repeat(&mut self, row: &Row, procs: usize, figure: &mut Figure) -> Result<(), String> {
         let &(_, workload, unit, count, passes) = row;
         let passes = passes[usize::from(!self.options.quick)];
         let places = [Place::Plain, Place::Passed, Place::Ours];
@@ -237,7 +247,7 @@ impl Faces<'_> {
             self.mount()?;
             if workload == "list" && repetition == 0 {
                 for place in places {
-                    self.team(place, "fill", "list", [0, count, 1])?;
+                    self.team(place, "fill", "list", 1, [0, count, 1])?;
                 }
             }
             for turn in 0..places.len() {
@@ -247,7 +257,7 @@ impl Faces<'_> {
                     "list" => "list".into(),
                     _ => format!("{:05}", self.runs),
                 };
-                let outcome = self.team(place, workload, &directory, [0, count, passes])?;
+                let outcome = self.team(place, workload, &directory, procs, [0, count, passes])?;
                 let rates = match place {
                     Place::Plain => &mut figure.beside,
                     Place::Passed => &mut figure.raw,
@@ -264,6 +274,7 @@ impl Faces<'_> {
         place: Place,
         workload: &str,
         directory: &str,
+        procs: usize,
         numbers: [usize; 3],
     ) -> Result<children::Outcome, String> {
         let base = match place {
@@ -271,12 +282,18 @@ impl Faces<'_> {
             Place::Passed => self.passed.dir.clone(),
             Place::Ours => self.ours.dir.clone(),
         };
-        let mut words = vec![
-            workload.to_string(),
-            base.join(directory).display().to_string(),
-        ];
-        words.extend(numbers.map(|n| n.to_string()));
-        let commands = vec![self.pool.worker(Side::Plain, &words)];
+        let commands = (0..procs).map(|one| {
+            // Each has a directory of its own.
+            let directory = match one {
+                0 => directory.into(),
+                n => format!("{directory}-{n}"),
+            };
+            let directory = base.join(directory).display().to_string();
+            let mut words = vec![workload.to_string(), directory];
+            words.extend(numbers.map(|n| n.to_string()));
+            self.pool.worker(Side::Plain, &words)
+        });
+        let commands = commands.collect();
         children::run_team(commands, LIMIT, self.pool.scratch())
     }
 }

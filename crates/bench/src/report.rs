@@ -280,7 +280,7 @@ pub fn figure_row(f: &Figure) {
 
 pub fn fuse_heading() {
     println!(
-        "\n{:<20} {:>5} {:>9} {:>9} {:>9} {:>6}  {:<11} {:>4}  goal",
+        "\n{:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  {:<11} {:>4}  goal",
         "through FUSE", "", "/dev/shm", "passed", "pool", "ratio", "min..max", "reps"
     );
 }
@@ -288,12 +288,12 @@ pub fn fuse_heading() {
 /// With what it is on `/dev/shm` in front.
 pub fn fuse_row(f: &Figure) {
     if let Some(error) = &f.error {
-        println!("{:<20} FAILED: {error}", f.name);
+        println!("{:<22} FAILED: {error}", f.name);
         return;
     }
     let (low, high) = f.spread();
     println!(
-        "{:<20} {:>5} {:>9} {:>9} {:>9} {:>6.2}  {:<11} {:>4}  {}",
+        "{:<22} {:>5} {:>9} {:>9} {:>9} {:>6.2}  {:<11} {:>4}  {}",
         f.name,
         f.unit,
         figure(median(&f.beside)),

@@ -10,13 +10,16 @@
 //! moment without telling us. Only mappings go through its page cache ([`cached`]). What was
 //! just looked up stays there for a moment ([`recent`]).
 //!
-//! - [`protocol`]: what is said. [`device`]: mounting. [`serve`]: threads. [`face`]: the answers.
+//! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
+//! - [`serve`]: threads. [`crew`]: how many. [`follow`]: on which core.
 
 #![warn(missing_docs)]
 
 mod cached;
+mod crew;
 mod device;
 mod face;
+mod follow;
 mod protocol;
 mod recent;
 mod serve;

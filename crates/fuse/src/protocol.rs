@@ -131,6 +131,8 @@ pub struct Head {
     pub node: u64,
     pub uid: u32,
     pub gid: u32,
+    /// The thread that asks, as we number threads; 0: none, or of another namespace.
+    pub pid: u32,
 }
 
 /// Reads the content of a request. Errors are EPROTO: it is shorter than it should be.
@@ -153,9 +155,10 @@ impl<'a> Args<'a> {
             node: a.u64()?,
             uid: a.u32()?,
             gid: a.u32()?,
+            pid: a.u32()?,
         };
-        // The process's number, and room for extensions.
-        a.skip(8)?;
+        // Room for extensions.
+        a.skip(4)?;
         Ok((head, a))
     }
 

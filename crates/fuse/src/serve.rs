@@ -1,29 +1,22 @@
 //! The threads that take the kernel's requests and answer them.
 //!
-//! Each takes a request, answers it, and takes the next. There is always one that waits for a request:
-//! who takes one and sees that nobody else waits calls another thread, one that rests or a new one. Few
-//! wait, since the kernel wakes them in turn: with one program asking, each is as cold as there are
-//! many. A request to wait for a lock gets a thread of its own, so that the request to release it
-//! always finds somebody.
+//! Each takes a request, answers it, and takes the next: how many there are says [`crate::crew`], on
+//! which core [`crate::follow`]. A request to wait for a lock gets a thread of its own, so
+//! that the request to release it always finds somebody.
 
+use crate::crew::Crew;
 use crate::device;
 use crate::face::{Answer, Face, Wait};
+use crate::follow::Follow;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
 use forebay_client::Pool;
 use forebay_posix::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Threads that answer, at most. Requests beyond wait in the kernel.
-const MOST_WORKERS: usize = 64;
-/// Threads that wait for requests; who would be one more rests.
-const ENOUGH: usize = 2;
-/// How long a thread rests before it ends.
-const REST: Duration = Duration::from_secs(10);
 /// Requests for locks that wait, at most; then ENOLCK.
 const MOST_WAITING: usize = 1024;
 const STACK: usize = 512 << 10;
@@ -34,25 +27,9 @@ const EARLY: usize = 64;
 pub struct Server {
     pub face: Face,
     device: OwnedFd,
-    /// Threads that wait for a request, or have been called to.
-    idle: AtomicUsize,
-    crew: Mutex<Crew>,
-    /// Somebody who rests is called, or the mount is gone.
-    called: Condvar,
-    /// The last one has left.
-    ended: Condvar,
+    crew: Crew,
+    follow: Follow,
     waits: Mutex<Waits>,
-}
-
-/// The threads that take requests.
-#[derive(Default)]
-struct Crew {
-    workers: usize,
-    /// Those of them that rest, and how many of these are to come back.
-    resting: usize,
-    calls: usize,
-    /// There are no requests any more.
-    is_over: bool,
 }
 
 /// Requests that wait for locks, by their number; and interrupts that came too early.
@@ -68,18 +45,19 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
     let server = Arc::new(Server {
         face: Face::new(pool)?,
         device,
-        idle: AtomicUsize::new(0),
-        crew: Mutex::default(),
-        called: Condvar::new(),
-        ended: Condvar::new(),
+        crew: Crew::new(),
+        follow: Follow::new(),
         waits: Mutex::default(),
     });
     server.face.cached.watch(&server)?;
     ready();
-    server.begin_one(server.crew())?;
-    let crew = server.crew();
-    let all_left = server.ended.wait_while(crew, |c| c.workers > 0);
-    drop(all_left);
+    server.one_more()?;
+    let watched = server.clone();
+    std::thread::Builder::new()
+        .name("crew".into())
+        .stack_size(256 << 10)
+        .spawn(move || watched.crew.watch(&|| watched.start()))?;
+    server.crew.wait_for_the_end();
     server.face.end();
     Ok(())
 }
@@ -139,83 +117,44 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
 fn work(server: &Arc<Server>, device: &Arc<OwnedFd>) {
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let mut reply = Reply::new();
+    let mut bound = server.follow.begin();
     loop {
         let taken = take(device, &mut request);
-        let others = server.idle.fetch_sub(1, AcqRel) - 1;
+        let is_last = server.crew.takes();
         let Ok(Some(n)) = taken else {
-            server.crew().is_over = true;
-            server.called.notify_all();
+            server.crew.end();
             return;
         };
-        if others == 0 {
-            server.one_more();
-        }
         if let Ok((head, args)) = Args::divide(&request[..n]) {
+            if is_last && server.face.may_take_long(&head) {
+                let _ = server.one_more();
+            }
+            server.follow.asked(head.pid);
             server.answer(&head, args, &mut reply, device);
         }
-        if server.idle.load(Acquire) < ENOUGH {
-            server.idle.fetch_add(1, AcqRel);
-        } else if !server.rest() {
+        server.follow.go(&mut bound);
+        if !server.crew.goes_on() {
             return;
         }
     }
 }
 
 impl Server {
-    fn crew(&self) -> MutexGuard<'_, Crew> {
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    fn one_more(self: &Arc<Server>) -> io::Result<()> {
+        self.crew.one_more(&|| self.start())
     }
 
-    /// Until called; false if that didn't happen for long.
-    fn rest(&self) -> bool {
-        let mut crew = self.crew();
-        crew.resting += 1;
-        let uncalled = |c: &mut Crew| c.calls == 0 && !c.is_over;
-        let waited = self.called.wait_timeout_while(crew, REST, uncalled);
-        let (mut crew, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        crew.resting -= 1;
-        let is_called = crew.calls > 0;
-        crew.calls -= usize::from(is_called);
-        is_called
-    }
-
-    /// Has one more thread wait for requests, if there aren't too many. Where that fails, those that are
-    /// there go on.
-    fn one_more(self: &Arc<Server>) {
-        let mut crew = self.crew();
-        if crew.resting > crew.calls {
-            crew.calls += 1;
-            self.idle.fetch_add(1, AcqRel);
-            self.called.notify_one();
-        } else if crew.workers < MOST_WORKERS {
-            let _ = self.begin_one(crew);
-        }
-    }
-
-    fn begin_one(self: &Arc<Server>, mut crew: MutexGuard<'_, Crew>) -> io::Result<()> {
+    /// A thread that takes requests.
+    fn start(self: &Arc<Server>) -> io::Result<()> {
         let device = Arc::new(device::another(&self.device)?);
         let server = self.clone();
-        // Before it takes a request.
-        self.idle.fetch_add(1, AcqRel);
-        let started = std::thread::Builder::new()
+        std::thread::Builder::new()
             .stack_size(STACK)
             .spawn(move || {
                 work(&server, &device);
-                server.leave();
-            });
-        match &started {
-            Ok(_) => crew.workers += 1,
-            Err(_) => _ = self.idle.fetch_sub(1, AcqRel),
-        }
-        started.map(drop)
-    }
-
-    fn leave(&self) {
-        let mut crew = self.crew();
-        crew.workers -= 1;
-        if crew.workers == 0 {
-            self.ended.notify_all();
-        }
+                server.crew.leave();
+            })
+            .map(drop)
     }
 
     fn answer(
@@ -275,6 +214,7 @@ impl Server {
         let started = std::thread::Builder::new()
             .stack_size(STACK)
             .spawn(move || {
+                server.follow.begin();
                 let result = lock(&cancel);
                 server.lock_waits().cancel.remove(&unique);
                 say(&there, result);

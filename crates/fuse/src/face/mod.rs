@@ -91,6 +91,15 @@ impl Face {
         others.entry(who).or_insert_with(new).clone()
     }
 
+    /// Whether a request may take so long that others shouldn't wait for its end: the disk, another node.
+    pub fn may_take_long(&self, head: &Head) -> bool {
+        match head.opcode {
+            op::FORGET | op::BATCH_FORGET | op::INTERRUPT => false,
+            op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::FALLOCATE | op::COPY_FILE_RANGE => true,
+            _ => self.pool.config().member.is_some(),
+        }
+    }
+
     /// Answers a request; what it asks for is put into `reply`.
     pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         let a = &mut a;

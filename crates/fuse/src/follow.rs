@@ -1,0 +1,140 @@
+//! On which core requests are answered.
+//!
+//! A thread that waits is woken, as a rule, on a core that is idle. The program that
+//! asks waits meanwhile, and is woken there when it is answered: two cores wake each other for each request, which takes
+//! several times as long as the answer. So while one thread alone asks, requests are answered on its
+//! core, as they would be by a file system in the kernel.
+
+use rustix::thread::CpuSet;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// So many requests of one thread in a row, and it is followed.
+const ALONE: u32 = 16;
+/// It is looked so often whether it is still there, while it asks. Not longer: what runs on the core of one that has
+/// moved on holds us up.
+const PERIOD_MS: u32 = 8;
+/// Changes between threads that ask, after which none is followed.
+const STRANGERS: u32 = 8;
+
+/// No core in particular.
+const ANY: u32 = u32::MAX;
+
+/// Who asks, and where to answer. All are guesses: it is correct with any value.
+pub struct Follow {
+    /// Where we may run at all.
+    allowed: Option<CpuSet>,
+    at: AtomicU32,
+    who: AtomicU32,
+    in_a_row: AtomicU32,
+    strangers: AtomicU32,
+    /// By the clock that ticks.
+    looked: AtomicU32,
+}
+
+/// Where a thread may run by now.
+pub struct Bound(u32);
+
+impl Follow {
+    pub fn new() -> Follow {
+        let allowed = rustix::thread::sched_getaffinity(None).ok();
+        Follow {
+            allowed: allowed.filter(|set| set.count() > 1),
+            at: AtomicU32::new(ANY),
+            who: AtomicU32::new(0),
+            in_a_row: AtomicU32::new(0),
+            strangers: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
+        }
+    }
+
+    /// The calling thread may have inherited from another where it runs.
+    pub fn begin(&self) -> Bound {
+        if let Some(all) = &self.allowed {
+            let _ = rustix::thread::sched_setaffinity(None, all);
+        }
+        Bound(ANY)
+    }
+
+    /// The calling thread shall run where it is best by now.
+    pub fn go(&self, bound: &mut Bound) {
+        let at = self.at.load(Relaxed);
+        let Some(all) = &self.allowed else { return };
+        if at == bound.0 {
+            return;
+        }
+        bound.0 = at;
+        let _ = match at {
+            ANY => rustix::thread::sched_setaffinity(None, all),
+            core => {
+                let mut one = CpuSet::new();
+                one.set(core as usize);
+                rustix::thread::sched_setaffinity(None, &one)
+            }
+        };
+    }
+
+    /// A request of this thread has come; it waits until it is answered. 0: it isn't known, or nobody waits.
+    pub fn asked(&self, who: u32) {
+        if who == 0 || self.allowed.is_none() {
+            return;
+        }
+        if self.who.load(Relaxed) != who {
+            self.who.store(who, Relaxed);
+            self.in_a_row.store(0, Relaxed);
+            if self.strangers.fetch_add(1, Relaxed) >= STRANGERS {
+                self.at.store(ANY, Relaxed);
+            }
+            return;
+        }
+        if self.in_a_row.fetch_add(1, Relaxed) < ALONE {
+            return;
+        }
+        let now = milliseconds();
+        if now.wrapping_sub(self.looked.load(Relaxed)) >= PERIOD_MS {
+            self.looked.store(now, Relaxed);
+            self.look(who);
+        }
+    }
+
+    fn look(&self, who: u32) {
+        self.strangers.store(0, Relaxed);
+        let ours = |core: &u32| match &self.allowed {
+            Some(all) => (*core as usize) < CpuSet::MAX_CPU && all.is_set(*core as usize),
+            None => false,
+        };
+        let core = core_of(who).filter(ours);
+        self.at.store(core.unwrap_or(ANY), Relaxed);
+    }
+}
+
+/// By a clock that costs nothing and ticks every few milliseconds.
+fn milliseconds() -> u32 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    (now.tv_sec as u32)
+        .wrapping_mul(1000)
+        .wrapping_add(now.tv_nsec as u32 / 1_000_000)
+}
+
+/// The core on which a thread has run last.
+fn core_of(thread: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    core_in(&stat)
+}
+
+/// By the 39th field; the second may contain blanks.
+fn core_in(stat: &str) -> Option<u32> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    behind.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_core_is_one_of_ours() {
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let ours = rustix::thread::sched_getaffinity(None).unwrap();
+        assert!(ours.is_set(core_of(me).unwrap() as usize));
+    }
+}
