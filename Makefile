@@ -24,7 +24,7 @@ test:
 	tests/install-packages
 	cargo build --release
 	$(MAKE) lint
-	cargo test --release --workspace
+	cargo test --profile checks --workspace
 	$(MAKE) models
 	python3 tests/programs/run.py
 	python3 tests/programs/run.py --media files:DIR:2G

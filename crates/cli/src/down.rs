@@ -23,6 +23,19 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
+/// The letter that proc(5) has for a process's state; None if there is no such process.
+pub fn process_state(pid: u32) -> Option<u8> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may hold anything.
+    let at = stat.iter().rposition(|&b| b == b')')? + 2;
+    stat.get(at).copied()
+}
+
+/// Whether there is such a process, and it isn't a zombie.
+pub fn runs(pid: u32) -> bool {
+    !matches!(process_state(pid), None | Some(b'Z' | b'X'))
+}
+
 /// All nodes of a pool on this host that can be opened.
 pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     let places = places(name);
@@ -35,12 +48,7 @@ pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
     pids.sort_unstable();
     pids.dedup();
-    pids.retain(|pid| {
-        std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-            let at = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
-            !matches!(stat.get(at), Some(b'Z' | b'X'))
-        })
-    });
+    pids.retain(|pid| runs(*pid));
     pids
 }
 

@@ -5,6 +5,7 @@
 //! `forebay down` finds what it has to take away.
 
 use crate::args::{Mount, Umount};
+use crate::down::runs;
 use crate::fail::{Fail, code};
 use crate::output::say;
 use crate::{background, exec};
@@ -12,6 +13,7 @@ use forebay_client::Pool;
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json as value};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -155,12 +157,37 @@ fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
 }
 
 /// A mount of a pool.
-struct Served {
+pub struct Served {
     /// The process that serves it.
-    pid: u32,
-    dir: PathBuf,
+    pub pid: u32,
+    pub dir: PathBuf,
     /// It isn't while that process ends.
     is_mounted: bool,
+}
+
+impl Served {
+    pub fn as_json(&self) -> Value {
+        value!({ "dir": self.dir, "process": self.pid })
+    }
+
+    /// For `forebay status`.
+    pub fn words(&self) -> String {
+        let shown = self.dir.display();
+        match runs(self.pid) {
+            true => format!("{shown}, served by process {}", self.pid),
+            false => format!(
+                "{shown}, whose process is dead; take it away with: forebay umount --lazy {shown}"
+            ),
+        }
+    }
+}
+
+/// The mounts of a pool on this host.
+pub fn mounts(pool: &Pool) -> Vec<Served> {
+    let mut mounts = list(pool);
+    mounts.retain(|m| m.is_mounted);
+    mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
+    mounts
 }
 
 fn list(pool: &Pool) -> Vec<Served> {
@@ -180,10 +207,6 @@ fn list(pool: &Pool) -> Vec<Served> {
         })
     };
     entries.flatten().filter_map(record).collect()
-}
-
-fn runs(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// Takes all mounts of these away, also those in use if `force`; waits for who serves them.

@@ -2,6 +2,7 @@
 
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
 use crate::status::{df_table, medium, percent, table};
 use crate::survey::{Known, State, Survey};
@@ -41,6 +42,7 @@ fn as_json(k: &Known) -> Value {
         told["keeper"] = value!(here.keeper);
         if let Some(pool) = &here.pool {
             told["process_ids"] = value!(users(std::slice::from_ref(pool)));
+            told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
             let stuck = pool.store().stuck().into_iter();
             told["stuck"] = stuck
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 }))
@@ -88,6 +90,9 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
         let _ = writeln!(text, "{what}");
     }
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
+    for mount in pool.iter().flat_map(|p| mounts(p)) {
+        let _ = writeln!(text, "node {number}: mounted at {}", mount.words());
+    }
     for (waiter, holder) in pool.iter().flat_map(|p| p.store().stuck()) {
         let _ = writeln!(
             text,

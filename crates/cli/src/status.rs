@@ -2,6 +2,7 @@
 
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::mount::{Served, mounts};
 use crate::node_status;
 use crate::output::{json, seconds, write};
 use crate::up::absolute_dir;
@@ -126,6 +127,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+            "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         }))?;
@@ -166,6 +168,9 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    for mount in mounts(&pool) {
+        let _ = writeln!(text, "mount      {}", mount.words());
+    }
     for (waiter, holder) in pool.store().stuck() {
         let _ = writeln!(
             text,

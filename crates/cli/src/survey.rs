@@ -1,6 +1,7 @@
 //! What can be found out about all nodes of a pool: from their directories where they are on this host,
 //! from their daemons otherwise.
 
+use crate::down::process_state;
 use crate::fail::Fail;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
@@ -84,13 +85,8 @@ impl Here {
         let Some(pid) = self.keeper else {
             return State::Dead;
         };
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        match stat
-            .rsplit(')')
-            .next()
-            .and_then(|s| s.trim().chars().next())
-        {
-            Some('T' | 't') => State::Paused,
+        match process_state(pid) {
+            Some(b'T' | b't') => State::Paused,
             _ => State::Up,
         }
     }

@@ -1,5 +1,6 @@
 """The FUSE face: mounts beside programs under `exec`, on the same files at the same time."""
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -84,6 +85,10 @@ def mount_beside_programs(t):
         t.bash("p", "cat /fb/by-static; exec /fb/static /fb/by-static; true", rc=None)
         t.ok(open(at + "/by-static").read() == "static\n", "the static program's file differs")
         t.command(["df", at]).prints("forebay:p")
+        (server,) = servers(t, "p")
+        t.fb("status", "--pool", "p").prints("^mount +%s, served by process %d$" % (at, server))
+        told = json.loads(t.fb("status", "--pool", "p", "--json").out)
+        t.ok(told["mounts"] == [{"dir": at, "process": server}], told)
         # In use: told, and not taken away.
         with open(at + "/static"):
             t.fb("umount", at, rc=1).says("in use", "--lazy").one_line()
@@ -278,6 +283,7 @@ def mount_killed(t):
         (server,) = servers(t, "p")
         kill(server)
         wait_until(lambda: not alive(server), 5, "the server's death")
+        t.fb("status", "--pool", "p").prints("^mount +%s, whose process is dead; .*umount --lazy" % at)
         try:
             os.stat(at + "/f1")
             raise Failed("a mount without a server answers")
@@ -306,6 +312,8 @@ def mount_of_nodes(t):
     t.up("p", "--nodes", "3", media=("memory:64M",))
     with mounted(t, "p", "--node", "0", name="m0") as a, \
             mounted(t, "p", "--node", "2", name="m2") as b:
+        t.fb("status", "--pool", "p").prints("^node 0: mounted at %s, served by process" % a,
+                                             "^node 2: mounted at %s, served by process" % b)
         os.mkdir(a + "/d")
         for n in range(40):
             with open("%s/d/%d" % (a if n % 2 else b, n), "w") as f:
