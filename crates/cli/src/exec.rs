@@ -179,9 +179,14 @@ pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
 pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
     let pool = Arc::new(Pool::open_node(name, node)?);
     if pool.keeper_pid().is_none() {
-        say(format!(
-            "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
-        ));
+        say(match pool.config().member.map(|m| m.node) {
+            Some(node) => format!(
+                "warning: the daemon of node {node} of pool '{name}' is dead; start it again with: forebay node restart {node} --pool {name}"
+            ),
+            None => format!(
+                "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
+            ),
+        });
     }
     Ok(pool)
 }

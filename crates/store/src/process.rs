@@ -71,7 +71,7 @@ pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
 
 /// One line on standard error: a raw system call, no allocation, whatever state the program
 /// that we are part of is in. Nothing if it goes to a file of a pool: that would need locks.
-pub(crate) fn write_notice(what: std::fmt::Arguments<'_>) {
+pub fn write_notice(what: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let mut line = [0u8; 256];
     let mut rest = &mut line[..];

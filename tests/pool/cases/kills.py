@@ -1,10 +1,12 @@
 """Random kills of daemons and programs under load: nothing acknowledged is lost, nobody hangs."""
+import errno
 import os
 import random
 import signal
+import sys
 import time
 
-from harness import Failed, Lines, alive, case, kill
+from harness import Failed, Lines, Skipped, alive, case, kill
 from .nodes import NODES, PREAMBLE, POOL, daemon, node, on, tidy, up
 
 KILLS = int(os.environ.get("FOREBAY_KILLS", "25"))
@@ -216,3 +218,33 @@ def look(t, logs, seed):
                       timeout=60)
         if "PROBLEM" in r.out:
             raise Failed("seed %d, from node %d:\n%s" % (seed, place, r.out[:4000]))
+
+
+TWICE = r'''
+import sys
+for path in ("/fb/one", "/fb/one"):
+    try:
+        open(path)
+    except OSError as e:
+        print(e.errno)
+'''
+
+
+@case(60)
+def whoever_is_out_of_reach_is_named(t):
+    """An errno can't say which node is down: the program's user is told, once."""
+    if NODES == 1:
+        raise Skipped("for several nodes")
+    up(t, "--patience", "2")
+    t.command(on(t, 1, "touch", "/fb/one"))
+    node(t, "kill", 1)
+    r = t.command(on(t, 0, sys.executable, "-c", TWICE))
+    t.ok(r.out.split() == [str(errno.EHOSTDOWN)] * 2, r.out)
+    r.says("^forebay: node 1 \\(.*\\) doesn't answer: .*status").one_line()
+    # There, it is the daemon between a program and the other nodes.
+    r = t.command(on(t, 1, "stat", "/fb/two"), rc=1)
+    r.says("the daemon of node 1 of pool '%s' is dead.*node restart 1" % POOL, "the daemon of this node is dead")
+    t.fb("ls", "--pool", POOL, "/", rc=1).says("node 1 ")
+    node(t, "restart", 1)
+    t.ok(t.command(on(t, 0, "cat", "/fb/one")).err == "", "something is told still")
+    tidy(t)

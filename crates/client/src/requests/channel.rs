@@ -33,6 +33,8 @@ const MISSES: u32 = 4;
 const ONE_IN: u32 = 32;
 /// Questions of one caller under way at the same time.
 const AT_ONCE: usize = 64;
+/// Of a node that is down, a process tells its user once in so long.
+const TELLS: u64 = 60_000_000_000;
 
 /// Tells this program from the one before exec; 0: not made yet.
 static IMAGE: AtomicU64 = AtomicU64::new(0);
@@ -234,6 +236,39 @@ impl Channel {
         }
     }
 
+    /// Passes on what came of a question. If the node is down, the user is told which, as no errno can.
+    fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
+        if matches!(answer, Err(Errno::HOSTDOWN)) {
+            self.tell_down(node);
+        }
+        answer
+    }
+
+    #[cold]
+    fn tell_down(&self, node: NodeId) {
+        /// When it was told of a node last; 0: never. Nodes may share one.
+        static TOLD: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+        let header = self.shared.header();
+        let served = process::runs(header.daemon.load(Acquire));
+        let node = if served { node } else { self.me };
+        let (now, told) = (clock().max(1), &TOLD[node.0 as usize % TOLD.len()]);
+        let last = told.load(Relaxed);
+        let due = last == 0 || now.saturating_sub(last) > TELLS;
+        if !due || told.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        if !served {
+            return process::write_notice(format_args!(
+                "the daemon of this node is dead: start it again with: forebay node restart {node}"
+            ));
+        }
+        let name = self.map().and_then(|map| map.node(node));
+        let name = name.map_or("?", |node| node.name.as_str());
+        process::write_notice(format_args!(
+            "node {node} ({name}) doesn't answer: what lies there is out of reach until it does; forebay status says more"
+        ));
+    }
+
     /// Takes the answer out of a cell.
     ///
     /// # Safety
@@ -359,14 +394,17 @@ impl Elsewhere for Channel {
             head,
             bytes,
         };
-        self.check(&question)?;
-        let until = self.until();
-        let index = self.shared.claim_waiting(&self.claim(&question), until)?;
-        // SAFETY: the caller's promise.
-        let mine = unsafe { self.put(index, &question, until) }?;
-        self.shared.ring();
-        // SAFETY: the caller's promise.
-        unsafe { self.take(&mine, &question, until) }
+        let asked = || {
+            self.check(&question)?;
+            let until = self.until();
+            let index = self.shared.claim_waiting(&self.claim(&question), until)?;
+            // SAFETY: the caller's promise.
+            let mine = unsafe { self.put(index, &question, until) }?;
+            self.shared.ring();
+            // SAFETY: the caller's promise.
+            unsafe { self.take(&mine, &question, until) }
+        };
+        self.told(node, asked())
     }
 
     unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>> {
@@ -398,7 +436,8 @@ impl Elsewhere for Channel {
             };
             self.shared.ring();
             // SAFETY: the caller's promise.
-            answers.push(asked.and_then(|mine| unsafe { self.take(&mine, question, until) }));
+            let answer = asked.and_then(|mine| unsafe { self.take(&mine, question, until) });
+            answers.push(self.told(question.node, answer));
         }
     }
 
