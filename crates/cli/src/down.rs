@@ -43,12 +43,11 @@ pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     pools.map(Arc::new).collect()
 }
 
-/// Processes that use one of these and aren't just ending.
+/// Processes that use one of these.
 pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
     pids.sort_unstable();
     pids.dedup();
-    pids.retain(|pid| runs(*pid));
     pids
 }
 

@@ -22,12 +22,12 @@ pub struct Reaped {
 }
 
 impl Store {
-    /// Process ids attached now, without looking whether they still live.
+    /// Processes attached now that live.
     pub fn attached(&self) -> Vec<u32> {
         (0..MAX_PROCESSES)
             .map(|i| self.control.process(i))
             .map(|p| p.owner.load(Acquire))
-            .filter(|&owner| process::state_of(owner) == state::USED)
+            .filter(|&owner| process::state_of(owner) == state::USED && process::runs(owner))
             .map(process::pid_of)
             .collect()
     }

@@ -283,7 +283,7 @@ def mount_killed(t):
         (server,) = servers(t, "p")
         kill(server)
         wait_until(lambda: not alive(server), 5, "the server's death")
-        t.fb("status", "--pool", "p").prints("^mount +%s, whose process is dead; .*umount --lazy" % at)
+        t.fb("status", "--pool", "p").prints("^used by +nobody$", "^mount +%s, whose process is dead; .*umount --lazy" % at)
         try:
             os.stat(at + "/f1")
             raise Failed("a mount without a server answers")
