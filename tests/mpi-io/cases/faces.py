@@ -23,8 +23,8 @@ class Plain:
     # What the words of a rank begin with.
     words = ()
 
-    def __init__(self, t):
-        self.t = t
+    def __init__(self, t, nodes=NODES):
+        self.t, self.nodes = t, nodes
         self.top = os.path.join(t.work, "plain%d" % len(os.listdir(t.work)))
         self.env = {}
 
@@ -52,14 +52,14 @@ class Plain:
 
 
 class Preload(Plain):
-    """A pool of three nodes, through the preload library."""
+    """A pool of several nodes, through the preload library."""
 
-    def __init__(self, t):
-        self.t, self.top, self.env = t, "/fb", {"FOREBAY_POOL": POOL}
+    def __init__(self, t, nodes=NODES):
+        self.t, self.nodes, self.top, self.env = t, nodes, "/fb", {"FOREBAY_POOL": POOL}
         self.words = (t.forebay, "exec", "--")
 
     def up(self):
-        self.t.up(POOL, "--nodes", str(NODES), media=["memory:%s" % ("1G" if LONG or SUITES else "256M")], timeout=40)
+        self.t.up(POOL, "--nodes", str(self.nodes), media=["memory:%s" % ("1G" if LONG or SUITES else "256M")], timeout=40)
 
     def directory(self, name, striped=False):
         path = super().directory(name)
@@ -71,7 +71,7 @@ class Preload(Plain):
         return [self.t.forebay, "exec", "--node", str(node), "--", *argv]
 
     def spread(self, r):
-        r.prints(*["^rank %d on node %d$" % (k, k % NODES) for k in range(RANKS)])
+        r.prints(*["^rank %d on node %d$" % (k, k % self.nodes) for k in range(RANKS)])
 
     def down(self):
         self.t.fb("fsck", "--pool", POOL, timeout=60)
@@ -93,20 +93,20 @@ FOREBAY_NODE=$node exec "$@"
 
 
 class Fuse(Preload):
-    """A pool of three nodes, each mounted."""
+    """A pool of several nodes, each mounted."""
 
-    def __init__(self, t):
-        super().__init__(t)
+    def __init__(self, t, nodes=NODES):
+        super().__init__(t, nodes)
         if os.getuid() != 0 or not os.path.exists("/dev/fuse"):
             raise Skipped("needs root and /dev/fuse, to show each rank its node's mount")
         self.top = os.path.join(t.work, "fb")
-        self.words = ("unshare", "--mount", "--propagation", "private", "bash", "-ec", IN_MOUNT, "-", str(NODES),
+        self.words = ("unshare", "--mount", "--propagation", "private", "bash", "-ec", IN_MOUNT, "-", str(nodes),
                       t.work)
 
     def up(self):
         super().up()
         os.mkdir(self.top)
-        for node in range(NODES):
+        for node in range(self.nodes):
             os.mkdir(os.path.join(self.t.work, "mount%d" % node))
             self.t.fb("mount", "--pool", POOL, "--node", str(node), os.path.join(self.t.work, "mount%d" % node))
 
@@ -117,9 +117,9 @@ class Fuse(Preload):
 FACES = {"preload": Preload, "fuse": Fuse, "plain": Plain}
 
 
-def face(t):
+def face(t, nodes=NODES):
     """The face that was asked for, up."""
-    f = FACES[os.environ.get("FOREBAY_TEST_FACE", "preload")](t)
+    f = FACES[os.environ.get("FOREBAY_TEST_FACE", "preload")](t, nodes)
     f.up()
     return f
 
