@@ -113,6 +113,7 @@ impl Patched {
                 // SAFETY: writable now, and a site that was compared with the code before it was patched.
                 unsafe { arch::unpatch(job.object.base, site) };
             }
+            arch::code_changed(low, len);
             let _ = protect(low, len, RX);
         }
         INSTALLED.store(false, Ordering::SeqCst);
@@ -272,6 +273,7 @@ unsafe fn patch(job: &Job) -> Result<u32, Error> {
         }
         slot += site.slots() * SLOT;
     }
+    arch::code_changed(low, len);
     // It can't fail in a way that we could do anything about; the code then stays writable, and runs if RWX was given.
     let _ = protect(low, len, RX);
     Ok(patched)

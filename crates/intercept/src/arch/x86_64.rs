@@ -25,6 +25,25 @@ pub(crate) use gates::{own_region, raw, set_hooks};
 use crate::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
+/// Tells valgrind, should the process run under it, that code has changed which it may have translated already. To the
+/// processor these are rotations that end where they began.
+pub(crate) fn code_changed(start: usize, len: usize) {
+    const DISCARD_TRANSLATIONS: usize = 0x1002;
+    let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];
+    // SAFETY: changes nothing but flags; valgrind reads the request and sets rdx.
+    unsafe {
+        core::arch::asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") request.as_ptr(),
+            inout("rdx") 0usize => _,
+        );
+    }
+}
+
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64;
 /// Slots in the region inside the library.
