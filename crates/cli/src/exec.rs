@@ -105,7 +105,7 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
 }
 
 /// Whether only a process that sees the pool can start the program: it lies there, or
-/// libraries that it needs do.
+/// libraries that it needs do, or something has to be said or set at its start.
 fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     let mount = &pool.config().mount;
     if program.is_empty() {
@@ -121,10 +121,14 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     let Some(file) = find_outside(pool, program) else {
         return Ok(true);
     };
-    let elf = std::fs::File::open(file)
-        .ok()
-        .and_then(|f| forebay_elf::Elf::read(&f));
-    Ok(elf.is_some_and(|elf| elf.texts.iter().any(|t| leads_inside(&t.text))))
+    let Ok(file) = std::fs::File::open(file) else {
+        return Ok(false);
+    };
+    Ok(forebay_elf::Elf::read(&file).is_some_and(|elf| {
+        // The library knows what to say to these.
+        let special = elf.calls_directly(&file) || elf.needs(b"libasan.so");
+        special || elf.texts.iter().any(|t| leads_inside(&t.text))
+    }))
 }
 
 /// The program's file, unless it lies in the pool: by its path, or first found there on

@@ -15,6 +15,7 @@ const TEXT_MAX: usize = 4096;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
@@ -187,6 +188,28 @@ impl Elf {
             .filter(|s| address >= s.address && address - s.address < s.file_size)
             .map(|s| s.offset + (address - s.address))
             .next()
+    }
+
+    /// Whether the program makes its system calls itself, without libc: it is linked statically, or made by Go's
+    /// compiler. What sees calls of libc only doesn't see its.
+    pub fn calls_directly(&self, file: &dyn Source) -> bool {
+        const GO: &[u8] = b"Go\0\0";
+        let mut notes = self.segments.iter().filter(|s| s.kind == PT_NOTE);
+        self.interpreter.is_none()
+            || notes.any(|s| {
+                let mut text = [0; 512];
+                let n = (s.file_size as usize).min(text.len());
+                // The header of a note has 12 bytes; its name follows.
+                file.exact(&mut text[..n], s.offset).is_some()
+                    && text[..n].chunks_exact(4).skip(3).any(|name| name == GO)
+            })
+    }
+
+    /// Whether a library is needed whose name begins like this.
+    pub fn needs(&self, name: &[u8]) -> bool {
+        self.texts
+            .iter()
+            .any(|t| t.is_name && t.text.starts_with(name))
     }
 
     /// The segments that are mapped.

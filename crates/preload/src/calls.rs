@@ -201,10 +201,12 @@ calls! {
     exit 60 Kernel, "of the last thread: the keeper cleans up", "";
     fork 57 Clone, "served: descriptors, mappings, working directory, umask go to the child", "c-robust";
     vfork 58 Clone, "served: what the child closes stays its own business", "python-subprocess";
-    clone 56 Clone, "as fork, vfork or for a thread; CLONE_FILES without CLONE_VM is taken for a fork", "python-subprocess";
+    clone 56 Clone, "as fork, vfork or for a thread; CLONE_VM without CLONE_VFORK and CLONE_SETTLS gives a process with its own thread area inside our code; CLONE_FILES without CLONE_VM is taken for a fork", "beside";
     clone3 435 Clone, "as clone", "python-subprocess";
     unshare 272 Ours, "CLONE_FILES with files of the pool open and several threads is EINVAL; else the kernel's", "c-refused";
     setns 308 Kernel, "a PID namespace: see semantics.md, Processes", "";
+    prctl 157 Ours, "PR_SET_SECCOMP: first opens all of the pool, since the filter may forbid it; else the kernel's", "sandboxed";
+    seccomp 317 Ours, "as prctl", "sandboxed";
     setuid 105 Ours, "permissions are checked for the new user", "";
     setgid 106 Ours, "as setuid", "";
     setreuid 113 Ours, "as setuid", "";
@@ -343,7 +345,7 @@ mod tests {
 131 sigaltstack; 135 personality; 139 sysfs; 140 getpriority; 141 setpriority;
 142 sched_setparam; 143 sched_getparam; 144 sched_setscheduler; 145 sched_getscheduler;
 146 sched_get_priority_max; 147 sched_get_priority_min; 148 sched_rr_get_interval; 153 vhangup;
-154 modify_ldt; 156 _sysctl; 157 prctl; 158 arch_prctl; 159 adjtimex; 164 settimeofday;
+154 modify_ldt; 156 _sysctl; 158 arch_prctl; 159 adjtimex; 164 settimeofday;
 169 reboot; 170 sethostname; 171 setdomainname; 172 iopl; 173 ioperm; 174 create_module;
 175 init_module; 176 delete_module; 177 get_kernel_syms; 178 query_module; 180 nfsservctl;
 181 getpmsg; 182 putpmsg; 183 afs_syscall; 184 tuxcall; 185 security; 186 gettid; 200 tkill;
@@ -360,7 +362,7 @@ mod tests {
 279 move_pages; 281 epoll_pwait; 282 signalfd; 283 timerfd_create; 284 eventfd;
 286 timerfd_settime; 287 timerfd_gettime; 289 signalfd4; 290 eventfd2; 291 epoll_create1;
 293 pipe2; 294 inotify_init1; 297 rt_tgsigqueueinfo; 298 perf_event_open; 300 fanotify_init;
-305 clock_adjtime; 309 getcpu; 314 sched_setattr; 315 sched_getattr; 317 seccomp; 318 getrandom;
+305 clock_adjtime; 309 getcpu; 314 sched_setattr; 315 sched_getattr; 318 getrandom;
 324 membarrier; 333 io_pgetevents; 334 rseq; 335 uretprobe; 424 pidfd_send_signal;
 434 pidfd_open; 440 process_madvise; 441 epoll_pwait2; 444 landlock_create_ruleset;
 446 landlock_restrict_self; 448 process_mrelease; 449 futex_waitv; 450 set_mempolicy_home_node;

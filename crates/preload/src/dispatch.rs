@@ -9,7 +9,7 @@
 use crate::paths::{PathCall, errno};
 use crate::{
     attributes, calls, copies, exec, fds, io, limits, links, locks, map, mask, names, nodes,
-    passing, paths, poll, process, refuse, runtime, signals, stat,
+    passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -34,6 +34,13 @@ pub static HOOKS: Hooks = Hooks {
 };
 
 unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
+    let _inside = strangers::any().then(strangers::enter);
+    // SAFETY: a system call that the program is making.
+    unsafe { handle(call) }
+}
+
+#[inline(never)]
+unsafe fn handle(call: &Call) -> i64 {
     // SAFETY: the calling thread's errno; libc functions below may change it.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -57,6 +64,13 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
 
 /// After a call on a path has failed in the kernel.
 unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
+    let _inside = strangers::any().then(strangers::enter);
+    // SAFETY: passed on.
+    unsafe { look_again(call, result) }
+}
+
+#[inline(never)]
+unsafe fn look_again(call: &Call, result: i64) -> i64 {
     // SAFETY: the calling thread's errno.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: as above; the call is the program's.
@@ -182,6 +196,10 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_kcmp => fds::compare(a),
             SYS_setrlimit | SYS_prlimit64 => limits::change(nr, a),
             SYS_io_uring_setup => errno(Errno::NOSYS),
+            SYS_prctl | SYS_seccomp => {
+                runtime::before_filter(nr, a);
+                PASS
+            }
             SYS_unshare => refuse::unshare(a),
             SYS_landlock_add_rule => refuse::landlock(a),
             SYS_execve | SYS_execveat => exec::execve(nr, a),

@@ -167,6 +167,22 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     }
 }
 
+/// AddressSanitizer's library.
+pub const ASAN: &[u8] = b"libasan.so";
+
+/// AddressSanitizer refuses to work behind another library, unless it is told not to look. Ours
+/// takes nothing of what it replaces.
+pub fn let_asan_be_second(env: &mut Strings) {
+    const OPTIONS: &CStr = c"ASAN_OPTIONS";
+    const SETTING: &[u8] = b"verify_asan_link_order=0";
+    let now = env.value(OPTIONS).unwrap_or(b"");
+    if !now.windows(SETTING.len()).any(|w| w == SETTING) {
+        let value = [now, SETTING].join(&b':');
+        let value = value.strip_prefix(b":").unwrap_or(&value);
+        env.set(OPTIONS, value);
+    }
+}
+
 /// The slot that the new program takes over.
 fn slot() -> Option<u32> {
     let store = runtime::open_fs()?.store();

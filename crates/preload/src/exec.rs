@@ -8,7 +8,7 @@
 
 use crate::environ::{self, Strings};
 use crate::paths::{self, Where, bytes, errno, locate};
-use crate::{exe, fds, image, links, names, process, search, stat};
+use crate::{exe, fds, image, links, names, process, search, stat, unseen};
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
 use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
@@ -230,7 +230,11 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
 
 /// The program's copy, if it lies in the pool, and the environment.
 fn finish(plan: &mut Plan, file: &File, name: &[u8]) -> Result<(), Errno> {
-    let elf = Elf::read(file).filter(|e| e.interpreter.is_some());
+    let elf = Elf::read(file);
+    if let Some(elf) = &elf {
+        unseen::hint(elf, file, name, &plan.argv, &plan.env);
+    }
+    let elf = elf.filter(|e| e.interpreter.is_some());
     let early = elf
         .as_ref()
         .is_some_and(|e| search::needs_pool(e, file.is_ours(), &plan.env));
@@ -256,6 +260,9 @@ fn finish(plan: &mut Plan, file: &File, name: &[u8]) -> Result<(), Errno> {
         plan.images.insert(0, image.into_raw_fd());
     }
     environ::complete(&mut plan.env, program.as_deref(), early);
+    if elf.is_some_and(|e| e.needs(environ::ASAN)) {
+        environ::let_asan_be_second(&mut plan.env);
+    }
     Ok(())
 }
 

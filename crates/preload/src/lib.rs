@@ -49,6 +49,8 @@ mod search;
 mod signals;
 mod stat;
 mod static_tls;
+mod strangers;
+mod unseen;
 
 /// Begins the work of the library's first instance in a process, see [`early`].
 pub fn begin_early() {

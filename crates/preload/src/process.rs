@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, mask, paths, runtime};
+use crate::{fds, mask, paths, runtime, strangers};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -80,7 +80,7 @@ fn end_copy() {
 /// What a vfork child leaves to its parent.
 type Left = Vec<Box<dyn std::any::Any>>;
 
-const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 thread_local! {
     /// Slot prepared for the child that this thread is making.
@@ -139,9 +139,27 @@ fn shares_memory(flags: u64) -> bool {
     flags & libc::CLONE_VM as u64 != 0
 }
 
+/// Whether the child shares our memory and thread area, and we go on meanwhile.
+fn makes_stranger(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) as u64
+        == libc::CLONE_VM as u64
+}
+
 /// Before fork and the like.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
+    let _inside = strangers::any().then(strangers::enter);
+    prepare_clone(call);
+}
+
+#[inline(never)]
+fn prepare_clone(call: &Call) {
     let flags = clone_flags(call);
+    if makes_stranger(flags) {
+        return prepare_stranger(call, flags);
+    }
+    if strangers::is_one() && in_vfork_child() && shares_memory(flags) {
+        return;
+    }
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !in_vfork_child() {
         runtime::open_all();
         VFORK_CHILDREN.fetch_add(1, AcqRel);
@@ -157,10 +175,66 @@ pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
     }
 }
 
+/// With a copy of the table of descriptors it gets a slot of its own, as the child of a vfork does.
+fn prepare_stranger(call: &Call, flags: u64) {
+    let mut slot = NONE;
+    if flags & libc::CLONE_FILES as u64 == 0 && !in_vfork_child() {
+        runtime::open_all();
+        if let Some(fs) = runtime::open_fs()
+            && fs.store().is_attached()
+        {
+            begin_copy();
+            slot = prepare(fs.store(), true).unwrap_or(NONE);
+        }
+    }
+    if slot != NONE {
+        VFORK_CHILDREN.fetch_add(1, AcqRel);
+    }
+    if !strangers::prepare(call, slot) && slot != NONE {
+        end_stranger();
+        release(slot);
+    }
+}
+
+/// A stranger with a slot of its own is gone.
+pub fn end_stranger() {
+    let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
+}
+
+fn release(slot: u32) {
+    if let Some(fs) = runtime::open_fs() {
+        let _ = fs.store().release_slot(slot);
+    }
+}
+
+/// After the clone that made a stranger, in its parent.
+#[inline(never)]
+fn after_stranger(call: &Call, ret: i64) {
+    if ret == 0 {
+        return; // It wasn't prepared for.
+    }
+    end_copy();
+    if ret < 0
+        && let Some(slot) = strangers::failed(call)
+        && slot != NONE
+    {
+        end_stranger();
+        release(slot);
+    }
+}
+
+/// In the stranger itself.
+#[inline(never)]
+fn begin_stranger(slot: u32) {
+    if slot != NONE {
+        take_lent(slot);
+    }
+}
+
 fn prepare_child(flags: u64) {
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
-    if in_vfork_child() || !store.is_attached() {
+    if in_vfork_child() && !strangers::is_one() || !store.is_attached() {
         return;
     }
     // A child that shares memory but doesn't suspend its parent is a thread in all but
@@ -213,7 +287,28 @@ fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
 
 /// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
+    if ret == 0
+        && strangers::any()
+        && let Some((_inside, slot)) = strangers::begin(call)
+    {
+        return begin_stranger(slot);
+    }
+    let inside = strangers::any().then(strangers::enter).flatten();
+    finish_clone(call, ret, inside.as_ref());
+}
+
+#[inline(never)]
+fn finish_clone(call: &Call, ret: i64, inside: Option<&strangers::Inside>) {
     let flags = clone_flags(call);
+    if makes_stranger(flags) {
+        return after_stranger(call, ret);
+    }
+    if strangers::is_one() && in_vfork_child() && shares_memory(flags) {
+        return;
+    }
+    if ret == 0 && !shares_memory(flags) && strangers::any() {
+        strangers::after_fork_in_child(inside);
+    }
     let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
     if !shares_memory(flags) {
         crate::alloc::after_fork();
@@ -232,9 +327,12 @@ pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
 }
 
 fn begin_vfork_child() {
-    IN_VFORK_CHILD.with(|c| c.set(true));
     end_copy();
-    let slot = PREPARED.with(|p| p.replace(NONE));
+    take_lent(PREPARED.with(|p| p.replace(NONE)));
+}
+
+fn take_lent(slot: u32) {
+    IN_VFORK_CHILD.with(|c| c.set(true));
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if slot == NONE {
@@ -354,7 +452,13 @@ fn leave(fs: &forebay_posix::Fs) {
         if let Some(slot) = store.lent() {
             let _ = store.release_slot(slot);
         }
+        if strangers::is_one() {
+            store.end_lending();
+        }
         return;
+    }
+    if strangers::is_one() {
+        return; // All that it has is its parent's.
     }
     crate::map::before_exit();
     let _ = store.detach();

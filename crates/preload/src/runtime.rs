@@ -210,7 +210,8 @@ pub fn close() -> Option<u32> {
     fs.store().give_up_slot()
 }
 
-fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+/// As text for a message.
+pub fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
@@ -272,6 +273,24 @@ pub fn open_all() {
         // What can't be opened now fails in the child as it would here.
         let _ = fs.store().open_all();
         let _ = fds::placeholder(fs);
+    }
+}
+
+/// Before prctl and seccomp. The program may be about to forbid itself, and so us, to open
+/// anything: all that work in the pool needs is opened first. What is left then are calls on memory and
+/// descriptors, getpid and futex.
+pub fn before_filter(nr: i64, a: &[i64; 6]) {
+    let filters = match nr {
+        libc::SYS_prctl => a[0] == i64::from(libc::PR_SET_SECCOMP),
+        _ => a[0] <= i64::from(libc::SECCOMP_SET_MODE_FILTER),
+    };
+    if !filters {
+        return;
+    }
+    let _critical = Critical::enter();
+    if let Ok(fs) = fs() {
+        open_all();
+        let _ = fs.store().area();
     }
 }
 

@@ -16,7 +16,7 @@
 
 use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
-use crate::{map, mask, own_stack};
+use crate::{map, mask, own_stack, strangers};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_store::process as sections;
@@ -267,6 +267,17 @@ pub fn after_fork_in_child() {
 /// # Safety
 /// Called by our handler with the kernel's arguments.
 unsafe extern "C" fn decide(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) -> usize {
+    let _inside = strangers::any().then(strangers::enter);
+    // SAFETY: passed on.
+    unsafe { what_next(signal, info, context) }
+}
+
+#[inline(never)]
+unsafe fn what_next(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,

@@ -1,0 +1,337 @@
+//! Processes that share the memory and the thread area of the thread that made them, while both
+//! run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
+//!
+//! What libc and we keep for each thread (errno, critical sections, the slot of a vfork child) is
+//! found by the thread area, so two that run at once must not share one. Such a process, a
+//! *stranger*, has a thread area of its own while it is in our code, and the shared one again when it
+//! goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
+
+use forebay_intercept::{Call, raw};
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering::*};
+
+/// Strangers at a time; those beyond it share all they have with their parent.
+const MAX: usize = 128;
+/// Calls of others after which it is looked which strangers still live.
+const SWEEP: u32 = 1024;
+/// The shared thread area begins with its own address, here.
+const SELF: usize = 16;
+/// Bytes of the kernel's structure for robust locks.
+const ROBUST_LEN: i64 = 24;
+
+mod state {
+    pub const FREE: u32 = 0;
+    /// Taken by who fills it.
+    pub const TAKEN: u32 = 1;
+    /// For a child that is being made.
+    pub const READY: u32 = 2;
+    pub const USED: u32 = 3;
+    /// Its process is gone, its thread area still there.
+    pub const DEAD: u32 = 4;
+}
+use state::*;
+
+struct Stranger {
+    state: AtomicU32,
+    /// By which argument of its clone the child knows it.
+    key: AtomicI64,
+    /// Its own thread area, and that which it shares.
+    area: AtomicUsize,
+    shared: AtomicUsize,
+    tid: AtomicU32,
+    /// Where in a thread area libc notes the thread's id, and the list of robust locks; 0: unknown.
+    tid_at: AtomicUsize,
+    robust_at: AtomicUsize,
+    /// The process slot prepared for it.
+    slot: AtomicU32,
+}
+
+static ALL: [Stranger; MAX] = [const {
+    Stranger {
+        state: AtomicU32::new(FREE),
+        key: AtomicI64::new(0),
+        area: AtomicUsize::new(0),
+        shared: AtomicUsize::new(0),
+        tid: AtomicU32::new(0),
+        tid_at: AtomicUsize::new(0),
+        robust_at: AtomicUsize::new(0),
+        slot: AtomicU32::new(0),
+    }
+}; MAX];
+/// Those that are READY or USED.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static OTHERS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    static STRANGER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this process has strangers.
+#[inline]
+pub fn any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+/// Whether who runs is one, inside our code.
+pub fn is_one() -> bool {
+    STRANGER.with(Cell::get)
+}
+
+/// On a thread area of its own until dropped.
+pub struct Inside {
+    shared: usize,
+    index: usize,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        set_area(self.shared);
+    }
+}
+
+fn kernel(nr: i64, a: [i64; 3]) -> i64 {
+    // SAFETY: calls that only ask, or with structures of ours.
+    unsafe { raw(nr, [a[0], a[1], a[2], 0, 0, 0]) }
+}
+
+fn gettid() -> u32 {
+    kernel(libc::SYS_gettid, [0; 3]) as u32
+}
+
+#[cfg(target_arch = "x86_64")]
+fn own_area() -> usize {
+    let area;
+    // SAFETY: reads the word that every thread area of glibc has there.
+    unsafe {
+        core::arch::asm!("mov {}, fs:[{}]", out(reg) area, const SELF, options(nostack, readonly));
+    }
+    area
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+fn set_area(area: usize) {
+    const ARCH_SET_FS: i64 = 0x1002;
+    kernel(libc::SYS_arch_prctl, [ARCH_SET_FS, area as i64, 0]);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn own_area() -> usize {
+    0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn set_area(_: usize) {}
+
+/// If a stranger makes this call, goes over to its own thread area. Nothing that is kept for each
+/// thread may be touched by the function that calls this, only by those that it calls.
+#[inline(never)]
+pub fn enter() -> Option<Inside> {
+    let (shared, tid) = (own_area(), gettid());
+    let find = |id: u32| {
+        ALL.iter().position(|s| {
+            s.state.load(Acquire) == USED
+                && s.tid.load(Relaxed) == id
+                && s.shared.load(Relaxed) == shared
+        })
+    };
+    // The child of a fork or vfork of a stranger begins with what its parent has.
+    let found = find(tid).or_else(|| find(kernel(libc::SYS_getppid, [0; 3]) as u32));
+    if found.is_none() && OTHERS.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
+        sweep();
+    }
+    let index = found?;
+    set_area(ALL[index].area.load(Relaxed));
+    Some(Inside { shared, index })
+}
+
+/// Looks which strangers are gone.
+fn sweep() {
+    for s in ALL.iter().filter(|s| s.state.load(Acquire) == USED) {
+        let gone =
+            kernel(libc::SYS_kill, [s.tid.load(Relaxed).into(), 0, 0]) == -i64::from(libc::ESRCH);
+        if gone
+            && s.state
+                .compare_exchange(USED, DEAD, AcqRel, Relaxed)
+                .is_ok()
+        {
+            COUNT.fetch_sub(1, AcqRel);
+            if s.slot.load(Relaxed) != super::process::NONE {
+                super::process::end_stranger();
+            }
+        }
+    }
+}
+
+/// What names a child in both processes: its stack, or where its arguments are.
+fn key(call: &Call) -> i64 {
+    match call.nr {
+        libc::SYS_clone => call.args[1],
+        _ => call.args[0],
+    }
+}
+
+/// Before the clone that makes a stranger: a thread area for it. `slot`: its process slot, if it
+/// has one. False if there is no memory, or no place.
+///
+/// libc's own allocation is used for that, as by whoever makes a thread.
+pub fn prepare(call: &Call, slot: u32) -> bool {
+    sweep();
+    let take = |from: u32| {
+        ALL.iter().find(|s| {
+            s.state.load(Relaxed) == from
+                && s.state
+                    .compare_exchange(from, TAKEN, AcqRel, Relaxed)
+                    .is_ok()
+        })
+    };
+    while let Some(dead) = take(DEAD) {
+        // SAFETY: made by `make_area`; nobody is on it.
+        unsafe { drop_area(dead.area.load(Relaxed)) };
+        dead.state.store(FREE, Release);
+    }
+    let Some(s) = take(FREE) else { return false };
+    // SAFETY: this thread's own area is read.
+    if !unsafe { make_area(s) } {
+        s.state.store(FREE, Release);
+        return false;
+    }
+    s.key.store(key(call), Relaxed);
+    s.slot.store(slot, Relaxed);
+    COUNT.fetch_add(1, AcqRel);
+    s.state.store(READY, Release);
+    true
+}
+
+/// In a child of clone: if it was prepared for, it is a stranger from now on. With its slot.
+#[inline(never)]
+pub fn begin(call: &Call) -> Option<(Inside, u32)> {
+    let index = ALL
+        .iter()
+        .position(|s| s.state.load(Acquire) == READY && s.key.load(Relaxed) == key(call))?;
+    let s = &ALL[index];
+    let (shared, tid, area) = (own_area(), gettid(), s.area.load(Relaxed));
+    s.tid.store(tid, Relaxed);
+    s.shared.store(shared, Relaxed);
+    s.state.store(USED, Release);
+    if let at @ 1.. = s.tid_at.load(Relaxed) {
+        // SAFETY: a place in the area, which is only ours.
+        unsafe { ((area + at) as *mut u32).write(tid) };
+    }
+    set_area(area);
+    if let at @ 1.. = s.robust_at.load(Relaxed) {
+        kernel(
+            libc::SYS_set_robust_list,
+            [(area + at) as i64, ROBUST_LEN, 0],
+        );
+    }
+    mark(true);
+    Some((Inside { shared, index }, s.slot.load(Relaxed)))
+}
+
+#[inline(never)]
+fn mark(is: bool) {
+    STRANGER.with(|s| s.set(is));
+}
+
+/// In the parent, if there is no child after all: its slot.
+pub fn failed(call: &Call) -> Option<u32> {
+    let s = ALL
+        .iter()
+        .find(|s| s.state.load(Acquire) == READY && s.key.load(Relaxed) == key(call))?;
+    COUNT.fetch_sub(1, AcqRel);
+    s.state.store(DEAD, Release);
+    Some(s.slot.load(Relaxed))
+}
+
+/// In the child of a fork: only who forked is here, and it is alone now. If that was a stranger,
+/// what it shared may be in any state, so it goes on with its own area.
+pub fn after_fork_in_child(inside: Option<&Inside>) {
+    COUNT.store(u32::from(inside.is_some()), Release);
+    for (i, s) in ALL.iter().enumerate() {
+        if inside.is_some_and(|w| w.index == i) {
+            s.tid.store(gettid(), Relaxed);
+            s.slot.store(super::process::NONE, Relaxed);
+            mark(false);
+        } else {
+            s.state.store(FREE, Relaxed);
+        }
+    }
+}
+
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: only looks.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!at.is_null()).then_some(at)
+}
+
+/// A thread area like this thread's, with thread-local storage as at a thread's beginning.
+///
+/// # Safety
+/// On a thread of glibc's.
+unsafe fn make_area(s: &Stranger) -> bool {
+    type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+    let (Some(allocate), Some(size)) = (
+        symbol(c"_dl_allocate_tls"),
+        symbol(c"_thread_db_sizeof_pthread"),
+    ) else {
+        return false;
+    };
+    let own = own_area();
+    let (mut robust, mut len) = (0usize, 0usize);
+    kernel(
+        libc::SYS_get_robust_list,
+        [0, &raw mut robust as i64, &raw mut len as i64],
+    );
+    // SAFETY: the loader's function, libc's number, and areas of that size.
+    unsafe {
+        let size = size.cast::<u32>().read() as usize;
+        let area =
+            std::mem::transmute::<*mut c_void, Allocate>(allocate)(std::ptr::null_mut()) as usize;
+        if area == 0 {
+            return false;
+        }
+        let (from, to) = (own as *const usize, area as *mut usize);
+        // Its own address, where its thread-local storage is (as allocated), its own address.
+        to.write(area);
+        to.byte_add(SELF).write(area);
+        for i in SELF / 8 + 1..size / 8 {
+            let word = from.add(i).read();
+            let inside = (own..own + size).contains(&word);
+            to.add(i)
+                .write(if inside { word - own + area } else { word });
+        }
+        let tid = gettid();
+        let words = std::slice::from_raw_parts(own as *const u32, size / 4);
+        let tid_at = words
+            .iter()
+            .skip(8)
+            .position(|&w| w == tid)
+            .map_or(0, |i| (i + 8) * 4);
+        let robust_at = robust
+            .checked_sub(own)
+            .filter(|at| (1..size - ROBUST_LEN as usize).contains(at));
+        if let Some(at) = robust_at {
+            // An empty list: it leads to itself, forwards and backwards. Nothing is pending.
+            let head = (area + at) as *mut usize;
+            head.write(head as usize);
+            head.sub(1).write(head as usize);
+            head.add(2).write(0);
+        }
+        s.area.store(area, Relaxed);
+        s.tid_at.store(tid_at, Relaxed);
+        s.robust_at.store(robust_at.unwrap_or(0), Relaxed);
+    }
+    true
+}
+
+/// # Safety
+/// `area` was made by [`make_area`], and isn't used any more.
+unsafe fn drop_area(area: usize) {
+    type Deallocate = unsafe extern "C" fn(*mut c_void, bool);
+    if let Some(f) = symbol(c"_dl_deallocate_tls") {
+        // SAFETY: the loader's function, the caller's promise.
+        unsafe { std::mem::transmute::<*mut c_void, Deallocate>(f)(area as *mut c_void, true) };
+    }
+}
