@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
-"""Other people's file system test suites, run in a pool: fsx, pjdfstest and fio, through the
-preloaded library and through a mount (FUSE).
+"""Other people's file system test suites, run in a pool: fsx, pjdfstest, fio and dbench, through the
+preloaded library and through a mount (FUSE); on pools of one node and of several.
 
 fsx does random operations on one file, mapped and not, and compares each read with
 what it knows. The short form runs some ten thousand operations on each kind of
-medium; --long a million from each of four seeds.
+medium; --long a million from each of four seeds. On several nodes (--nodes) the file lies on another
+node than fsx, or is striped. Through both faces: it opens the file by a link
+that leads to the one and to the other in turn.
 
 pjdfstest checks what POSIX says of names, modes, owners, times and errors. What
 doesn't pass is listed, with reasons, in pjdfstest-expected.txt; the list has to be
 right in both directions.
 
-fio writes blocks with checksums, at random and in many ways, and reads them back.
+fio writes blocks with checksums, at random and in many ways, and reads them back. Through both
+faces: at the same time into the same file, and each reads what the other has written.
 
-fsx and pjdfstest are installed from crates.io into target/conformance, once; fio is
-Debian's.
+dbench does what file servers are asked for by office programs, with several clients.
+
+fsx and pjdfstest are installed from crates.io into target/conformance, once; fio and
+dbench are Debian's.
 """
 import argparse
+import contextlib
 import fcntl
 import fnmatch
 import os
@@ -25,6 +31,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -35,13 +42,16 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 from harness import kill, processes_with  # noqa: E402
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
-FACES = ["preload", "fuse"]
+CASES = [*SUITES, "fio", "dbench"]
+FACES = ["preload", "fuse", "both"]
 MEDIA = {
     "memory": ["memory:256M"],
     "files": ["files:@DIR@:256M"],
     # The file never fits into the first medium.
     "both": ["memory:2M", "files:@DIR@:256M"],
 }
+# Clients of dbench.
+CLIENTS = 4
 
 
 # The jobs of fio, each with what it adds to FIO.
@@ -94,11 +104,12 @@ def install(name, prefix):
 
 
 class Bench:
-    """A pool and a directory of its own to run programs in, which see it by a face."""
+    """A pool and a directory of its own to run programs in, which see it by a face, or by both."""
 
-    def __init__(self, forebay, media, face):
+    def __init__(self, forebay, media, face, nodes=1):
         self.forebay = forebay
         self.face = face
+        self.nodes = nodes
         self.home = tempfile.mkdtemp(prefix="fbc-", dir="/dev/shm")
         self.dir = tempfile.mkdtemp(prefix="forebay-conformance-", dir="/tmp")
         self.env = {k: v for k, v in os.environ.items()
@@ -107,18 +118,23 @@ class Bench:
         self.media = []
         for spec in media:
             self.media += ["--media", spec.replace("@DIR@", self.dir)]
-        # Where programs see it.
-        self.path = "/fb" if face == "preload" else os.path.join(self.dir, "mnt")
+        # Where programs see it; by both faces at once, the preloaded library's path is the first.
+        self.mount = os.path.join(self.dir, "mnt")
+        self.path = self.mount if face == "fuse" else "/fb"
+        # Programs run on the last node, and what `elsewhere` does on the first.
+        self.here = ["--node", str(nodes - 1)] if nodes > 1 else []
+        self.there = ["--node", "0"] if nodes > 1 else []
 
     def __enter__(self):
         try:
-            self.forebay_does(["up"] + self.media, check=True)
-            if self.face == "fuse":
-                os.mkdir(self.path)
+            several = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
+            self.forebay_does(["up"] + several + self.media, check=True)
+            if self.face != "preload":
+                os.mkdir(self.mount)
                 # Tests switch users.
                 os.chmod(self.dir, 0o711)
                 everybody = ["--allow-other"] if os.getuid() == 0 else []
-                self.forebay_does(["mount", *everybody, self.path], check=True)
+                self.forebay_does(["mount", *self.here, *everybody, self.mount], check=True)
         except BaseException:
             self.__exit__()
             raise
@@ -128,9 +144,9 @@ class Bench:
         subprocess.run([self.forebay] + args, env=self.env, check=check, timeout=60,
                        stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
 
-    def run(self, command, seconds):
+    def run(self, command, seconds, face=None):
         """Exit code and output of a command in the pool."""
-        inside = [self.forebay, "exec", "--"] if self.face == "preload" else []
+        inside = [] if (face or self.face) == "fuse" else [self.forebay, "exec", *self.here, "--"]
         # To a file: what a test leaves running holds on to it.
         with tempfile.TemporaryFile("w+", errors="replace") as out:
             try:
@@ -141,6 +157,10 @@ class Bench:
                 raise Failed("it took more than %g s" % seconds)
             out.seek(0)
             return rc, out.read()
+
+    def elsewhere(self, *command):
+        """Runs a command on the first node."""
+        self.forebay_does(["exec", *self.there, "--", *command], check=True)
 
     def fsck(self):
         done = subprocess.run([self.forebay, "fsck"], env=self.env, timeout=60, text=True,
@@ -166,32 +186,146 @@ def tail(text, lines=30):
     return "\n".join("    " + line[:300] for line in text.rstrip().split("\n")[-lines:])
 
 
-def fsx(program, forebay, face, media, runs, operations, seed, mapread):
+class Turning:
+    """A link that leads to each of some paths in turn, for as long as this is entered."""
+
+    def __init__(self, link, paths):
+        self.link, self.paths = link, paths
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.turn, daemon=True)
+        self.set(0)
+
+    def set(self, at):
+        os.symlink(self.paths[at % len(self.paths)], self.link + ".new")
+        os.rename(self.link + ".new", self.link)
+
+    def turn(self):
+        at = 0
+        while not self.over.wait(0.003):
+            at += 1
+            self.set(at)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def fsx(program, forebay, face, media, runs, operations, seed, mapread, nodes=1, striped=False):
     """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
+    # Writable mappings of another node's files are refused by the preloaded library.
+    maps = face == "fuse" or nodes == 1
     with open(os.path.join(HERE, "fsx.toml")) as f:
-        settings = f.read().replace("@MAPREAD@", "%g" % mapread)
-    with Bench(forebay, MEDIA[media], face) as bench:
+        settings = f.read()
+    values = {"MAPREAD": mapread if maps else 0, "MAPWRITE": 8 if maps else 0,
+              "INVALIDATE": 1 if maps else 0,
+              "REOPEN": 5 if face == "both" else 1}
+    for name, value in values.items():
+        settings = settings.replace("@%s@" % name, "%g" % value)
+    with Bench(forebay, MEDIA[media], face, nodes) as bench:
         config = bench.file("fsx.toml", settings)
+        name = "file"
+        if nodes > 1:
+            bench.elsewhere("mkdir", "/fb/there")
+            name = "there/file"
+        if striped:
+            bench.forebay_does(["set", "--distribution", "striped", "--chunk-size", "1M", "/there"],
+                               check=True)
         for s in range(seed, seed + runs):
+            if nodes > 1:
+                # It lies where it was made.
+                bench.elsewhere("bash", "-c", "rm -f /fb/there/file; touch /fb/there/file")
+            file = os.path.join(bench.path, name)
+            turning = contextlib.nullcontext()
+            if face == "both":
+                paths = [file, os.path.join(bench.mount, name)]
+                file = os.path.join(bench.dir, "file")
+                turning = Turning(file, paths)
             command = [program, "-f", config, "-N", str(operations), "-S", str(s), "-P", bench.dir,
-                       os.path.join(bench.path, "file")]
-            rc, out = bench.run(command, 60 + operations / 200)
+                       file]
+            with turning:
+                rc, out = bench.run(command, 60 + operations / (200 if nodes == 1 else 50))
             if rc != 0 or "A-OK" not in out:
                 raise Failed("seed %d: exit code %d\n%s" % (s, rc, tail(out)))
         bench.fsck()
     return "%d operations" % (runs * operations)
 
 
-def fio(forebay, face, media, seed):
-    with Bench(forebay, MEDIA[media], face) as bench:
-        for name, job in JOBS.items():
-            # Later settings win.
-            command = ["fio", "--name=" + name, "--ioengine=psync", "--randseed=%d" % seed]
-            rc, out = bench.run(command + FIO + job + ["--directory=" + bench.path], 60)
-            if rc != 0 or "err= 0" not in out:
-                raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
+def fio_job(bench, name, job, directory, seed, face=None):
+    # Later settings win.
+    command = ["fio", "--name=" + name, "--ioengine=psync", "--randseed=%d" % seed]
+    rc, out = bench.run(command + FIO + job + ["--directory=" + directory], 120, face)
+    if rc != 0 or "err= 0" not in out:
+        raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
+
+
+def fio(forebay, face, media, seed, nodes=1):
+    with Bench(forebay, MEDIA[media], face, nodes) as bench:
+        if face == "both":
+            return fio_beside(bench, seed)
+        jobs = dict(JOBS)
+        directory = bench.path
+        if nodes > 1:
+            # Files of another node: made there, before they are filled from here.
+            bench.elsewhere("bash", "-c", "mkdir /fb/there; cd /fb/there; for job in %s; do "
+                            "for n in 0 1 2; do touch $job.$n.0; done; done" % " ".join(jobs))
+            directory += "/there"
+            if face == "preload":
+                # Refused: writable mappings of another node's files.
+                jobs = {name: job for name, job in jobs.items() if "--ioengine=mmap" not in job}
+        for name, job in jobs.items():
+            fio_job(bench, name, job, directory, seed)
         bench.fsck()
-    return "%d jobs" % len(JOBS)
+    return "%d jobs" % len(jobs)
+
+
+def fio_beside(bench, seed):
+    """Both faces at the same time on one file: each writes a part of it, and reads the other's. The
+    parts meet within a page."""
+    parts = {"preload": (bench.path, ["--offset=0", "--size=3000000"]),
+             "fuse": (bench.mount, ["--offset=3000000", "--size=3000000"])}
+    count = 0
+    for i, (kind, options) in enumerate({"random": ["--rw=randwrite"], "fsync": ["--rw=randwrite", "--fsync=64"],
+                                         "sequential": ["--rw=write"]}.items()):
+        job = [ "--bs=1000", "--filename=shared-" + kind, "--fallocate=none",
+               "--loops=%d" % (3 if kind == "random" else 1), *options]
+        bench.elsewhere("touch", "/fb/shared-" + kind)
+        wrong = []
+
+        def work(face):
+            try:
+                where, part = parts[face]
+                fio_job(bench, face, job + part, where, seed + i, face)
+            except Failed as e:
+                wrong.append(str(e))
+        threads = [threading.Thread(target=work, args=(face,)) for face in parts]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        if wrong:
+            raise Failed("%s: %s" % (kind, "\n".join(wrong)))
+        # What the one has written, as the other sees it.
+        for face, other in ("preload", "fuse"), ("fuse", "preload"):
+            fio_job(bench, face, job + parts[face][1] + ["--verify_only", "--loops=1"], parts[other][0], seed + i, other)
+        count += 4
+    bench.fsck()
+    return "%d jobs" % count
+
+
+def dbench(forebay, face, media, seconds, nodes=1):
+    with Bench(forebay, MEDIA[media], face, nodes) as bench:
+        command = ["dbench", "-c", "/usr/share/dbench/client.txt", "-t", str(seconds), "-D", bench.path,
+                   "--xattr", "--stat-check", str(CLIENTS)]
+        rc, out = bench.run(command, 60 + 3 * seconds)
+        rate = re.search(r"^Throughput ([\d.]+) MB/sec", out, re.M)
+        # It goes on after errors.
+        if rc != 0 or not rate or re.search("failed|ERROR|Bad file", out):
+            raise Failed("exit code %d\n%s" % (rc, tail(out)))
+        bench.fsck()
+    return "%s MB/s" % rate[1]
 
 
 def expected(face):
@@ -209,17 +343,34 @@ MEANS = {"ok": "ok", "PASSED UNEXPECTEDLY": "ok", "skipped": "skip", "FAILED": "
          "failed as expected": "fail"}
 
 
-def pjdfstest(program, forebay, face):
+def pjdfstest(program, forebay, face, nodes=1):
     wanted = expected(face)
     names = ", ".join('"%s"' % name for result, name in wanted if result == "fail")
     with open(os.path.join(HERE, "pjdfstest.toml")) as f:
         settings = f.read().replace("@EXPECTED@", names)
-    with Bench(forebay, MEDIA["memory"], face) as bench:
-        config = bench.file("pjdfstest.toml", settings)
-        rc, out = bench.run([program, "-c", config, "-p", bench.path, "-s", bench.dir], 120)
-        bench.fsck()
     root = os.getuid() == 0
-    results = {name: MEANS[result] for name, result in RESULT.findall(out)}
+    with Bench(forebay, MEDIA["memory"], face, nodes) as bench:
+        def test(*tests):
+            config = bench.file("pjdfstest.toml", settings.replace("@REMOUNT@", str(bool(tests)).lower()))
+            rc, out = bench.run([program, "-c", config, "-p", bench.path, "-s", bench.dir, *tests], 240)
+            return rc, out, {name: MEANS[result] for name, result in RESULT.findall(out)}
+
+        rc, out, results = test()
+        if face == "fuse" and root:
+            # Those that remount, each by itself: other tests leave files open, for which a mount
+            # is busy (also on tmpfs). Where fuse3 is installed, mount(8) would leave the remount to a
+            # program that starts `forebay`, without -i.
+            os.mkdir(os.path.join(bench.dir, "bin"))
+            mount = bench.file("bin/mount", '#!/bin/sh\nexec %s -i "$@"\n' % shutil.which("mount"))
+            os.chmod(mount, 0o755)
+            bench.env["PATH"] = os.path.dirname(mount) + ":" + os.environ["PATH"]
+            for name in results:
+                if "::erofs" in name:
+                    one_rc, one_out, one = test(name)
+                    results[name] = one.get(name, "fail")
+                    if one_rc != 0:
+                        rc, out = one_rc, one_out
+        bench.fsck()
     wrong = []
     for name, result in sorted(results.items()):
         listed = next((r for r, pattern in wanted if fnmatch.fnmatchcase(name, pattern)), "ok")
@@ -236,16 +387,64 @@ def pjdfstest(program, forebay, face):
     return "%d ok, %d as listed" % (count("ok"), count("fail") + count("skip"))
 
 
+def one_node(suites, programs, forebay, face, seeds, long, _nodes):
+    """(name, function, arguments) of what runs on one node."""
+    todo = []
+    if "fsx" in suites:
+        for i, seed in enumerate(seeds):
+            media = ["memory", "files", "both", "memory"][i % 4]
+            # fsync and msync take their time where there is a disk.
+            operations = 1000000 if long else 20000 if media == "memory" else 5000
+            if face != "preload" and not long:
+                operations //= 4
+            todo.append(("fsx, %s, seed %d, %s" % (face, seed, media), fsx,
+                         (programs["fsx"], forebay, face, media, 1, operations, seed,
+                          0.03 if long else 0.1)))
+            # Mapped reads in plenty, in many short runs.
+            if face == "preload":
+                todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
+                             (programs["fsx"], forebay, face, media, 50 if long else 2, 6000,
+                              1000 * seed, 20)))
+    if "pjdfstest" in suites and face != "both":
+        todo.append(("pjdfstest, " + face, pjdfstest, (programs["pjdfstest"], forebay, face)))
+    if "fio" in suites:
+        for media in ["memory", "both"]:
+            todo.append(("fio, %s, %s" % (face, media), fio, (forebay, face, media, seeds[0])))
+    if "dbench" in suites and face != "both":
+        todo.append(("dbench, " + face, dbench, (forebay, face, "memory", 60 if long else 3)))
+    return todo
+
+
+def several_nodes(suites, programs, forebay, face, seeds, long, nodes):
+    """The same of what runs on several."""
+    todo = []
+    where = "%s, %d nodes" % (face, nodes)
+    if "fsx" in suites:
+        for striped in False, True:
+            name = "fsx, %s, %s" % (where, "striped" if striped else "away")
+            todo.append((name, fsx, (programs["fsx"], forebay, face, "memory", 1,
+                                     200000 if long else 2000, seeds[0], 0.1, nodes, striped)))
+    if "pjdfstest" in suites and face != "both":
+        todo.append(("pjdfstest, " + where, pjdfstest, (programs["pjdfstest"], forebay, face, nodes)))
+    if "fio" in suites and (long or face == "both"):
+        todo.append(("fio, " + where, fio, (forebay, face, "memory", seeds[0], nodes)))
+    if "dbench" in suites and face != "both" and long:
+        todo.append(("dbench, " + where, dbench, (forebay, face, "memory", 60, nodes)))
+    return todo
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Run fsx, pjdfstest and fio in pools.")
+    parser = argparse.ArgumentParser(description="Run suites of others in pools.")
     parser.add_argument("--forebay", metavar="PATH",
                         default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--long", action="store_true",
-                        help="a million operations of fsx from each seed (several minutes)")
+                        help="a million operations of fsx from each seed; 200,000 over several nodes "
+                             "(an hour and a half)")
     parser.add_argument("--seed", type=int, action="append", metavar="N",
                         help="the seeds of fsx and fio (default 1 2 3 4)")
-    parser.add_argument("--only", action="append", choices=["fio", *SUITES], metavar="SUITE",
-                        help="this suite only: fsx, pjdfstest or fio")
+    parser.add_argument("--only", action="append", choices=CASES, metavar="SUITE",
+                        help="this suite only: fsx, pjdfstest, fio or dbench")
+    parser.add_argument("--nodes", type=int, metavar="N", help="only on pools of N nodes (default: 1 and 3)")
     parser.add_argument("--face", action="append", choices=FACES,
                         help="through this face only")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
@@ -257,37 +456,19 @@ def main():
     forebay = os.path.abspath(options.forebay)
     if not os.access(forebay, os.X_OK):
         parser.error("%s is not there: build it, or name it with --forebay" % forebay)
-    suites = options.only or ["fio", *SUITES]
+    suites = options.only or CASES
     programs = {name: install(name, os.path.abspath(options.prefix))
                 for name in suites if name in SUITES}
+    for name in set(suites) - set(SUITES):
+        if not shutil.which(name):
+            parser.error("%s is not installed (tests/install-packages installs it)" % name)
     seeds = options.seed or [1, 2, 3, 4]
-
+    faces = options.face or FACES
     todo = []
-    for face in options.face or FACES:
-        if "fsx" in suites:
-            for i, seed in enumerate(seeds):
-                media = ["memory", "files", "both", "memory"][i % 4]
-                # fsync and msync take their time where there is a disk.
-                operations = 1000000 if options.long else 20000 if media == "memory" else 5000
-                if face == "fuse" and not options.long:
-                    operations //= 4
-                todo.append(("fsx, %s, seed %d, %s" % (face, seed, media), fsx,
-                             (programs["fsx"], forebay, face, media, 1, operations, seed,
-                              0.03 if options.long else 0.1)))
-                # Mapped reads in plenty, in many short runs.
-                if face == "preload":
-                    todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
-                                 (programs["fsx"], forebay, face, media,
-                                  50 if options.long else 2, 6000, 1000 * seed, 20)))
-        if "pjdfstest" in suites:
-            todo.append(("pjdfstest, " + face, pjdfstest,
-                         (programs["pjdfstest"], forebay, face)))
-        if "fio" in suites:
-            if not shutil.which("fio"):
-                parser.error("fio is not installed (tests/install-packages installs it)")
-            for media in ["memory", "both"]:
-                todo.append(("fio, %s, %s" % (face, media), fio,
-                             (forebay, face, media, seeds[0])))
+    for nodes in [options.nodes] if options.nodes else [1, 3]:
+        for face in faces:
+            cases = one_node if nodes == 1 else several_nodes
+            todo += cases(suites, programs, forebay, face, seeds, options.long, nodes)
     failed = 0
     for name, function, args in todo:
         started = time.monotonic()
@@ -296,7 +477,7 @@ def main():
         except Failed as e:
             result, text = "failed", str(e)
             failed += 1
-        say("%-7s %-30s %6.2f s  %s" % (result, name, time.monotonic() - started, text))
+        say("%-7s %-34s %6.2f s  %s" % (result, name, time.monotonic() - started, text))
     say("%d passed, %d failed" % (len(todo) - failed, failed))
     return 1 if failed else 0
 

@@ -428,6 +428,9 @@ pub struct Mount {
     /// (ordinary users may do so if /etc/fuse.conf has user_allow_other)
     #[arg(long)]
     pub allow_other: bool,
+    /// Nothing can be changed through the mount (EROFS); others see what is changed elsewhere
+    #[arg(long)]
+    pub read_only: bool,
     /// Stay and serve the mount, until it is taken away
     #[arg(long)]
     pub foreground: bool,

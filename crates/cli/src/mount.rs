@@ -41,6 +41,9 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     if a.allow_other {
         command.arg("--allow-other");
     }
+    if a.read_only {
+        command.arg("--read-only");
+    }
     command.arg("--").arg(&dir);
     background::start(command, &log, "the process that serves the mount")?;
     Ok(code::OK)
@@ -98,6 +101,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let options = Options {
         name: format!("forebay:{}", pool.config().name),
         allow_other: a.allow_other,
+        read_only: a.read_only,
     };
     let record = registry(&pool)?.join(std::process::id().to_string());
     let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));

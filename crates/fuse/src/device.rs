@@ -21,6 +21,8 @@ pub struct Options {
     pub name: String,
     /// Other users may use it too (they need the rights that the files' modes give).
     pub allow_other: bool,
+    /// The kernel refuses all changes.
+    pub read_only: bool,
 }
 
 /// Mounts at `dir`; the descriptor by which the kernel asks.
@@ -47,7 +49,8 @@ fn mount_as_root(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
         data += ",allow_other";
     }
     let data = std::ffi::CString::new(data).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, o.read_only);
     rustix::mount::mount(o.name.as_str(), dir, "fuse.forebay", flags, Some(&*data))
         .map_err(|e| said("mount(2)", e))?;
     Ok(device)
@@ -68,6 +71,9 @@ fn mount_as_user(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
     );
     if o.allow_other {
         options += ",allow_other";
+    }
+    if o.read_only {
+        options += ",ro";
     }
     let mut tried = io::Error::from(io::ErrorKind::NotFound);
     for helper in HELPERS {

@@ -19,6 +19,8 @@ use std::mem::MaybeUninit;
 
 /// Most links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
+/// Most times that a call is made again because a link on its path leads elsewhere by now.
+const MAX_TURNS: u32 = 16;
 /// Most times that a path goes into the pool and out of it again.
 const MAX_CROSSINGS: u32 = 8;
 
@@ -134,29 +136,43 @@ thread_local! {
 ///
 /// # Safety
 /// The call is one that the program makes.
-pub unsafe fn again(call: &Call, result: i64) -> i64 {
-    if !is_suspicious(result) {
-        return result;
-    }
+pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
     let mut args = call.args;
     let mut texts: [Option<CString>; 2] = [None, None];
-    // SAFETY: the caller's promise, here and below.
-    let arguments = unsafe { path_arguments(call.nr, &call.args) };
-    for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
-        let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
-        // SAFETY: the program's path.
-        let Some(to) = (unsafe { bytes(args[path]) }).and_then(|p| into_pool(base, p, follow))
-        else {
-            continue;
-        };
-        args[path] = to.as_ptr() as i64;
-        if let Some(i) = dirfd {
-            args[i] = AT_FDCWD.into();
+    for turn in 0.. {
+        if !is_suspicious(result) || turn == MAX_TURNS {
+            return result;
         }
-        *text = Some(to);
-    }
-    if texts.iter().all(Option::is_none) {
-        return result;
+        let mut has_turned = false;
+        // SAFETY: the caller's promise, here and below.
+        let arguments = unsafe { path_arguments(call.nr, &call.args) };
+        for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
+            let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
+            // SAFETY: the program's path.
+            let Some(given) = (unsafe { bytes(args[path]) }) else {
+                continue;
+            };
+            match leads(base, given, follow) {
+                Leads::IntoThePool(to) => {
+                    args[path] = to.as_ptr() as i64;
+                    if let Some(i) = dirfd {
+                        args[i] = AT_FDCWD.into();
+                    }
+                    *text = Some(to);
+                }
+                Leads::Elsewhere => has_turned = true,
+                Leads::Nowhere => {}
+            }
+        }
+        if texts.iter().any(Option::is_some) {
+            break;
+        }
+        if !has_turned {
+            return result;
+        }
+        // It led into the pool when the kernel followed it.
+        // SAFETY: the program's own call.
+        result = unsafe { raw(call.nr, call.args) };
     }
     let depth = CROSSINGS.get();
     if depth >= MAX_CROSSINGS {
@@ -176,19 +192,42 @@ pub unsafe fn again(call: &Call, result: i64) -> i64 {
 /// The path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
-    let settings = runtime::settings()?;
+    match leads(dirfd, path, follow) {
+        Leads::IntoThePool(to) => Some(to),
+        _ => None,
+    }
+}
+
+/// Where a path leads that the kernel hasn't found.
+enum Leads {
+    IntoThePool(CString),
+    /// A link on it leads to something outside that is there: not when the kernel looked.
+    Elsewhere,
+    Nowhere,
+}
+
+fn leads(dirfd: i32, path: &[u8], follow: bool) -> Leads {
+    let Some(settings) = runtime::settings() else {
+        return Leads::Nowhere;
+    };
     if path.is_empty() || path.len() >= PATH_MAX {
-        return None;
+        return Leads::Nowhere;
     }
     let _critical = Critical::enter();
-    let mut path = follow_one(dirfd, path, follow)?;
+    let Some(mut path) = follow_one(dirfd, path, follow) else {
+        return Leads::Nowhere;
+    };
     for _ in 0..MAX_LINKS {
         if under(settings.mount, &path).is_some() {
-            return CString::new(path).ok();
+            return CString::new(path).map_or(Leads::Nowhere, Leads::IntoThePool);
         }
-        path = follow_one(AT_FDCWD, &path, follow)?;
+        match follow_one(AT_FDCWD, &path, follow) {
+            Some(next) => path = next,
+            None if Text::new(&path).exists(AT_FDCWD, path.len()) => return Leads::Elsewhere,
+            None => break,
+        }
     }
-    None
+    Leads::Nowhere
 }
 
 /// A path as C has it, which can be asked for up to some place in it. On the stack: most
@@ -214,6 +253,7 @@ impl Text {
         result
     }
 
+    /// `len` is less than PATH_MAX.
     fn exists(&mut self, dirfd: i32, len: usize) -> bool {
         // SAFETY: a C string.
         self.ask(len, |path| unsafe {

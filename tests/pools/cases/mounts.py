@@ -1,5 +1,6 @@
 """The FUSE face: mounts beside programs under `exec`, on the same files at the same time."""
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -98,6 +99,18 @@ def mount_beside_programs(t):
         t.fb("umount", at, rc=1).says("no pool is mounted there").one_line()
         t.ok(os.listdir(at) == [], "something is mounted still")
         t.fb("fsck", "--pool", "p")
+        # One for reading only sees what changes, and changes nothing.
+        t.fb("mount", "--pool", "p", "--read-only", at)
+        t.bash("p", "echo changed > /fb/by-static")
+        t.ok(open(at + "/by-static").read() == "changed\n", "a read-only mount shows what was")
+        for change in (lambda: open(at + "/by-static", "r+"), lambda: os.mkdir(at + "/d"),
+                       lambda: os.unlink(at + "/by-static"), lambda: os.utime(at)):
+            try:
+                change()
+                t.ok(False, "a read-only mount lets something be changed")
+            except OSError as e:
+                t.ok(e.errno == errno.EROFS, "a read-only mount says %s" % e)
+        t.fb("umount", at)
         # `down` takes mounts that nobody uses along.
         t.fb("mount", "--pool", "p", at)
         t.fb("down", "--pool", "p")
@@ -392,7 +405,7 @@ does ./forebay mount mnt
 does bash -c 'cd mnt; echo mine > f; cat f; stat -c "owner %u" f'
 ls mnt 2> /dev/null || echo "root is kept out"
 does ./forebay umount mnt
-does ./forebay mount mnt; does cat mnt/f; echo "mounted again"
+does ./forebay mount --read-only mnt; does cat mnt/f; does touch mnt/f 2> /dev/null || echo "mounted again"
 does ./forebay down
 [ -z "$(ls mnt)" ] && echo gone
 '''
