@@ -103,7 +103,7 @@ def mount_beside_programs(t):
         t.fb("mount", "--pool", "p", "--read-only", at)
         t.bash("p", "echo changed > /fb/by-static")
         t.ok(open(at + "/by-static").read() == "changed\n", "a read-only mount shows what was")
-        for change in (lambda: open(at + "/by-static", "r+"), lambda: os.mkdir(at + "/d"),
+        for change in (lambda: open(at + "/by-static", "r+"), lambda: os.mkdir(at + "/not-made"),
                        lambda: os.unlink(at + "/by-static"), lambda: os.utime(at)):
             try:
                 change()
