@@ -5,7 +5,7 @@ help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
-	@echo 'make suites MPI-IO and HDF5 through both faces with suites of others: mpi4py, h5py, netCDF4 (20 minutes; downloads them)'
+	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
@@ -30,9 +30,9 @@ test:
 	python3 tests/programs/run.py --media files:DIR:2G
 	python3 tests/programs/run.py --face fuse --only bash-redirections --only c-names --only coreutils-attrs --only exec \
 	    --only git --only libraries --only locks --only mmap --only mmap-calls --only python-files --only replace --only rsync \
-	    --only sqlite-concurrent
+	    --only sandboxed --only sessions --only sqlite-concurrent --only unreached
 	python3 tests/pools/run.py -j 2
-	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only c-data --only c-range-locks \
+	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/pool/run.py -j 2
 	python3 tests/mpi-io/run.py -j 2

@@ -7,8 +7,9 @@ time limit of its own, and nothing left behind. The programs are in c/. Options 
     --face FACE    how programs come to the pool: preload (default), fuse; plain is a directory of /dev/shm without
                    any pool
     --long         larger BT-IO, whose rates mean something (minutes)
-    --suites       suites of others, too: mpi4py's, h5py's and netCDF4's own, downloaded into target/mpi-io; and SWMR
-                   over the nodes by h5py
+    --suites       suites of others, too: mpi4py's, h5py's, netCDF4's and NumPy's own, downloaded into target/mpi-io; SWMR,
+                   Zarr, memmap and safetensors over the nodes; OpenFOAM, where it is installed
+    --torch        PyTorch's DataLoader, too: downloads 2.5 GB
 """
 import argparse
 import importlib.util
@@ -25,9 +26,11 @@ if __name__ == "__main__":
     ours.add_argument("--face", choices=["preload", "fuse", "plain"])
     ours.add_argument("--long", action="store_true")
     ours.add_argument("--suites", action="store_true")
+    ours.add_argument("--torch", action="store_true")
     options, rest = ours.parse_known_args()
     # To the cases, each a process of its own; before they are imported.
-    for name, value in (("FACE", options.face), ("LONG", options.long), ("SUITES", options.suites)):
+    for name, value in (("FACE", options.face), ("LONG", options.long), ("SUITES", options.suites),
+                        ("TORCH", options.torch)):
         if value:
             os.environ["FOREBAY_TEST_" + name] = value if name == "FACE" else "1"
     sys.argv[1:] = rest
@@ -35,5 +38,5 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_file_location("pools_run", os.path.join(POOLS, "run.py"))
     pools_run = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pools_run)
-    pools_run.KEPT += ("FOREBAY_TEST_FACE", "FOREBAY_TEST_LONG", "FOREBAY_TEST_SUITES")
+    pools_run.KEPT += ("FOREBAY_TEST_FACE", "FOREBAY_TEST_LONG", "FOREBAY_TEST_SUITES", "FOREBAY_TEST_TORCH")
     sys.exit(pools_run.main())

@@ -10,6 +10,7 @@ files left behind have to be the same.
 A case may say in comments at its beginning:
 
     # needs: COMMAND ...   commands which have to be installed
+    # media: memory        skipped in pools of anything else: it tells nothing new there
     # needs-xattr          skipped where the plain directory has no user.* attributes
     # timeout: SECONDS     another limit than the usual one, for each of the two runs
     # ignore: GLOB ...     paths below $WORK which are not compared
@@ -55,7 +56,7 @@ class Case:
     def __init__(self, path):
         self.path = path
         self.name = os.path.basename(path)[:-len(".sh")]
-        self.needs, self.ignore, self.timeout, self.xattr = ["bash"], [], None, False
+        self.needs, self.ignore, self.timeout, self.xattr, self.media = ["bash"], [], None, False, ""
         with open(path) as f:
             for line in f:
                 if not line.startswith("#"):
@@ -67,6 +68,8 @@ class Case:
                     self.ignore += rest.split()
                 elif key == "timeout":
                     self.timeout = float(rest)
+                elif key == "media":
+                    self.media = rest.strip()
                 elif key == "needs-xattr":
                     self.xattr = True
 
@@ -304,6 +307,8 @@ class Runner:
                           % " ".join(missing))
         if case.xattr and not self.has_xattr:
             raise Skip("no user.* attributes on the plain file system")
+        if not self.options.media.startswith(case.media):
+            raise Skip("only in pools of %s media" % case.media)
         nodes = self.options.nodes
         if self.options.face == "fuse" and case.name in NOT_THROUGH_FUSE:
             raise Skip("through a mount: " + NOT_THROUGH_FUSE[case.name])

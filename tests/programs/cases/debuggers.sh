@@ -1,4 +1,5 @@
 # needs: gcc gdb strace
+# media: memory
 # A program under gdb, strace and (where it is installed) valgrind.
 source "$CASES/../lib.sh"
 cat > program.c <<'C'

@@ -1,4 +1,5 @@
 # needs: gcc python3
+# media: memory
 # Programs that bring other libraries with them: sanitizers, other mallocs, profilers that wrap calls, clocks that lie.
 source "$CASES/../lib.sh"
 cat > "$OUTER/files.c" <<'C'

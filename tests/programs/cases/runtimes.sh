@@ -1,3 +1,4 @@
+# media: memory
 # Programs with runtimes of their own, those that are installed: Java, Node, R. What isn't there is left out.
 source "$CASES/../lib.sh"
 # For which there is nothing to compare if none is installed.
@@ -15,7 +16,6 @@ public class J { public static void main(String[] a) throws Exception { Path d=P
  Files.move(p,d.resolve("g"),StandardCopyOption.ATOMIC_MOVE); System.out.println(Files.exists(d.resolve("g"))); Process pr=new ProcessBuilder("cat",d.resolve("g").toString()).inheritIO().start(); System.out.println(pr.waitFor()); } }
 C
   java J.java jd >> log 2>&1
-  (cd "$OUTER"; java "$WORK/J.java" "$WORK/jd2") >> log 2>&1
 fi
 if type -P node > /dev/null; then
   echo "node is here" >&2

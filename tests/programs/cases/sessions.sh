@@ -1,4 +1,5 @@
 # needs: setsid
+# media: memory
 # Programs that leave the terminal or the view of files in which they were started: tmux, screen, containers (bubblewrap, mount
 # namespaces), as far as they are installed and allowed here. Daemons that close everything are in c-robust.
 source "$CASES/../lib.sh"

@@ -1,4 +1,5 @@
 # needs: gcc
+# media: memory
 # Programs that the library can't reach: statically linked, Go, set-user-ID. They run as ever; who gives one a path of the
 # pool under `forebay exec` is told that it sees nothing there. Through a mount they see everything.
 source "$CASES/../lib.sh"
