@@ -7,7 +7,7 @@
 
 use crate::serve::Server;
 use forebay_posix::{Fs, ObjectId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -85,7 +85,10 @@ fn look(server: &Weak<Server>) -> Option<()> {
     let server = server.upgrade()?;
     let cached = &server.face.cached;
     let fs = server.face.fs();
-    let mut old = Vec::new();
+    // By node: it may be mapped by many handles, and each word to the kernel has it drop what it is being told of
+    // the file at that time.
+    let mut old = HashSet::new();
+    let mut found = HashMap::new();
     {
         let mut files = cached.files();
         if files.is_empty() {
@@ -98,10 +101,10 @@ fn look(server: &Weak<Server>) -> Option<()> {
             if away && seen.at.elapsed() < PERIOD_AWAY {
                 continue;
             }
-            let now = changed(fs, open);
+            let now = *found.entry(seen.node).or_insert_with(|| changed(fs, open));
             let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
             if now != seen.changed || now.is_some_and(fresh) {
-                old.push(seen.node);
+                old.insert(seen.node);
             }
             (seen.changed, seen.at) = (now, Instant::now());
         }
