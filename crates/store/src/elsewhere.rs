@@ -8,6 +8,7 @@
 
 mod data;
 pub mod locks;
+pub(crate) mod merge;
 pub mod messages;
 mod names;
 mod parts;

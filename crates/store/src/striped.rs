@@ -18,6 +18,7 @@
 //! adds to the file is there at one moment.
 
 mod cuts;
+mod merged;
 mod parts;
 
 use crate::across::Nap;

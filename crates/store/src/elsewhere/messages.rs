@@ -99,6 +99,10 @@ pub mod kind {
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 
+    /// `id, Option<cuts>, offset` and runs (`merge.rs`) `-> somebody else had changed the same bytes`: what a mapping
+    /// on another node has changed, of a file or of a part of it
+    pub const MERGE: u16 = 60;
+
     // Of striped files: see `striped.rs`. What is no longer so as the question says: EXFULL.
 
     /// `id, it will write to parts -> size, cuts, appends`

@@ -90,6 +90,20 @@ impl Parts {
                 })?;
                 told(written.ok_or(Errno::IO)? as u64)
             }
+            kind::MERGE => {
+                let (id, cuts, offset): (_, Option<u64>, u64) = parts(head)?;
+                check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
+                if home(store, id).is_ok() {
+                    return told(with_file(store, id, |live| {
+                        store.merge_here(live, cuts, offset, body)
+                    })?);
+                }
+                let cuts = cuts.ok_or(Errno::REMCHG)?;
+                let merged = self.with_part(store, id, true, |part| {
+                    store.merge_part(part, cuts, offset, body)
+                })?;
+                told(merged.ok_or(Errno::IO)?)
+            }
             kind::CUT_PART => {
                 let (id, cuts, size) = parts(head)?;
                 check_size(size)?;

@@ -83,7 +83,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::EXCHANGE_STANDS | kind::LAYOUT..=kind::LIVES => Some(Class::Leaf),
+            kind::LOOKUP..=kind::EXCHANGE_STANDS | kind::LAYOUT..=kind::MERGE => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -437,7 +437,7 @@ impl Server {
                 let () = parts(head)?;
                 told(store.sync_all()?)
             }
-            kind::LAYOUT..=kind::LIVES => self.parts.serve(store, from, kind, head, body),
+            kind::LAYOUT..=kind::MERGE => self.parts.serve(store, from, kind, head, body),
             _ => Err(Errno::PROTO),
         }
     }

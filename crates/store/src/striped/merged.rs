@@ -1,0 +1,40 @@
+//! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
+
+use super::*;
+use crate::elsewhere::merge::pack;
+
+impl Store {
+    /// As [`Store::merge`].
+    pub(crate) fn merge_striped(
+        &self,
+        index: u32,
+        offset: u64,
+        (before, now): (&[u8], &[u8]),
+        conflict: &mut bool,
+    ) -> Result<()> {
+        let f = self.striped(index).ok_or(Errno::IO)?;
+        self.retry_cut(&f, || {
+            let first = Store::is_first(&f, offset, now.len());
+            let known = self.look(&f, !first)?;
+            let len = now.len().min(known.size.saturating_sub(offset) as usize);
+            for p in self.spread(&f, offset, len)? {
+                let (from, to) = (p.done, p.done + p.len);
+                let cuts = Some(known.cuts);
+                pack(&before[from..to], &now[from..to], MAX_BODY, |body| {
+                    *conflict |= match p.place {
+                        Place::Object => self.merge_here(f.index, cuts, p.offset, body)?,
+                        Place::Part => {
+                            let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
+                            self.merge_part(part, known.cuts, p.offset, body)?
+                        }
+                        Place::Home(node) | Place::On(node) => {
+                            self.merge_away(node, f.id, cuts, p.offset, body)?
+                        }
+                    };
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })
+    }
+}
