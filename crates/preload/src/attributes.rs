@@ -273,8 +273,7 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
                 return Err(Errno::ISDIR);
             }
             let open = fs.open_place(place, libc::O_WRONLY, 0)?;
-            let result = fs.truncate_open(open, size);
-            crate::map::grown(fs, open);
+            let result = crate::io::cut(fs, open, size);
             fs.store().open_release(open).and(result).map(|()| 0)
         })
     }

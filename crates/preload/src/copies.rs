@@ -28,8 +28,11 @@ impl End {
     unsafe fn read(self, at: Option<u64>, to: &mut [u8]) -> Result<usize, Errno> {
         let (p, n) = (to.as_mut_ptr(), to.len());
         match self {
-            // SAFETY: a slice.
-            End::Pool(fs, open) => unsafe { fs.read(open, at, p, n) },
+            End::Pool(fs, open) => {
+                crate::map::before_read(fs, open, at, n);
+                // SAFETY: a slice.
+                unsafe { fs.read(open, at, p, n) }
+            }
             // SAFETY: a slice, on a descriptor of the program.
             End::Kernel(fd) => fds::check(unsafe {
                 match at {

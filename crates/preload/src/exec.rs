@@ -153,6 +153,9 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let images = plan.images.clone();
     // A vfork child's memory is its parent's to free, once the child has gone.
     let kept = process::leave_to_parent(plan);
+    if call.is_ok() {
+        crate::map::before_exec();
+    }
     let result = match call {
         // SAFETY: paths and lists that `kept` or the parent keeps.
         Ok((nr, args)) => unsafe { raw(nr, args) },

@@ -30,6 +30,7 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     }
     value(at.map(offset).transpose().and_then(|at| {
         let len = map::resident(a[1] as u64, len)?;
+        map::before_read(fs, open, at, len);
         // SAFETY: the program's own buffer; here and in all functions below.
         unsafe { fs.read(open, at, a[1] as *mut u8, len) }.map(|n| n as i64)
     }))
@@ -123,6 +124,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             if writing {
                 put(fs, open, at, append, p.iov_base.cast(), len)
             } else {
+                map::before_read(fs, open, at, len);
                 fs.read(open, at, p.iov_base.cast(), len).map(|n| n as i64)
             }
         });
@@ -169,8 +171,11 @@ pub unsafe fn put(
     len: usize,
 ) -> Result<i64, Errno> {
     let append = append.unwrap_or_else(|| appends(fs, open));
+    let mapped = map::before_write(fs, open, at, append, len);
     // SAFETY: see read.
-    unsafe { fs.write_as(open, at, append, from, len) }.map(|n| n as i64)
+    let written = unsafe { fs.write_as(open, at, append, from, len) }.map(|n| n as i64);
+    map::after_change(fs, open, mapped);
+    written
 }
 
 /// Whether writes go to the end of the file.
@@ -194,6 +199,20 @@ pub fn lseek(a: &[i64; 6]) -> i64 {
     value(fs.seek(open, whence, a[1]).map(|n| n as i64))
 }
 
+/// Sets the size of an open file.
+///
+/// # Errors
+/// As for ftruncate.
+pub fn cut(fs: &Fs, open: u32, size: u64) -> Result<(), Errno> {
+    let mapped = map::before_change(fs, open);
+    fs.truncate_open(open, size)?;
+    if mapped.is_some() {
+        map::after_cut(fs, open, size);
+    }
+    map::grown(fs, open);
+    Ok(())
+}
+
 /// ftruncate.
 pub fn ftruncate(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
@@ -201,8 +220,7 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
     };
     value(
         offset(a[1])
-            .and_then(|size| fs.truncate_open(open, size))
-            .map(|()| map::grown(fs, open))
+            .and_then(|size| cut(fs, open, size))
             .map(|()| 0),
     )
 }
@@ -229,7 +247,7 @@ pub fn fsync(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
-    value(fs.sync_open(open).map(|()| 0))
+    value(map::write_back(fs, open).and_then(|()| fs.sync_open(open).map(|()| 0)))
 }
 
 /// Calls that advise only, on a descriptor of ours: nothing to do.
@@ -247,7 +265,9 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
         return PASS;
     };
     value((|| {
+        let mapped = map::before_change(fs, open);
         fs.allocate(open, a[1] as i32, offset(a[2])?, offset(a[3])?)?;
+        map::after_change(fs, open, mapped);
         map::grown(fs, open);
         Ok(0)
     })())

@@ -39,6 +39,23 @@ fn range(fs: &Fs, open: u32, asked: &libc::flock) -> Result<(u64, u64), Errno> {
     }
 }
 
+/// Sets a lock. Programs that take turns by locks see what others have stored through mappings: what was
+/// stored here is written back before a lock is given up (or made a weaker one), what was stored elsewhere fetched when one
+/// has been got.
+fn around(
+    fs: &Fs,
+    open: u32,
+    want: LockType,
+    lock: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    crate::map::before_change(fs, open);
+    lock()?;
+    if want != LockType::Unlocked {
+        crate::map::after_lock(fs, open);
+    }
+    Ok(())
+}
+
 /// The lock commands of fcntl.
 pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     // SAFETY: the program's own struct flock.
@@ -87,9 +104,8 @@ fn ranges(
         }
         let wait = matches!(cmd, libc::F_SETLKW | libc::F_OFD_SETLKW);
         let store = fs.store();
-        return store
-            .lock_range(open, of_description, want, range, wait)
-            .map(|()| None);
+        let lock = || store.lock_range(open, of_description, want, range, wait);
+        return around(fs, open, want, lock).map(|()| None);
     }
     match fs
         .store()
@@ -131,9 +147,9 @@ pub fn flock(fs: &Fs, open: u32, operation: i64) -> i64 {
         libc::LOCK_UN => LockType::Unlocked,
         _ => return errno(Errno::INVAL),
     };
-    value(
-        fs.store()
-            .flock(open, want, operation & libc::LOCK_NB == 0)
-            .map(|()| 0),
-    )
+    let lock = || {
+        let wait = operation & libc::LOCK_NB == 0;
+        fs.store().flock(open, want, wait)
+    };
+    value(around(fs, open, want, lock).map(|()| 0))
 }

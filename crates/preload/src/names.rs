@@ -65,6 +65,9 @@ pub fn open_place(
         0
     };
     let open = fs.open_place(place, flags, mode)?;
+    if flags & libc::O_TRUNC != 0 {
+        crate::map::after_cut(fs, open, 0);
+    }
     fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
 }
 

@@ -427,6 +427,9 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         for map in &area.maps[..maps.min(area.maps.len())] {
             let _ = store.map_release(map);
         }
+        if maps > 0 {
+            crate::map::sweep(fs);
+        }
         process.maps_end.store(0, Release);
     } else if store.maps_end() > 0 {
         crate::map::note_mappings(fs);

@@ -267,6 +267,8 @@ pub mod map_flag {
     pub const PARTIAL: u32 = 4;
     /// Its descriptor isn't open for writing.
     pub const READ_ONLY: u32 = 8;
+    /// It shows this node's copy of a file whose bytes lie elsewhere.
+    pub const COPY: u32 = 16;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is

@@ -110,12 +110,47 @@ impl Store {
             return Ok(());
         };
         let mut result = Ok(());
-        if place.flags.load(Relaxed) & map_flag::CHANGES != 0
+        // A copy's changes are written, which changes the times.
+        if place.flags.load(Relaxed) & (map_flag::CHANGES | map_flag::COPY) == map_flag::CHANGES
             && let Some(live) = self.open_file(open).live.load(Acquire).checked_sub(1)
         {
             result = self.touch_open(live);
         }
         self.open_release(open).and(result)
+    }
+
+    /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but` not this
+    /// place.
+    pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
+        let me = self.attached_slot();
+        (0..crate::control::MAX_PROCESSES as u32).any(|slot| {
+            let p = self.control.process(slot as usize);
+            let end = p.maps_end.load(Acquire) as usize;
+            if end == 0 || state_of(p.owner.load(SeqCst)) == state::FREE {
+                return false;
+            }
+            let is = |m: &MapRef| {
+                let open = m.open.load(SeqCst).checked_sub(1);
+                m.flags.load(Acquire) & map_flag::COPY != 0
+                    && open.is_some_and(|o| self.open_file(o).id.load(Acquire) == id.0)
+                    && but.is_none_or(|b| !std::ptr::eq(b, m))
+            };
+            if me == Some(slot) {
+                let area = self.area();
+                return area.is_ok_and(|a| a.maps[..end.min(a.maps.len())].iter().any(is));
+            }
+            // Who can't be asked may have one.
+            let Ok(area) = self.map_area(slot) else {
+                return true;
+            };
+            // SAFETY: just mapped; made of atomics. Not used any more after that.
+            unsafe {
+                let maps = &(*area).maps;
+                let found = maps[..end.min(maps.len())].iter().any(is);
+                self.unmap_area(area);
+                found
+            }
+        })
     }
 
     // ---- pages ----

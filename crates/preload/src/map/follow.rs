@@ -146,4 +146,8 @@ pub fn before_exit() {
         let _ =
             unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
     }
+    let copies: Vec<Span> = spans.iter().filter(|s| s.has(map_flag::COPY)).collect();
+    if !copies.is_empty() {
+        super::away::forget(&spans, &copies);
+    }
 }

@@ -6,16 +6,18 @@
 //! are SIGBUS; [`on_fault`] then maps what is there by now. Which file lies where is kept in
 //! a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
-//! - `copied.rs`: files that lie on another node
+//! - `copied.rs`, `away.rs`, `twin.rs`: files that lie on other nodes
 //! - `spans.rs`: the table; `vmas.rs`: the kernel's view; `pages.rs`: mapping pieces
 //! - `follow.rs`: what mappings show follows the files; `remap.rs`: mremap and
 //!   remap_file_pages
 
+mod away;
 mod copied;
 mod follow;
 mod pages;
 mod remap;
 mod spans;
+mod twin;
 mod vmas;
 
 use crate::fds;
@@ -29,9 +31,14 @@ use pages::How;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
+pub use away::{
+    after_change, after_cut, after_lock, before_change, before_exec, before_read, before_write,
+    sync as write_back,
+};
 pub use follow::{before_exit, grown, on_fault, on_notice, resident};
 pub use forebay_store::NOTICE;
 pub use spans::{after_fork, before_fork};
+pub use twin::sweep;
 
 const WRITE: i32 = libc::PROT_WRITE;
 /// Flags of mmap that are the kernel's business.
@@ -115,11 +122,11 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     }
     let live = fs.live_of(open).map_err(|_| Errno::NODEV)?;
     if fs.store().is_away(live) {
-        if shared && access == libc::O_RDWR {
-            return Err(Errno::NODEV);
+        if !(shared && access == libc::O_RDWR) {
+            // SAFETY: as the program asked.
+            return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
         }
-        // SAFETY: as the program asked.
-        return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
+        away::check(fs, open)?;
     }
     let how = How {
         prot,
@@ -162,9 +169,11 @@ unsafe fn map_range(
     let fs = spans.fs;
     prepare(fs);
     let live = fs.live_of(open)?;
+    let is_away = fs.store().is_away(live);
     let mut kind = 0;
     if how.shared {
         kind |= map_flag::SHARED;
+        kind |= if is_away { map_flag::COPY } else { 0 };
         kind |= if how.prot & WRITE != 0 {
             map_flag::CHANGES
         } else {
@@ -178,10 +187,23 @@ unsafe fn map_range(
     }
     let span = spans.claim(open, kind)?;
     let result = (|| {
-        let pieces = match fs.store().map(live, offset, len, budget) {
-            // Sparse, and no room after all: what isn't there is made when it is touched.
-            Err(Errno::NOSPC) if budget == usize::MAX => fs.store().map(live, offset, len, 0)?,
-            other => other?,
+        let range = offset..offset + len as u64;
+        let twin = if is_away {
+            let twin = twin::Twin::make(spans, live, span, range.end)?;
+            twin.refresh(range.clone())?;
+            Some(twin)
+        } else {
+            None
+        };
+        let pieces = match &twin {
+            Some(twin) => twin.pieces(range, pages::fetched_pages(how))?,
+            None => match fs.store().map(live, offset, len, budget) {
+                // Sparse, and no room after all: what isn't there is made when it is touched.
+                Err(Errno::NOSPC) if budget == usize::MAX => {
+                    fs.store().map(live, offset, len, 0)?
+                }
+                other => other?,
+            },
         };
         let fixed = flags & libc::MAP_FIXED != 0 && aligned(at);
         if fixed {
@@ -303,6 +325,9 @@ fn range(a: &[i64; 6]) -> (u64, u64) {
 }
 
 /// msync: the kernel writes pages back; then the files' records follow.
+///
+/// # Safety
+/// The arguments are those of the program's call.
 pub unsafe fn msync(a: &[i64; 6]) -> i64 {
     let Some(spans) = spans::of_call() else {
         return PASS;
@@ -317,12 +342,18 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
         return result;
     }
     let store = spans.fs.store();
-    for span in spans
-        .within(start, end)
-        .filter(|s| s.has(map_flag::CHANGES))
-    {
-        if let Some((live, _)) = span.file(spans.fs) {
-            let _ = store.touch_open(live);
+    let concerns = |s: &spans::Span| s.has(map_flag::CHANGES | map_flag::COPY);
+    for span in spans.within(start, end).filter(concerns) {
+        if span.has(map_flag::COPY)
+            && let Err(e) = away::msync(&spans, span, (start, end), a[2] as i32)
+        {
+            result = errno(e);
+            continue;
+        }
+        if let Some(live) = span.open().and_then(|o| spans.fs.live_of(o).ok()) {
+            if !span.has(map_flag::COPY) {
+                let _ = store.touch_open(live);
+            }
             if a[2] as i32 & libc::MS_SYNC != 0
                 && let Err(e) = store.sync(live)
                 && result == 0

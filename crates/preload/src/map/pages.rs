@@ -5,6 +5,7 @@
 //! is there by now.
 
 use super::spans::{Span, Spans};
+use super::twin::{self, Twin};
 use super::vmas::{self, Vma};
 use crate::{fds, process};
 use forebay_intercept::raw;
@@ -143,6 +144,12 @@ pub unsafe fn put_pieces(
 }
 
 unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
+    if let Some(fd) = piece.medium.checked_sub(twin::MEDIUM) {
+        let flags = libc::MAP_FIXED | how.flags;
+        // SAFETY: the caller's range; the descriptor is that of an open twin.
+        return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
+            .map(|_| ());
+    }
     let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
     let segment = if how.read_only {
         medium.file_for_reading()?
@@ -224,7 +231,16 @@ fn fill_empty(
         return Ok(());
     }
     let offset = span.offset_of(from);
-    let pieces = fs.store().map(live, offset, (to - from) as usize, budget)?;
+    // Open until its pieces are mapped.
+    let twin = if span.has(map_flag::COPY) {
+        Some(Twin::of(fs, live).ok_or(Errno::IO)?)
+    } else {
+        None
+    };
+    let pieces = match &twin {
+        Some(twin) => twin.pieces(offset..offset + (to - from), budget)?,
+        None => fs.store().map(live, offset, (to - from) as usize, budget)?,
+    };
     let mut result = Ok(());
     for &vma in inside {
         let (start, end) = (vma.start.max(from), vma.end.min(to));
@@ -275,7 +291,12 @@ pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<bool, Errn
         return Ok(false);
     }
     fill_empty(spans, span, (from, chunk_end), usize::MAX, &empty)?;
-    fill_empty(spans, span, (chunk_end, to), 0, &empty)?;
+    if span.has(map_flag::COPY) {
+        let to = to.min(chunk_end + twin::AHEAD);
+        fill_empty(spans, span, (chunk_end, to), usize::MAX, &empty)?;
+    } else {
+        fill_empty(spans, span, (chunk_end, to), 0, &empty)?;
+    }
     Ok(true)
 }
 
@@ -289,7 +310,10 @@ pub fn fill_grown(spans: &Spans, some: &[Span]) {
     };
     let empty = empty(from, to);
     for &span in some {
-        let budget = eager_pages(spans.fs);
+        let budget = match span.has(map_flag::COPY) {
+            true => twin::EAGER / PAGE,
+            false => eager_pages(spans.fs),
+        };
         let _ = fill_empty(spans, span, (span.start(), span.end()), budget, &empty);
     }
 }
@@ -315,7 +339,12 @@ pub fn cut(spans: &Spans) {
     let (Some(&(first, _)), Some(&(_, last))) = (behind.first(), behind.last()) else {
         return;
     };
-    let segments = segments(spans.fs);
+    let mut segments = segments(spans.fs);
+    for (_, span) in behind.iter().filter(|(_, s)| s.has(map_flag::COPY)) {
+        let live = span.open().and_then(|o| spans.fs.live_of(o).ok());
+        let twin = live.and_then(|live| Twin::of(spans.fs, live));
+        segments.extend(twin.and_then(|t| t.ino()));
+    }
     let mut found: Vec<(Vma, u64, Span)> = Vec::new();
     vmas::each(first, last.end(), |vma| {
         if segments.contains(&vma.ino) {
@@ -337,6 +366,14 @@ fn segments(fs: &Fs) -> Vec<u64> {
     let ino = |fd: BorrowedFd<'_>| Ok(rustix::fs::fstat(fd)?.st_ino);
     let media = fs.store().media().iter();
     media.filter_map(|m| m.file().and_then(ino).ok()).collect()
+}
+
+/// So many pages are fetched at once for a new mapping of a file that lies elsewhere.
+pub fn fetched_pages(how: How) -> usize {
+    match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
+        0 => twin::EAGER / PAGE,
+        _ => usize::MAX,
+    }
 }
 
 /// So many pages are made at once for a new mapping of a file with holes: with more, or

@@ -193,12 +193,17 @@ impl Spans {
     /// Releases the spans in `start..end`, whose borders have been split: the kernel has
     /// unmapped them.
     pub fn forget(&self, start: u64, end: u64) {
+        let is_copy = |s: &Span| s.has(map_flag::COPY);
+        let copies: Vec<Span> = self.within(start, end).filter(is_copy).collect();
+        if !copies.is_empty() {
+            super::away::forget(self, &copies);
+        }
         self.within(start, end).for_each(|s| self.release(s));
     }
 
     /// Joins `span` with one that it continues.
     pub fn join(&self, span: Span) {
-        const KIND: u32 = map_flag::SHARED | map_flag::READ_ONLY;
+        const KIND: u32 = map_flag::SHARED | map_flag::READ_ONLY | map_flag::COPY;
         let same = |a: Span, b: Span| {
             a.0.open.load(Relaxed) == b.0.open.load(Relaxed)
                 && (a.0.flags.load(Relaxed) ^ b.0.flags.load(Relaxed)) & KIND == 0

@@ -1,0 +1,250 @@
+//! Shared mappings of files whose bytes lie on other nodes: when what is stored through them gets there, and what others
+//! write gets here. The bytes themselves are in a [`Twin`].
+//!
+//! What was changed is written back at msync, when a mapping goes, at close, fsync, exec and exit, before this process
+//! reads, writes or cuts the file, and before it gives up a lock on it. What was changed elsewhere is taken over when the
+//! file is mapped, at msync(MS_INVALIDATE), after this process has written to it, and when it has got a lock on it:
+//! so nodes that take turns by locks see each other's stores.
+
+use super::spans::{self, Span, Spans};
+use super::twin::{self, Merged, Twin};
+use crate::{process, runtime};
+use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_store::control::map_flag;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// Whether there has ever been such a mapping: few processes have any.
+static ANY: AtomicBool = AtomicBool::new(false);
+static CONFLICT: AtomicBool = AtomicBool::new(false);
+
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// Names of files through which processes share locks or indexes without system calls, of SQLite and LMDB. A copy would
+/// let two nodes do at once what only one may.
+fn needs_one_memory(name: &[u8]) -> bool {
+    name.ends_with(b"-shm") || name == b"lock.mdb" || name.ends_with(b"-lock")
+}
+
+/// Before a shared mapping, that may become writable, of a file that lies elsewhere.
+///
+/// # Errors
+/// ENODEV if it can't have one.
+pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
+    if process::in_vfork_child() {
+        return Err(Errno::NODEV);
+    }
+    let name = name(fs, open);
+    if needs_one_memory(&name) {
+        runtime::complain(&format!(
+            "{} can't be mapped here: programs on several nodes would each have their own copy of what has to be one \
+             memory; run them on the file's node, or have them do without (SQLite: PRAGMA journal_mode=DELETE), or \
+             on a mount",
+            String::from_utf8_lossy(&name)
+        ));
+        return Err(Errno::NODEV);
+    }
+    ANY.store(true, Release);
+    Ok(())
+}
+
+fn name(fs: &Fs, open: u32) -> Vec<u8> {
+    let mut name = Vec::new();
+    fs.store().open_name(fs.store().open_file(open), &mut name);
+    name
+}
+
+/// Says what has become of changes, if that isn't good.
+fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
+    if merged == Ok(true) && !CONFLICT.swap(true, AcqRel) {
+        runtime::say(&format!(
+            "{}: the same bytes were stored through a mapping here and changed on another node: what was written last \
+             stays",
+            String::from_utf8_lossy(&name(fs, open))
+        ));
+    }
+    merged.map(|_| ())
+}
+
+/// As [`report`], where the program can't be told of an error.
+fn report_all(fs: &Fs, open: u32, merged: Merged) {
+    if let Err(e) = report(fs, open, merged) {
+        let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
+        let place = match fs.store().home_of(id) {
+            Some(node) => format!("node {node}"),
+            None => "its nodes".into(),
+        };
+        runtime::say(&format!(
+            "{}: what was stored through a mapping couldn't be written back to {place}: {e}",
+            String::from_utf8_lossy(&name(fs, open))
+        ));
+    }
+}
+
+/// The twin of an open file, if this process maps it; for writing back, only if it may have changed it.
+fn twin(spans: &Spans, open: u32, changes: bool) -> Option<Twin> {
+    let live = spans.fs.live_of(open).ok()?;
+    let of_it = |s: Span| {
+        s.has(map_flag::COPY)
+            && (!changes || s.has(map_flag::CHANGES))
+            && s.open().is_some_and(|o| spans.fs.live_of(o) == Ok(live))
+    };
+    spans.iter().any(of_it).then(|| Twin::of(spans.fs, live))?
+}
+
+/// Writes back what was changed in a range of an open file.
+fn write_back(spans: &Spans, open: u32, range: Range<u64>) -> Merged {
+    twin(spans, open, true).map_or(Ok(false), |twin| twin.write_back(range))
+}
+
+fn refresh(spans: &Spans, open: u32, range: Range<u64>) -> Merged {
+    twin(spans, open, false).map_or(Ok(false), |twin| twin.refresh(range))
+}
+
+fn spans() -> Option<Spans> {
+    if ANY.load(Acquire) {
+        spans::lock()
+    } else {
+        None
+    }
+}
+
+/// Before this process reads from an open file, or gives up its right to: by `len` bytes from `at`, or its offset, on.
+pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
+    if let Some(spans) = spans() {
+        let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
+        let range = at..at.saturating_add(len as u64);
+        report_all(fs, open, write_back(&spans, open, range));
+    }
+}
+
+/// Before it writes there; what is to be told to [`after_change`].
+pub fn before_write(
+    fs: &Fs,
+    open: u32,
+    at: Option<u64>,
+    append: bool,
+    len: usize,
+) -> Option<Range<u64>> {
+    let spans = spans()?;
+    twin(&spans, open, false)?;
+    let live = fs.live_of(open).ok()?;
+    let range = match at {
+        _ if append => fs.store().size(live).ok()?..u64::MAX,
+        Some(at) => at..at.saturating_add(len as u64),
+        None => {
+            let at = fs.store().open_file(open).offset.load(Relaxed);
+            at..at.saturating_add(len as u64)
+        }
+    };
+    report_all(fs, open, write_back(&spans, open, range.clone()));
+    Some(range)
+}
+
+/// After a change that this process has made to the file by other means, in that range, if it maps it.
+pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
+    if let (Some(range), Some(spans)) = (range, spans()) {
+        report_all(fs, open, refresh(&spans, open, range));
+    }
+}
+
+/// Before it changes the file as a whole, or closes it.
+pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
+    let spans = spans()?;
+    twin(&spans, open, false)?;
+    report_all(fs, open, write_back(&spans, open, ALL));
+    Some(ALL)
+}
+
+/// After it has cut the file: the pages behind its end go.
+pub fn after_cut(fs: &Fs, open: u32, size: u64) {
+    let Some(spans) = spans() else { return };
+    let (Some(twin), Ok(live)) = (twin(&spans, open, false), fs.live_of(open)) else {
+        return;
+    };
+    // What was stored behind the new end is of no interest.
+    let _ = twin.refresh(size..u64::MAX);
+    let of_it =
+        |s: &Span| s.has(map_flag::COPY) && s.open().is_some_and(|o| fs.live_of(o) == Ok(live));
+    for span in spans.iter().filter(of_it) {
+        span.0.cut.fetch_max(u64::MAX - size, AcqRel);
+    }
+    super::pages::cut(&spans);
+}
+
+/// fsync: what mappings have changed goes first.
+///
+/// # Errors
+/// Those of writing back.
+pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
+    match spans() {
+        Some(spans) => report(fs, open, write_back(&spans, open, ALL)),
+        None => Ok(()),
+    }
+}
+
+/// After a lock has been got.
+pub fn after_lock(fs: &Fs, open: u32) {
+    after_change(fs, open, Some(ALL));
+}
+
+/// msync of what of a span lies in `start..end`.
+///
+/// # Errors
+/// EIO if it couldn't be written back for a node that can't be reached; ENOSPC and the like.
+pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) -> Result<(), Errno> {
+    let (Some(open), from, to) = (span.open(), span.start().max(start), span.end().min(end)) else {
+        return Ok(());
+    };
+    let range = span.offset_of(from)..span.offset_of(from) + (to - from);
+    let mut merged = write_back(spans, open, range.clone());
+    if flags & libc::MS_INVALIDATE != 0
+        && let Ok(before) = merged
+    {
+        merged = refresh(spans, open, range).map(|now| before | now);
+    }
+    report(spans.fs, open, merged).map_err(|e| match e {
+        Errno::HOSTDOWN | Errno::TIMEDOUT => Errno::IO,
+        e => e,
+    })
+}
+
+/// Of mappings that are gone: writes back what they have changed, and gives their places back.
+pub fn forget(spans: &Spans, gone: &[Span]) {
+    for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
+        if let Some(open) = span.open() {
+            let from = span.offset_of(span.start());
+            let merged = write_back(spans, open, from..from + span.len());
+            report_all(spans.fs, open, merged);
+        }
+    }
+    gone.iter().for_each(|&s| spans.release(s));
+    if !process::in_vfork_child() {
+        twin::sweep(spans.fs);
+    }
+}
+
+/// Before exec, after which this process's memory is gone.
+pub fn before_exec() {
+    let Some(spans) = spans().filter(|_| !process::in_vfork_child()) else {
+        return;
+    };
+    let changes = |s: &Span| s.has(map_flag::COPY) && s.has(map_flag::CHANGES);
+    for span in spans.iter().filter(changes) {
+        if let Some(open) = span.open() {
+            let from = span.offset_of(span.start());
+            let merged = write_back(&spans, open, from..from + span.len());
+            report_all(spans.fs, open, merged);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_shared_without_system_calls_is_known_by_name() {
+        let known = |name: &str| super::needs_one_memory(name.as_bytes());
+        assert!(known("app.db-shm") && known("lock.mdb") && known("data.mdb-lock"));
+        assert!(!known("app.db") && !known("app.db-wal") && !known("data.mdb") && !known("shm"));
+    }
+}

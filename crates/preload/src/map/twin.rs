@@ -1,0 +1,492 @@
+//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *twin*.
+//!
+//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of the node that map the
+//! file map it, so their stores are seen by all of them at once, over fork too. It holds, at the file's own offsets,
+//! what is mapped; from [`BEFORE`] on the same bytes as they were fetched or last written back, which tell what has been
+//! changed; from [`STATE`] on for each chunk how much of it has been fetched. It is sparse: what nobody has asked for
+//! takes no room.
+//!
+//! Who fetches or writes back has a lock on it, which the kernel gives up for who dies. Nothing is kept open. It is made
+//! by the first process that maps the file and removed after the last; that is known from the table of mappings, so a
+//! process that is killed leaves nothing behind that would be taken for newer than it is.
+
+use super::spans::{Span, Spans};
+use crate::process;
+use forebay_posix::{Errno, Fs};
+use forebay_store::{CHUNK, MapPiece, ObjectId, PAGE};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::Duration;
+
+/// Largest offset that can be mapped.
+const MOST: u64 = BEFORE;
+const BEFORE: u64 = 1 << 40;
+const STATE: u64 = 1 << 41;
+const LEN: u64 = STATE + 2 * (BEFORE / CHUNK);
+const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
+/// Pieces of it have this added to the descriptor for a medium.
+pub const MEDIUM: usize = 1 << 32;
+/// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't fault for system calls,
+/// so what is there at once works as a buffer for all of them.
+pub const EAGER: usize = 64 << 20;
+/// So much behind what is touched is fetched with it.
+pub const AHEAD: u64 = 3 * CHUNK;
+/// How long one process waits for another to have fetched, or written back.
+const TURNS: u32 = 30_000;
+
+/// The twin of a file, open.
+pub struct Twin {
+    pub file: OwnedFd,
+    fs: &'static Fs,
+    live: u32,
+}
+
+/// What became of writing back or fetching: whether somebody else had changed the same bytes.
+pub type Merged = Result<bool, Errno>;
+
+fn directory(fs: &Fs) -> PathBuf {
+    fs.pool().dir().join("copies")
+}
+
+fn path(fs: &Fs, id: ObjectId) -> PathBuf {
+    directory(fs).join(format!("{:016x}", id.0))
+}
+
+/// Held while twins are made or removed, by one process at a time.
+fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
+    let path = directory(fs);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = || forebay_media::with_room(|| rustix::fs::open(&path, flags, Mode::empty()));
+    let dir = match open() {
+        Err(Errno::NOENT) if make => {
+            match rustix::fs::mkdir(&path, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+            open()?
+        }
+        other => other?,
+    };
+    loop {
+        match rustix::fs::flock(&dir, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|()| dir),
+        }
+    }
+}
+
+/// Removes twins that no process maps any more.
+pub fn sweep(fs: &Fs) {
+    let Ok(dir) = lock_directory(fs, false) else { return };
+    let Ok(entries) = rustix::fs::Dir::read_from(&dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let id = name
+            .to_str()
+            .ok()
+            .and_then(|n| u64::from_str_radix(n, 16).ok());
+        if id.is_some_and(|id| !fs.store().is_copied(ObjectId(id), None)) {
+            let _ = rustix::fs::unlinkat(&dir, name, rustix::fs::AtFlags::empty());
+        }
+    }
+}
+
+/// A part of a twin in our own memory.
+struct View {
+    at: *mut u8,
+    len: usize,
+}
+
+impl View {
+    /// Of whole pages.
+    fn new(file: &OwnedFd, offset: u64, len: usize) -> Result<View, Errno> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                file,
+                offset,
+            )?
+        };
+        Ok(View { at: at.cast(), len })
+    }
+
+    /// The bytes. Others may be storing to them: they are only copied, a page at a time.
+    fn copy(&self, from: usize, to: &mut [u8]) {
+        let n = to.len().min(self.len.saturating_sub(from));
+        // SAFETY: inside the view.
+        unsafe { std::ptr::copy_nonoverlapping(self.at.add(from), to.as_mut_ptr(), n) };
+    }
+
+    fn put(&self, at: usize, from: &[u8]) {
+        let n = from.len().min(self.len.saturating_sub(at));
+        // SAFETY: inside the view.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.add(at), n) };
+    }
+
+    fn word(&self, n: usize) -> &AtomicU64 {
+        assert!(n * 8 + 8 <= self.len);
+        // SAFETY: inside the view, which is aligned as pages are.
+        unsafe { &*self.at.cast::<AtomicU64>().add(n) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// The lock on a twin.
+struct Turn<'a>(&'a OwnedFd);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::fs::fcntl_lock(self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Takes what was changed elsewhere over into a word that may have been changed here: `before` it was both. Whether the
+/// same bytes were changed, to something else.
+fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
+    let mut conflict = false;
+    let _ = here.fetch_update(AcqRel, Acquire, |now| {
+        let (mut bytes, before, elsewhere) = (
+            now.to_ne_bytes(),
+            before.to_ne_bytes(),
+            elsewhere.to_ne_bytes(),
+        );
+        conflict = false;
+        for i in 0..8 {
+            if bytes[i] == before[i] {
+                bytes[i] = elsewhere[i];
+            } else if elsewhere[i] != before[i] {
+                conflict |= bytes[i] != elsewhere[i];
+            }
+        }
+        Some(u64::from_ne_bytes(bytes))
+    });
+    conflict
+}
+
+impl Twin {
+    /// The twin of a file that this process maps, or None if there is none.
+    pub fn of(fs: &'static Fs, live: u32) -> Option<Twin> {
+        let path = path(fs, fs.store().live_id(live));
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(&path, flags, Mode::empty());
+        let file = forebay_media::with_room(open).ok()?;
+        Some(Twin { file, fs, live })
+    }
+
+    /// Makes sure that there is one, for a new mapping at `place`, which isn't published yet.
+    ///
+    /// # Errors
+    /// ENODEV where there can't be one; what the kernel says.
+    pub fn make(spans: &Spans, live: u32, place: Span, end: u64) -> Result<Twin, Errno> {
+        let fs = spans.fs;
+        if process::in_vfork_child() || end > MOST || forebay_media::size_limit() < LEN {
+            return Err(Errno::NODEV);
+        }
+        sweep(fs);
+        let _one = lock_directory(fs, true)?;
+        let id = fs.store().live_id(live);
+        if fs.store().is_copied(id, Some(place.0))
+            && let Some(twin) = Twin::of(fs, live)
+        {
+            return Ok(twin);
+        }
+        let path = path(fs, id);
+        let _ = rustix::fs::unlink(&path);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = forebay_media::with_room(|| rustix::fs::open(&path, flags, mode))?;
+        rustix::fs::ftruncate(&file, LEN)?;
+        Ok(Twin { file, fs, live })
+    }
+
+    /// The number that the kernel shows for it.
+    pub fn ino(&self) -> Option<u64> {
+        rustix::fs::fstat(&self.file).ok().map(|s| s.st_ino)
+    }
+
+    fn turn(&self) -> Result<Turn<'_>, Errno> {
+        for _ in 0..TURNS {
+            match rustix::fs::fcntl_lock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::AGAIN | Errno::ACCESS | Errno::INTR) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => return other.map(|()| Turn(&self.file)),
+            }
+        }
+        Err(Errno::TIMEDOUT)
+    }
+
+    /// Has the kernel reserve pages, so that touching them can't fail.
+    fn room(&self, at: u64, len: usize) -> Result<(), Errno> {
+        let flags = FallocateFlags::KEEP_SIZE;
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, at, len as u64) {
+                Err(Errno::INTR) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes pages away.
+    fn drop_pages(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+        match from < to {
+            true => rustix::fs::fallocate(&self.file, flags, from, to - from),
+            false => Ok(()),
+        }
+    }
+
+    /// How many pages of each of these chunks have been fetched, and one more; 0: it hasn't.
+    fn states(&self, chunks: Range<u64>) -> Result<Vec<u16>, Errno> {
+        let mut bytes = vec![0; 2 * (chunks.end - chunks.start) as usize];
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = STATE + 2 * chunks.start + done as u64;
+            match rustix::io::pread(&self.file, &mut bytes[done..], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let number = |b: &[u8]| u16::from_ne_bytes([b[0], b[1]]);
+        Ok(bytes.chunks_exact(2).map(number).collect())
+    }
+
+    fn set_state(&self, chunk: u64, state: u16) -> Result<(), Errno> {
+        let at = STATE + 2 * chunk;
+        let page = at - at % PAGE as u64;
+        self.room(page, PAGE)?;
+        let view = View::new(&self.file, page, PAGE)?;
+        view.put((at - page) as usize, &state.to_ne_bytes());
+        Ok(())
+    }
+
+    /// The file's bytes as they are where they lie; zeros behind its end.
+    fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            // SAFETY: within the vector.
+            let n = unsafe {
+                let to = bytes.as_mut_ptr().add(done);
+                self.fs
+                    .store()
+                    .read(self.live, at + done as u64, to, len - done)?
+            };
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        Ok(bytes)
+    }
+
+    fn fetch(&self, chunk: u64, size: u64) -> Result<u16, Errno> {
+        let from = chunk * CHUNK;
+        let pages = (size - from).min(CHUNK).div_ceil(PAGE as u64);
+        let len = pages as usize * PAGE;
+        self.room(from, len)?;
+        self.room(BEFORE + from, len)?;
+        let bytes = self.read(from, len)?;
+        for at in [from, BEFORE + from] {
+            View::new(&self.file, at, len)?.put(0, &bytes);
+        }
+        self.set_state(chunk, pages as u16 + 1)?;
+        Ok(pages as u16 + 1)
+    }
+
+    /// Fetches what of `range` hasn't been, if that is at most `budget` pages. What can be mapped, in order.
+    ///
+    /// # Errors
+    /// EHOSTDOWN and the like; ENOSPC if the copy has no room.
+    pub fn pieces(&self, range: Range<u64>, budget: usize) -> Result<Vec<MapPiece>, Errno> {
+        let size = self.fs.store().size(self.live)?;
+        let end = range.end.min(size.next_multiple_of(PAGE as u64)).min(MOST);
+        if range.start >= end {
+            return Ok(Vec::new());
+        }
+        let _turn = self.turn()?;
+        let chunks = range.start / CHUNK..end.div_ceil(CHUNK);
+        let states = self.states(chunks.clone())?;
+        let part = |chunk: u64| {
+            let from = (chunk * CHUNK).max(range.start);
+            (from, (chunk * CHUNK + CHUNK).min(end))
+        };
+        let missing: u64 = chunks
+            .clone()
+            .zip(&states)
+            .filter(|(_, state)| **state == 0)
+            .map(|(chunk, _)| part(chunk).1 - part(chunk).0)
+            .sum();
+        let fetch = missing.div_ceil(PAGE as u64) as usize <= budget;
+        let mut pieces: Vec<MapPiece> = Vec::new();
+        for (chunk, mut state) in chunks.zip(states) {
+            let (from, to) = part(chunk);
+            let have =
+                |state: u16| chunk * CHUNK + u64::from(state.saturating_sub(1)) * PAGE as u64;
+            if state == 0 && fetch {
+                state = self.fetch(chunk, size)?;
+            } else if state != 0 && state <= CHUNK_PAGES && have(state) < to {
+                // The file has grown.
+                (state, _) = self.follow(chunk, state, size)?;
+            }
+            let to = to.min(have(state));
+            if state == 0 || from >= to {
+                continue;
+            }
+            let len = (to - from) as usize;
+            match pieces.last_mut() {
+                Some(p) if p.at + p.len as u64 == from => p.len += len,
+                _ => pieces.push(MapPiece {
+                    at: from,
+                    medium: MEDIUM + self.file.as_raw_fd() as usize,
+                    segment_offset: from,
+                    len,
+                }),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Takes over into a fetched chunk what has been changed elsewhere.
+    fn follow(&self, chunk: u64, state: u16, size: u64) -> Result<(u16, bool), Errno> {
+        let from = chunk * CHUNK;
+        let had = from + u64::from(state - 1) * PAGE as u64;
+        let pages = size.saturating_sub(from).min(CHUNK).div_ceil(PAGE as u64);
+        let len = pages as usize * PAGE;
+        let mut conflict = false;
+        if len > 0 {
+            self.room(from, len)?;
+            self.room(BEFORE + from, len)?;
+            let bytes = self.read(from, len)?;
+            let here = View::new(&self.file, from, len)?;
+            let before = View::new(&self.file, BEFORE + from, len)?;
+            for (n, now) in bytes.chunks_exact(8).enumerate() {
+                let now = u64::from_ne_bytes(now.try_into().map_err(|_| Errno::IO)?);
+                let old = before.word(n).load(Relaxed);
+                if old != now {
+                    conflict |= merge_word(here.word(n), old, now);
+                    before.word(n).store(now, Relaxed);
+                }
+            }
+        }
+        // The file has become shorter.
+        let end = from + len as u64;
+        self.drop_pages(end, had)?;
+        self.drop_pages(BEFORE + end, BEFORE + had)?;
+        let state = if len == 0 { 0 } else { pages as u16 + 1 };
+        self.set_state(chunk, state)?;
+        Ok((state, conflict))
+    }
+
+    fn fetched(&self, range: &Range<u64>) -> Result<Vec<(u64, u16)>, Errno> {
+        let chunks = range.start / CHUNK..range.end.min(MOST).div_ceil(CHUNK);
+        if chunks.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Most of the file may never have been touched: its state is a hole.
+        let first = 2 * chunks.start;
+        let data = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(STATE + first));
+        let from = match data {
+            Ok(at) => ((at - STATE) / 2).max(chunks.start),
+            Err(Errno::NXIO) => return Ok(Vec::new()),
+            Err(_) => chunks.start,
+        };
+        let states = self.states(from..chunks.end.max(from))?;
+        let all = (from..).zip(states);
+        Ok(all.filter(|(_, state)| *state != 0).collect())
+    }
+
+    /// Takes over what has been changed elsewhere in `range`.
+    ///
+    /// # Errors
+    /// EHOSTDOWN and the like.
+    pub fn refresh(&self, range: Range<u64>) -> Merged {
+        let _turn = self.turn()?;
+        let fetched = self.fetched(&range)?;
+        if fetched.is_empty() {
+            return Ok(false);
+        }
+        let size = self.fs.store().size(self.live)?;
+        let mut conflict = false;
+        for (chunk, state) in fetched {
+            conflict |= self.follow(chunk, state, size)?.1;
+        }
+        Ok(conflict)
+    }
+
+    /// Writes back what has been changed here in `range`, by whatever process of the node.
+    ///
+    /// # Errors
+    /// EHOSTDOWN, ENOSPC and the like: what couldn't be written stays changed.
+    pub fn write_back(&self, range: Range<u64>) -> Merged {
+        let _turn = self.turn()?;
+        let mut conflict = false;
+        let mut page = vec![0; PAGE];
+        for (chunk, state) in self.fetched(&range)? {
+            let (from, pages) = (chunk * CHUNK, usize::from(state - 1));
+            let here = View::new(&self.file, from, pages * PAGE)?;
+            let before = View::new(&self.file, BEFORE + from, pages * PAGE)?;
+            // SAFETY: only who has the turn changes it.
+            let old = unsafe { std::slice::from_raw_parts(before.at, before.len) };
+            let wanted = |n: usize| {
+                let at = from + (n * PAGE) as u64;
+                at < range.end && at + PAGE as u64 > range.start
+            };
+            let mut differs = |n: &usize| {
+                here.copy(n * PAGE, &mut page);
+                wanted(*n) && page[..] != old[n * PAGE..][..PAGE]
+            };
+            let Some(first) = (0..pages).find(&mut differs) else {
+                continue;
+            };
+            let last = (first..pages).rev().find(&mut differs).unwrap_or(first);
+            let mut now = vec![0; (last + 1 - first) * PAGE];
+            here.copy(first * PAGE, &mut now);
+            let at = from + (first * PAGE) as u64;
+            let then = &old[first * PAGE..][..now.len()];
+            conflict |= self.fs.store().merge(self.live, at, then, &now)?;
+            before.put(first * PAGE, &now);
+        }
+        Ok(conflict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_both_sides_are_kept() {
+        let word = |text: &[u8; 8]| u64::from_ne_bytes(*text);
+        let merge = |here: &[u8; 8], elsewhere: &[u8; 8]| {
+            let at = AtomicU64::new(word(here));
+            let conflict = merge_word(&at, word(b"abcdefgh"), word(elsewhere));
+            (at.into_inner().to_ne_bytes(), conflict)
+        };
+        assert_eq!(merge(b"abcdefgh", b"abcdefgX"), (*b"abcdefgX", false));
+        assert_eq!(merge(b"aYcdefgh", b"abcdefgX"), (*b"aYcdefgX", false));
+        assert_eq!(merge(b"abcdefgX", b"abcdefgX"), (*b"abcdefgX", false));
+        assert_eq!(merge(b"abcdefgY", b"Zbcdefgh"), (*b"ZbcdefgY", false));
+        // The one from here stays, and is written back later.
+        assert_eq!(merge(b"abcdefgY", b"abcdefgX"), (*b"abcdefgY", true));
+    }
+}
