@@ -66,8 +66,13 @@ fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
     merged.map(|_| ())
 }
 
-/// As [`report`], where the program can't be told of an error.
-fn report_all(fs: &Fs, open: u32, merged: Merged) {
+/// As [`report`], where an error can wait: what was changed still is, until the mapping goes.
+fn note(fs: &Fs, open: u32, merged: Merged) {
+    let _ = report(fs, open, merged);
+}
+
+/// As [`report`], where the mapping goes and the program can't be told of an error.
+fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
         let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
         let place = match fs.store().home_of(id) {
@@ -114,7 +119,7 @@ pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
     if let Some(spans) = spans() {
         let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
         let range = at..at.saturating_add(len as u64);
-        report_all(fs, open, write_back(&spans, open, range));
+        note(fs, open, write_back(&spans, open, range));
     }
 }
 
@@ -137,14 +142,14 @@ pub fn before_write(
             at..at.saturating_add(len as u64)
         }
     };
-    report_all(fs, open, write_back(&spans, open, range.clone()));
+    note(fs, open, write_back(&spans, open, range.clone()));
     Some(range)
 }
 
 /// After a change that this process has made to the file by other means, in that range, if it maps it.
 pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     if let (Some(range), Some(spans)) = (range, spans()) {
-        report_all(fs, open, refresh(&spans, open, range));
+        note(fs, open, refresh(&spans, open, range));
     }
 }
 
@@ -152,7 +157,7 @@ pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
 pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
     let spans = spans()?;
     twin(&spans, open, false)?;
-    report_all(fs, open, write_back(&spans, open, ALL));
+    note(fs, open, write_back(&spans, open, ALL));
     Some(ALL)
 }
 
@@ -215,7 +220,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
         if let Some(open) = span.open() {
             let from = span.offset_of(span.start());
             let merged = write_back(spans, open, from..from + span.len());
-            report_all(spans.fs, open, merged);
+            report_loss(spans.fs, open, merged);
         }
     }
     gone.iter().for_each(|&s| spans.release(s));
@@ -234,7 +239,7 @@ pub fn before_exec() {
         if let Some(open) = span.open() {
             let from = span.offset_of(span.start());
             let merged = write_back(&spans, open, from..from + span.len());
-            report_all(spans.fs, open, merged);
+            report_loss(spans.fs, open, merged);
         }
     }
 }

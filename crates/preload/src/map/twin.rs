@@ -80,7 +80,9 @@ fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
 
 /// Removes twins that no process maps any more.
 pub fn sweep(fs: &Fs) {
-    let Ok(dir) = lock_directory(fs, false) else { return };
+    let Ok(dir) = lock_directory(fs, false) else {
+        return;
+    };
     let Ok(entries) = rustix::fs::Dir::read_from(&dir) else {
         return;
     };
