@@ -255,6 +255,8 @@ pub mod live_flag {
     pub const PARTS: u32 = 1024;
     /// Of a striped file: behind the end, in chunk 0, may lie what will be part of it when a longer write ends.
     pub const BEHIND: u32 = 2048;
+    /// It lies elsewhere, and a process of this node maps a copy of it, or has done so.
+    pub const COPIED: u32 = 4096;
 }
 
 /// Flags of a mapping.

@@ -119,6 +119,16 @@ impl Store {
         self.open_release(open).and(result)
     }
 
+    /// Notes that a process of this node is about to map a copy of an open file.
+    pub fn note_copied(&self, index: u32) {
+        self.live(index).flags.fetch_or(flag::COPIED, AcqRel);
+    }
+
+    /// Whether a process of this node may map a copy of it.
+    pub fn may_be_copied(&self, index: u32) -> bool {
+        self.live(index).flags.load(Acquire) & flag::COPIED != 0
+    }
+
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but` not this
     /// place.
     pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
@@ -320,7 +330,7 @@ impl Store {
     /// it take the pages behind its end out of their mappings. Waits for them for a
     /// moment; who can't answer (stopped, or keeping all signals out) sees zeros until it
     /// can. No lock is held.
-    pub(crate) fn tell_shrunk(&self, index: u32, size: u64) {
+    pub fn tell_shrunk(&self, index: u32, size: u64) {
         let Ok(me) = self.me() else { return };
         self.mark_cut(me, index, size);
         self.catch_up();

@@ -14,8 +14,7 @@ use forebay_store::control::map_flag;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Whether there has ever been such a mapping: few processes have any.
-static ANY: AtomicBool = AtomicBool::new(false);
+/// It has been said that two nodes changed the same bytes.
 static CONFLICT: AtomicBool = AtomicBool::new(false);
 
 const ALL: Range<u64> = 0..u64::MAX;
@@ -44,7 +43,6 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
         ));
         return Err(Errno::NODEV);
     }
-    ANY.store(true, Release);
     Ok(())
 }
 
@@ -86,40 +84,30 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     }
 }
 
-/// The twin of an open file, if this process maps it; for writing back, only if it may have changed it.
-fn twin(spans: &Spans, open: u32, changes: bool) -> Option<Twin> {
-    let live = spans.fs.live_of(open).ok()?;
-    let of_it = |s: Span| {
-        s.has(map_flag::COPY)
-            && (!changes || s.has(map_flag::CHANGES))
-            && s.open().is_some_and(|o| spans.fs.live_of(o) == Ok(live))
-    };
-    spans.iter().any(of_it).then(|| Twin::of(spans.fs, live))?
-}
-
-/// Writes back what was changed in a range of an open file.
-fn write_back(spans: &Spans, open: u32, range: Range<u64>) -> Merged {
-    twin(spans, open, true).map_or(Ok(false), |twin| twin.write_back(range))
-}
-
-fn refresh(spans: &Spans, open: u32, range: Range<u64>) -> Merged {
-    twin(spans, open, false).map_or(Ok(false), |twin| twin.refresh(range))
-}
-
-fn spans() -> Option<Spans> {
-    if ANY.load(Acquire) {
-        spans::lock()
-    } else {
-        None
+/// The twin of an open file, if a process of this node maps it.
+fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
+    let live = fs.live_of(open).ok()?;
+    match fs.store().may_be_copied(live) {
+        true => Twin::of(fs, live),
+        false => None,
     }
 }
 
-/// Before this process reads from an open file, or gives up its right to: by `len` bytes from `at`, or its offset, on.
+/// Writes back what was changed in a range of an open file.
+fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
+    twin(fs, open).map_or(Ok(false), |twin| twin.write_back(range))
+}
+
+/// The range of `len` bytes from `at`, or the offset, on.
+fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
+    let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
+    at..at.saturating_add(len as u64)
+}
+
+/// Before a process of this node reads `len` bytes of an open file from `at`, or its offset, on.
 pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
-    if let Some(spans) = spans() {
-        let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
-        let range = at..at.saturating_add(len as u64);
-        note(fs, open, write_back(&spans, open, range));
+    if let Some(twin) = twin(fs, open) {
+        note(fs, open, twin.write_back(range(fs, open, at, len)));
     }
 }
 
@@ -131,50 +119,43 @@ pub fn before_write(
     append: bool,
     len: usize,
 ) -> Option<Range<u64>> {
-    let spans = spans()?;
-    twin(&spans, open, false)?;
-    let live = fs.live_of(open).ok()?;
-    let range = match at {
-        _ if append => fs.store().size(live).ok()?..u64::MAX,
-        Some(at) => at..at.saturating_add(len as u64),
-        None => {
-            let at = fs.store().open_file(open).offset.load(Relaxed);
-            at..at.saturating_add(len as u64)
-        }
-    };
-    note(fs, open, write_back(&spans, open, range.clone()));
+    let twin = twin(fs, open)?;
+    let mut range = range(fs, open, at, len);
+    if append {
+        range = fs.store().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
+    }
+    note(fs, open, twin.write_back(range.clone()));
     Some(range)
 }
 
-/// After a change that this process has made to the file by other means, in that range, if it maps it.
+/// After it has changed the file in that range by other means.
 pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
-    if let (Some(range), Some(spans)) = (range, spans()) {
-        note(fs, open, refresh(&spans, open, range));
+    if let Some(range) = range
+        && let Some(twin) = twin(fs, open)
+    {
+        note(fs, open, twin.refresh(range));
     }
 }
 
-/// Before it changes the file as a whole, or closes it.
+/// Before it changes the file as a whole, closes it, or gives up a lock on it.
 pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
-    let spans = spans()?;
-    twin(&spans, open, false)?;
-    note(fs, open, write_back(&spans, open, ALL));
+    let twin = twin(fs, open)?;
+    note(fs, open, twin.write_back(ALL));
     Some(ALL)
 }
 
-/// After it has cut the file: the pages behind its end go.
+/// After it has got a lock on it.
+pub fn after_lock(fs: &Fs, open: u32) {
+    after_change(fs, open, Some(ALL));
+}
+
+/// After it has cut it: the pages behind its end go, from all processes of the node.
 pub fn after_cut(fs: &Fs, open: u32, size: u64) {
-    let Some(spans) = spans() else { return };
-    let (Some(twin), Ok(live)) = (twin(&spans, open, false), fs.live_of(open)) else {
-        return;
-    };
-    // What was stored behind the new end is of no interest.
-    let _ = twin.refresh(size..u64::MAX);
-    let of_it =
-        |s: &Span| s.has(map_flag::COPY) && s.open().is_some_and(|o| fs.live_of(o) == Ok(live));
-    for span in spans.iter().filter(of_it) {
-        span.0.cut.fetch_max(u64::MAX - size, AcqRel);
+    if let (Some(twin), Ok(live)) = (twin(fs, open), fs.live_of(open)) {
+        // What was stored behind the new end is of no interest.
+        let _ = twin.refresh(size..u64::MAX);
+        fs.store().tell_shrunk(live, size);
     }
-    super::pages::cut(&spans);
 }
 
 /// fsync: what mappings have changed goes first.
@@ -182,15 +163,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
 /// # Errors
 /// Those of writing back.
 pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
-    match spans() {
-        Some(spans) => report(fs, open, write_back(&spans, open, ALL)),
-        None => Ok(()),
-    }
-}
-
-/// After a lock has been got.
-pub fn after_lock(fs: &Fs, open: u32) {
-    after_change(fs, open, Some(ALL));
+    report(fs, open, write_back(fs, open, ALL))
 }
 
 /// msync of what of a span lies in `start..end`.
@@ -202,11 +175,14 @@ pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) ->
         return Ok(());
     };
     let range = span.offset_of(from)..span.offset_of(from) + (to - from);
-    let mut merged = write_back(spans, open, range.clone());
+    let Some(twin) = twin(spans.fs, open) else {
+        return Ok(());
+    };
+    let mut merged = twin.write_back(range.clone());
     if flags & libc::MS_INVALIDATE != 0
         && let Ok(before) = merged
     {
-        merged = refresh(spans, open, range).map(|now| before | now);
+        merged = twin.refresh(range).map(|now| before | now);
     }
     report(spans.fs, open, merged).map_err(|e| match e {
         Errno::HOSTDOWN | Errno::TIMEDOUT => Errno::IO,
@@ -219,7 +195,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
     for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
         if let Some(open) = span.open() {
             let from = span.offset_of(span.start());
-            let merged = write_back(spans, open, from..from + span.len());
+            let merged = write_back(spans.fs, open, from..from + span.len());
             report_loss(spans.fs, open, merged);
         }
     }
@@ -231,14 +207,14 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
 
 /// Before exec, after which this process's memory is gone.
 pub fn before_exec() {
-    let Some(spans) = spans().filter(|_| !process::in_vfork_child()) else {
+    let Some(spans) = spans::lock().filter(|_| !process::in_vfork_child()) else {
         return;
     };
     let changes = |s: &Span| s.has(map_flag::COPY) && s.has(map_flag::CHANGES);
     for span in spans.iter().filter(changes) {
         if let Some(open) = span.open() {
             let from = span.offset_of(span.start());
-            let merged = write_back(&spans, open, from..from + span.len());
+            let merged = write_back(spans.fs, open, from..from + span.len());
             report_loss(spans.fs, open, merged);
         }
     }

@@ -402,13 +402,12 @@ pub fn madvise(a: &[i64; 6]) -> i64 {
     }
     value((|| {
         for span in spans.within(start, end) {
-            if let Some((live, _)) = span.file(spans.fs) {
+            if let (Some(open), Some((live, _))) = (span.open(), span.file(spans.fs)) {
                 let from = span.start().max(start);
-                let len = span.end().min(end) - from;
-                spans
-                    .fs
-                    .store()
-                    .punch(live, span.offset_of(from), len, false)?;
+                let (at, len) = (span.offset_of(from), span.end().min(end) - from);
+                let copied = before_change(spans.fs, open);
+                spans.fs.store().punch(live, at, len, false)?;
+                after_change(spans.fs, open, copied);
             }
         }
         Ok(0)

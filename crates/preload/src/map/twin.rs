@@ -38,9 +38,9 @@ pub const AHEAD: u64 = 3 * CHUNK;
 const TURNS: u32 = 30_000;
 
 /// The twin of a file, open.
-pub struct Twin {
+pub struct Twin<'a> {
     pub file: OwnedFd,
-    fs: &'static Fs,
+    fs: &'a Fs,
     live: u32,
 }
 
@@ -182,9 +182,9 @@ fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
     conflict
 }
 
-impl Twin {
+impl<'a> Twin<'a> {
     /// The twin of a file that this process maps, or None if there is none.
-    pub fn of(fs: &'static Fs, live: u32) -> Option<Twin> {
+    pub fn of(fs: &'a Fs, live: u32) -> Option<Twin<'a>> {
         let path = path(fs, fs.store().live_id(live));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&path, flags, Mode::empty());
@@ -196,12 +196,13 @@ impl Twin {
     ///
     /// # Errors
     /// ENODEV where there can't be one; what the kernel says.
-    pub fn make(spans: &Spans, live: u32, place: Span, end: u64) -> Result<Twin, Errno> {
+    pub fn make(spans: &Spans, live: u32, place: Span, end: u64) -> Result<Twin<'a>, Errno> {
         let fs = spans.fs;
         if process::in_vfork_child() || end > MOST || forebay_media::size_limit() < LEN {
             return Err(Errno::NODEV);
         }
         sweep(fs);
+        fs.store().note_copied(live);
         let _one = lock_directory(fs, true)?;
         let id = fs.store().live_id(live);
         if fs.store().is_copied(id, Some(place.0))
