@@ -1,5 +1,6 @@
 """Shared mappings of files that lie on other nodes."""
 import os
+import shutil
 import subprocess
 import sys
 
@@ -303,4 +304,26 @@ f[1] = 7
     t.ok([line.split(": ")[1] for line in lost][:1] == ["g"] and
          sorted(line.split(": ")[1] for line in lost[1:]) == ["f", "h"], "said: %s" % r.err)
     node(t, "restart", 1)
+    tidy(t)
+
+
+@case(90)
+def mapped_storm(t):
+    """Random operations of several processes of one node on files that lie elsewhere, mapped and not: all is as in a
+    plain directory."""
+    if shutil.which("gcc") is None:
+        return
+    up(t)
+    t.fb("set", "--pool", POOL, "--distribution", "striped", "/s")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../programs/cases/mmap-storm.c")
+    program, plain = os.path.join(t.work, "storm"), os.path.join(t.work, "plain")
+    t.command(["gcc", "-O1", "-w", "-o", program, source], timeout=60)
+    os.mkdir(plain)
+    outside = t.command([program, "shared", "1", "1500"], cwd=plain, timeout=40).out
+    inside = t.command(on(t, 1, "bash", "-c", 'mkdir /fb/s/d && cd /fb/s/d && exec "$0" shared 1 1500', program),
+                       timeout=60).out
+    pairs = [(a, b) for a, b in zip(outside.split("\n"), inside.split("\n")) if "forked" not in a]
+    t.ok(len(pairs) > 1000 and outside.count("\n") == inside.count("\n"), "too few lines")
+    other = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    t.ok(other is None, "outside %s, inside %s" % (other or ("", "")))
     tidy(t)

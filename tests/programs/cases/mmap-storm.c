@@ -81,6 +81,14 @@ static uint64_t look(struct map *m) {
     return h;
 }
 
+// Only mappings of which each process sees all changes, and no kills: what a copy of another node's file can do.
+static int only_shared;
+
+static int same_file(int a, int b) {
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_ino == y.st_ino;
+}
+
 static uint64_t step(uint64_t op, int me) {
     int f = rnd(FILES), n = rnd(MAPS);
     struct map *m = &maps[n];
@@ -89,7 +97,7 @@ static uint64_t step(uint64_t op, int me) {
     switch (op) {
     case 0: case 1: case 2: // mmap
         if (m->p) return 1;
-        m->len = (1 + rnd(20)) * P, m->off = rnd(20) * P, m->shared = rnd(3) > 0, m->fd = dup(fds[f]);
+        m->len = (1 + rnd(20)) * P, m->off = rnd(20) * P, m->shared = rnd(3) > 0 || only_shared, m->fd = dup(fds[f]);
         m->prot = rnd(4) ? RW : PROT_READ;
         m->p = mmap(0, m->len, m->prot, (m->shared ? MAP_SHARED : MAP_PRIVATE) | (rnd(8) ? 0 : MAP_POPULATE), fds[f], m->off);
         if (m->p == MAP_FAILED) { m->p = 0; close(m->fd); return 1000 + errno; }
@@ -164,6 +172,8 @@ static uint64_t step(uint64_t op, int me) {
             long room = size_of(m->fd) - m->off;
             if (room > m->len) room = m->len;
             if (len > room) len = room;
+            // Over itself, the order in which bytes are copied shows.
+            if (only_shared && same_file(m->fd, fds[f])) return 15;
             long got = rnd(2) ? pread(fds[f], m->p, len, at) : pwrite(fds[f], m->p, len, at);
             return got + look(m);
         }
@@ -229,7 +239,7 @@ static int steps(long count) {
         if (!pids[k]) continue;
         if (op == 28) {
             int other = rnd(WORKERS);
-            if (other == k) continue;
+            if (other == k || only_shared && pids[other]) continue;
             if (pids[other]) {
                 // It may be the last one.
                 kill(pids[other], SIGKILL);
@@ -341,5 +351,6 @@ int main(int argc, char **argv) {
     if (argc < 4) return 2;
     rng = strtoull(argv[2], 0, 10) * 0x9e3779b97f4a7c15u + 1;
     for (int i = 0; i < 10; i++) rnd(2);
-    return strcmp(argv[1], "steps") == 0 ? steps(atol(argv[3])) : safety(atol(argv[3]));
+    only_shared = strcmp(argv[1], "shared") == 0;
+    return only_shared || strcmp(argv[1], "steps") == 0 ? steps(atol(argv[3])) : safety(atol(argv[3]));
 }

@@ -19,10 +19,11 @@ static CONFLICT: AtomicBool = AtomicBool::new(false);
 
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// Names of files through which processes share locks or indexes without system calls, of SQLite and LMDB. A copy would
+/// Names of files through which processes share locks or indexes without system calls: SQLite, LMDB, Berkeley DB. A copy would
 /// let two nodes do at once what only one may.
 fn needs_one_memory(name: &[u8]) -> bool {
-    name.ends_with(b"-shm") || name == b"lock.mdb" || name.ends_with(b"-lock")
+    let is_locks = name == b"lock.mdb" || name.ends_with(b"-lock");
+    is_locks || name.ends_with(b"-shm") || name.starts_with(b"__db.")
 }
 
 /// Before a shared mapping, that may become writable, of a file that lies elsewhere.
@@ -37,8 +38,8 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
     if needs_one_memory(&name) {
         runtime::complain(&format!(
             "{} can't be mapped here: programs on several nodes would each have their own copy of what has to be one \
-             memory; run them on the file's node, or have them do without (SQLite: PRAGMA journal_mode=DELETE), or \
-             on a mount",
+             memory; run them on the node that made it, or have them do without (SQLite: PRAGMA \
+             journal_mode=DELETE)",
             String::from_utf8_lossy(&name)
         ));
         return Err(Errno::NODEV);
@@ -225,7 +226,9 @@ mod tests {
     #[test]
     fn what_is_shared_without_system_calls_is_known_by_name() {
         let known = |name: &str| super::needs_one_memory(name.as_bytes());
-        assert!(known("app.db-shm") && known("lock.mdb") && known("data.mdb-lock"));
+        assert!(
+            known("app.db-shm") && known("lock.mdb") && known("data.mdb-lock") && known("__db.001")
+        );
         assert!(!known("app.db") && !known("app.db-wal") && !known("data.mdb") && !known("shm"));
     }
 }
