@@ -200,10 +200,17 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
             report_loss(spans.fs, open, merged);
         }
     }
+    let id = |open: u32| ObjectId(spans.fs.store().open_file(open).id.load(Relaxed));
+    let mut ids: Vec<ObjectId> = gone.iter().filter_map(|s| s.open().map(id)).collect();
     gone.iter().for_each(|&s| spans.release(s));
-    if !process::in_vfork_child() {
-        twin::sweep(spans.fs);
-    }
+    ids.sort_unstable();
+    ids.dedup();
+    let mapped = |of: ObjectId| {
+        let mut copies = spans.iter().filter(|s| s.has(map_flag::COPY));
+        copies.any(|s| s.open().map(id) == Some(of))
+    };
+    ids.retain(|&of| !mapped(of));
+    ids.into_iter().for_each(|of| twin::leave(spans.fs, of));
 }
 
 /// Before exec, after which this process's memory is gone.

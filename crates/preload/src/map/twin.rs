@@ -18,7 +18,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 /// Largest offset that can be mapped.
@@ -78,7 +78,7 @@ fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Removes twins that no process maps any more.
+/// Removes all twins that no process maps any more: those of killed processes.
 pub fn sweep(fs: &Fs) {
     let Ok(dir) = lock_directory(fs, false) else {
         return;
@@ -87,14 +87,23 @@ pub fn sweep(fs: &Fs) {
         return;
     };
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let id = name
-            .to_str()
-            .ok()
-            .and_then(|n| u64::from_str_radix(n, 16).ok());
-        if id.is_some_and(|id| !fs.store().is_copied(ObjectId(id), None)) {
-            let _ = rustix::fs::unlinkat(&dir, name, rustix::fs::AtFlags::empty());
+        let name = entry.file_name().to_str().ok();
+        if let Some(id) = name.and_then(|n| u64::from_str_radix(n, 16).ok()) {
+            remove(fs, &dir, ObjectId(id));
         }
+    }
+}
+
+/// Removes the twin of a file that this process doesn't map any more, if no other does.
+pub fn leave(fs: &Fs, id: ObjectId) {
+    if let Ok(dir) = lock_directory(fs, false) {
+        remove(fs, &dir, id);
+    }
+}
+
+fn remove(fs: &Fs, _locked: &OwnedFd, id: ObjectId) {
+    if !fs.store().is_copied(id, None) {
+        let _ = rustix::fs::unlink(path(fs, id));
     }
 }
 
@@ -201,7 +210,10 @@ impl<'a> Twin<'a> {
         if process::in_vfork_child() || end > MOST || forebay_media::size_limit() < LEN {
             return Err(Errno::NODEV);
         }
-        sweep(fs);
+        static SWEPT: AtomicBool = AtomicBool::new(false);
+        if !SWEPT.swap(true, Relaxed) {
+            sweep(fs);
+        }
         fs.store().note_copied(live);
         let _one = lock_directory(fs, true)?;
         let id = fs.store().live_id(live);
