@@ -20,6 +20,7 @@ mod crew;
 mod device;
 mod face;
 mod follow;
+mod known;
 mod protocol;
 mod recent;
 mod serve;

@@ -7,6 +7,7 @@
 //! bit 63     local-all
 //! bits 59-62 striped: binary logarithm of the chunk size less 19; 0: not striped
 //! bit 58     the part of a striped file that lies on this node ([`ObjectId::part`])
+//! bits 54-57 something in the view by attributes (`view.rs`)
 //! ```
 
 use crate::{ObjectId, SLOT_BITS};
@@ -17,7 +18,7 @@ const STRIPE_AT: u32 = 59;
 const STRIPE: u64 = 15 << STRIPE_AT;
 const PART: u64 = 1 << 58;
 /// The bits of an id that its sequence number doesn't have.
-pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART;
+pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART | crate::view::BITS;
 
 /// How a file's data and a directory's entries are distributed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

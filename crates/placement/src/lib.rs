@@ -11,7 +11,8 @@
 //! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes
 //!   when nodes join, leave or get another weight;
 //! - [`map`]: the pool map, one epoch of it; `encoding`: as bytes;
-//! - `distribution`: distribution schemes and chunk sizes of directories and files, in their ids.
+//! - `distribution`: distribution schemes and chunk sizes of directories and files, in their ids;
+//! - `view`: ids of what isn't stored, but found by the attributes of files.
 //!
 //! No I/O, no clock, no floating point: the same on every node from the same input.
 
@@ -22,11 +23,13 @@ mod distribution;
 mod encoding;
 pub mod map;
 pub mod slices;
+mod view;
 
 pub use distribution::{ChunkSize, Distribution};
 pub use encoding::{DecodeError, decode_nodes, encode_nodes};
 pub use map::{Answer, MapError, Node, PoolMap, State};
 pub use slices::{Claim, Moved, NodeId, Slices};
+pub use view::{BY, MAX_DEPTH};
 
 use twox_hash::XxHash3_64;
 

@@ -102,8 +102,11 @@ impl Cred {
         bits & want == want
     }
 
-    /// EACCES unless `want` is allowed on the directory.
+    /// EACCES unless `want` is allowed on the directory; EROFS for changing one of the view.
     pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
+        if want & WRITE != 0 && dir.id.is_view() {
+            return Err(Errno::ROFS);
+        }
         if self.allows(dir.mode, dir.uid, dir.gid, want) {
             Ok(())
         } else {

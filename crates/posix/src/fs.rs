@@ -255,7 +255,7 @@ impl Fs {
 
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], follow: bool) -> Result<()> {
         self.simple(path, follow, |p| {
-            self.set_attribute(p.existing()?.id, name, value, 0)
+            self.set_attribute(p.existing()?.id, name, value, 0, Some(p.parent_and_name()))
         })
     }
 

@@ -464,7 +464,16 @@ impl Fs {
     ///
     /// # Errors
     /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
-    pub fn set_attribute(&self, id: ObjectId, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    ///
+    /// `known`: a directory and the name in it by which the caller has found the object, if any.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> Result<()> {
         if name.is_empty() || name.len() > forebay_store::NAME_MAX {
             return Err(Errno::RANGE);
         }
@@ -478,7 +487,7 @@ impl Fs {
             _ => return Err(Errno::INVAL),
         };
         self.attribute_object(id, name, WRITE)?;
-        self.store().set_attribute(id, name, value, create)
+        self.store().set_attribute(id, name, value, create, known)
     }
 
     /// removexattr(2).

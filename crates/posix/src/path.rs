@@ -89,6 +89,11 @@ impl Goal {
     }
 }
 
+/// Whether a path leads through the view by attributes (or something else of that name).
+fn passes_view(head: &[u8]) -> bool {
+    head.windows(4).any(|part| part == b".by/")
+}
+
 /// Before the next attempt: others, on other nodes perhaps, need a moment to be done.
 pub(crate) fn pause(attempt: usize) {
     const AT_ONCE: usize = 10;
@@ -376,7 +381,10 @@ impl Fs {
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
-                            self.cache().put(key, epoch, cred, &dir);
+                            // What is in the view changes with no name.
+                            if !base.is_view() && !passes_view(head) {
+                                self.cache().put(key, epoch, cred, &dir);
+                            }
                             Some(dir)
                         }
                         Ok(Place::Entry { .. }) => None,

@@ -73,6 +73,14 @@ fn prepare(nodes: &Nodes, n: usize) {
         .unwrap();
     put(view(0), &format!("/striped{n}/long"), &pattern(7, LONG));
     put(view(4), &format!("/full{n}/inside"), b"inside");
+    // What is in the index of attributes has to go along.
+    for (k, tagged) in ["source", "target", "full", "empty", "keeping"]
+        .iter()
+        .enumerate()
+    {
+        let path = format!("/{tagged}{n}");
+        (view(k).set_xattr(path.as_bytes(), b"user.k", b"v", true)).unwrap();
+    }
     view(5)
         .symlink(b"inside", format!("/full{n}/link").as_bytes())
         .unwrap();

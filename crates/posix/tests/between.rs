@@ -89,6 +89,9 @@ impl Place for InPool<'_> {
             .unwrap();
         write_all(&f, content, 0);
         f.close().unwrap();
+        // What is in the index of attributes has to go along.
+        let path = self.path(path);
+        self.fs.set_xattr(&path, b"user.k", b"v", true).unwrap();
     }
     fn mkdir(&self, path: &str) -> Result<(), Errno> {
         self.fs.mkdir(&self.path(path), 0o700)

@@ -1,10 +1,10 @@
 //! System calls on attributes: modes, owners, times, sizes by path, extended attributes.
 
 use crate::fds;
-use crate::paths::{PathCall, errno, on_path, value};
+use crate::paths::{PathCall, errno, on_path, place_of_open, value};
 use crate::stat::is_empty;
 use forebay_intercept::PASS;
-use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, READ, WRITE};
+use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, Place, READ, WRITE};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::*;
 
@@ -321,7 +321,8 @@ fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
 }
 
 /// What the twelve calls do to an object, the descriptor or path in `a[0]` apart.
-unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Errno> {
+unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, place: &Place) -> Result<i64, Errno> {
+    let id = place.existing()?.id;
     // SAFETY: see access.
     unsafe {
         match nr {
@@ -334,7 +335,9 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, id: ObjectId) -> Result<i64, Err
                     return Err(Errno::TOOBIG);
                 }
                 let value = crate::paths::take_list(a[2], len)?;
-                fs.set_attribute(id, name, &value, a[4] as i32).map(|()| 0)
+                let known = Some(place.parent_and_name());
+                fs.set_attribute(id, name, &value, a[4] as i32, known)
+                    .map(|()| 0)
             }
             libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
                 give(&names(fs, id)?, a[1], a[2])
@@ -350,7 +353,7 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
     // SAFETY: see access.
     unsafe {
         on_path(p, None, 0, follow(no_follow), |fs, place| {
-            xattr(p.nr, a, fs, place.existing()?.id)
+            xattr(p.nr, a, fs, place)
         })
     }
 }
@@ -371,7 +374,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
         unsafe { crate::paths::take::<(i64, u32, u32)>(a[4]) }
     };
     // SAFETY: see access.
-    let work = |fs: &Fs, id: ObjectId| unsafe {
+    let work = |fs: &Fs, place: &Place| unsafe {
         let (nr, args) = match p.nr {
             463 | 464 => {
                 let (value, size, flags) = value_of(a[5])?;
@@ -385,26 +388,27 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
             465 => (libc::SYS_listxattr, [0, a[3], a[4], 0, 0, 0]),
             _ => (libc::SYS_removexattr, [0, a[3], 0, 0, 0, 0]),
         };
-        xattr(nr, &args, fs, id)
+        xattr(nr, &args, fs, place)
     };
     // SAFETY: see access.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && (a[1] == 0 || is_empty(a[1])) {
-            return match object(a[0]).or_else(|| working_directory(a[0])) {
-                Some((fs, id)) => value(work(fs, id)),
-                None => PASS,
+            return match (fds::pool_object(a[0] as i32), working_directory(a[0])) {
+                (Some((fs, open)), _) => value(work(fs, &place_of_open(fs, open))),
+                (None, Some((fs, dir))) => value(fs.dir_place(dir).and_then(|p| work(fs, &p))),
+                (None, None) => PASS,
             };
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
-        on_path(p, Some(0), 1, f, |fs, place| work(fs, place.existing()?.id))
+        on_path(p, Some(0), 1, f, work)
     }
 }
 
 /// The calls that take a descriptor.
 pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
-    let Some((fs, id)) = object(a[0]) else {
+    let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
     // SAFETY: see access.
-    unsafe { xattr(nr, a, fs, id) }.unwrap_or_else(errno)
+    unsafe { xattr(nr, a, fs, &place_of_open(fs, open)) }.unwrap_or_else(errno)
 }

@@ -240,9 +240,25 @@ impl Store {
             _ => false,
         })?;
         match old {
-            Some(key) => w.del(shard, &key),
+            Some(key) => {
+                if let Some((dir, name, _)) = link_in(&key[9..], &Link::Counted.encode(0)) {
+                    self.names_in_index(w, id, Some((dir, name)), None)?;
+                }
+                w.del(shard, &key)
+            }
             None => Ok(false),
         }
+    }
+
+    /// Whether the object counts a name of which it has a link record.
+    pub(crate) fn counts_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        name: Named<'_>,
+    ) -> Result<bool> {
+        let link = self.link_state(w, id, name)?;
+        Ok(matches!(link, Some(Link::Counted | Link::Unconfirmed)))
     }
 
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
@@ -296,6 +312,7 @@ impl Store {
                 return Err(Errno::NOENT);
             }
             self.count_link(w, id, t)?;
+            self.names_in_index(w, id, None, Some(name))?;
             self.set_link(w, id, name, Link::Counted)
         })?;
         self.set_live_ctime(id, t)
@@ -391,7 +408,7 @@ impl Store {
                 return Ok(());
             }
             w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
-            self.drop_link(w, id, t, &mut freed).map(|_| ())
+            self.drop_link(w, id, name, t, &mut freed).map(|_| ())
         });
         self.undo_mark(done, id)?;
         self.free_extents(freed);
@@ -419,12 +436,15 @@ impl Store {
             let Some(record) = w.get(shard, &Key::inode(id))? else {
                 return w.del(shard, &Key::link(id, name.0, name.1)).map(|_| ());
             };
-            let (mut inode, _) = Inode::decode(record).ok_or(Errno::IO)?;
+            let (mut inode, old) = Inode::decode(record).ok_or(Errno::IO)?;
             if inode.is_dir() {
+                let old = old.to_vec();
                 w.del(shard, &Key::link(id, name.0, name.1))?;
                 let Some((dir, name)) = new else {
-                    return self.drop_link(w, id, t, &mut freed).map(|_| ());
+                    return self.drop_link(w, id, name, t, &mut freed).map(|_| ());
                 };
+                let was = (ObjectId(inode.parent), &old[..]);
+                self.names_in_index(w, id, Some(was), new)?;
                 inode.ctime = t;
                 inode.parent = dir.0;
                 inode.tail = tail::NAME;
@@ -445,7 +465,7 @@ impl Store {
                 }
                 Link::Coming => {
                     if self.end_arrived(w, id, name)? {
-                        self.drop_link(w, id, t, &mut freed)?;
+                        self.drop_link(w, id, name, t, &mut freed)?;
                     }
                     return Ok(());
                 }
@@ -455,10 +475,11 @@ impl Store {
                 && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
             {
                 self.set_link(w, id, new, Link::Counted)?;
+                self.names_in_index(w, id, Some(name), Some(new))?;
                 return self.change_inode(w, id, |i| i.ctime = t);
             }
             // Without a new one, or it has been removed already.
-            self.drop_link(w, id, t, &mut freed).map(|_| ())
+            self.drop_link(w, id, name, t, &mut freed).map(|_| ())
         });
         self.undo_mark(done, id)?;
         self.free_extents(freed);

@@ -1,7 +1,10 @@
-//! Extended attributes: a record each, beside the record of their object.
+//! Extended attributes: a record each, beside the record of their object; those of users also in the index
+//! (`index.rs`).
 
+use crate::across::Named;
 use crate::elsewhere::Bytes;
 use crate::elsewhere::messages::{List, kind};
+use crate::index::key_of;
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
@@ -16,6 +19,9 @@ impl Store {
     /// # Errors
     /// ENODATA if there is none; ENOENT.
     pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        if id.is_view() {
+            return Err(Errno::NODATA);
+        }
         if let Some(home) = self.object_away(id) {
             let mut value = vec![0; MAX_VALUE];
             let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
@@ -40,6 +46,9 @@ impl Store {
     /// # Errors
     /// ENOENT.
     pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        if id.is_view() {
+            return Ok(Vec::new());
+        }
         if let Some(home) = self.object_away(id) {
             let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
             return Ok(names.0);
@@ -60,38 +69,57 @@ impl Store {
     }
 
     /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
-    /// must be there.
+    /// must be there. `known` is a name of the object, if the caller has one: the object is found under
+    /// it by what it has.
     ///
     /// # Errors
-    /// EEXIST, ENODATA, ENOSPC, ENOENT.
+    /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.
     pub fn set_attribute(
         &self,
         id: ObjectId,
         name: &[u8],
         value: &[u8],
         create: Option<bool>,
+        known: Option<Named<'_>>,
     ) -> Result<()> {
         if let Some(home) = self.object_away(id) {
             let bytes = Bytes::Send(value.as_ptr(), value.len());
-            let question = (id, name, create);
+            let known = known.map(|(dir, name)| (dir, name.to_vec()));
+            let question = (id, name, create, known);
             // SAFETY: they are the slice's.
             let told = unsafe { self.ask_with(home, kind::SET_ATTRIBUTE, &question, bytes) };
             return told.map(|((), _)| ());
         }
+        if id.is_view() {
+            return Err(Errno::ROFS);
+        }
         let t = now();
         let shard = self.shard_of(id);
         let key = Key::attribute(id, name);
-        self.write(self.set(&[shard]), Need::Bytes(value.len() + 512), |w| {
-            match (create, w.get(shard, &key)?.is_some()) {
+        let of_user = key_of(name);
+        let set = match of_user {
+            Some(_) => self.shards_with_name(id, known),
+            None => self.set(&[shard]),
+        };
+        self.write(set, Need::Bytes(value.len() + 1024), |w| {
+            let old = w.get(shard, &key)?;
+            match (create, old.is_some()) {
                 (Some(true), true) => return Err(Errno::EXIST),
                 (Some(false), false) => return Err(Errno::NODATA),
                 _ => {}
             }
-            self.change_inode(w, id, |i| {
+            let old = old.filter(|_| of_user.is_some()).map(<[u8]>::to_vec);
+            let inode = self.change_inode(w, id, |i| {
                 i.has_attributes = true;
                 i.ctime = t;
+                *i
             })?;
-            w.put(shard, &key, value)
+            w.put(shard, &key, value)?;
+            let change = (old.as_deref(), Some(value));
+            match of_user {
+                Some(key) => self.attribute_in_index(w, (id, &inode), key, change, known),
+                None => Ok(()),
+            }
         })?;
         self.set_live_ctime(id, t)
     }
@@ -99,18 +127,30 @@ impl Store {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// ENODATA if there is none; ENOENT.
+    /// ENODATA if there is none; ENOENT; EROFS in the view.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        if id.is_view() {
+            return Err(Errno::ROFS);
+        }
         if let Some(home) = self.object_away(id) {
             return self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name));
         }
         let t = now();
         let shard = self.shard_of(id);
+        let key = Key::attribute(id, name);
         self.write(self.set(&[shard]), Need::Removal, |w| {
-            if !w.del(shard, &Key::attribute(id, name))? {
-                return Err(Errno::NODATA);
+            let old = w.get(shard, &key)?.ok_or(Errno::NODATA)?.to_vec();
+            w.del(shard, &key)?;
+            let inode = self.change_inode(w, id, |i| {
+                i.ctime = t;
+                *i
+            })?;
+            match key_of(name) {
+                Some(of_user) => {
+                    self.attribute_in_index(w, (id, &inode), of_user, (Some(&old), None), None)
+                }
+                None => Ok(()),
             }
-            self.change_inode(w, id, |i| i.ctime = t)
         })?;
         self.set_live_ctime(id, t)
     }

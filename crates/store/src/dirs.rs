@@ -58,6 +58,9 @@ impl Store {
         position: &mut DirPosition,
         mut each: impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<()> {
+        if dir.is_view() {
+            return self.list_view(dir, position, &mut each);
+        }
         let Some(others) = self.elsewhere.as_deref() else {
             return self.list_here(dir, position, &mut each).map(|_| ());
         };

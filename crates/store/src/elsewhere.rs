@@ -166,12 +166,15 @@ impl Store {
     pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
         // Without other nodes, no hash.
         self.elsewhere.as_ref()?;
+        if Store::is_in_view(parent, name) {
+            return None;
+        }
         self.away(Slot::of_entry(parent, name))
     }
 
     /// The home of the object `id`, if it isn't this node.
     pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
-        if id.is_part() {
+        if id.is_part() || id.is_view() {
             // Each node has its own.
             return None;
         }

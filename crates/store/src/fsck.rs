@@ -13,6 +13,7 @@ mod across;
 mod control;
 mod files;
 mod findings;
+mod index;
 mod mend;
 mod model;
 mod names;

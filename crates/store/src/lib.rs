@@ -21,6 +21,7 @@ mod durable;
 pub mod elsewhere;
 mod extent_cache;
 mod fsck;
+mod index;
 mod journal;
 mod live;
 pub mod lmdb;
@@ -40,6 +41,7 @@ mod reload;
 mod repair;
 mod shards;
 mod striped;
+mod view;
 
 pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};

@@ -163,6 +163,9 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        if Store::is_in_view(parent, name) {
+            return self.lookup_in_view(parent, name);
+        }
         if let Some(home) = self.entry_away(parent, name) {
             return self.ask(home, kind::LOOKUP, &(parent, name));
         }
@@ -229,6 +232,9 @@ impl Store {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| record.0);
         }
+        if id.is_view() {
+            return self.stat_in_view(id).map(|(inode, _)| inode);
+        }
         self.with_inode(id, |inode, _| inode)
     }
 
@@ -273,6 +279,9 @@ impl Store {
     pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| (record.0, record.1));
+        }
+        if id.is_view() {
+            return self.stat_in_view(id);
         }
         self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
@@ -323,8 +332,11 @@ impl Store {
     /// Changes attributes of `id`.
     ///
     /// # Errors
-    /// ENOENT; ENOSPC.
+    /// ENOENT; ENOSPC; EROFS in the view.
     pub fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+        if id.is_view() {
+            return Err(Errno::ROFS);
+        }
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if let Some(node) = self.names_node()
             && rights

@@ -13,6 +13,10 @@
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
 //! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
 //!                                                   nodes (`across.rs`)
+//! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index
+//! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
+//!                                                   value and of a name, and whose it is (`index.rs`)
+//! 'W' id:8               -> path                    a directory of the view that somebody has looked up
 //! ```
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
@@ -76,6 +80,32 @@ impl Key {
         key
     }
 
+    /// The name `name` in `parent` by which `id` may be in the index.
+    pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
+        let mut key = Key::link(id, parent, name);
+        key.bytes[0] = b'P';
+        key
+    }
+
+    /// All names of `id` that the index knows begin so.
+    pub fn known_names(id: ObjectId) -> Key {
+        Key::new(b'P', id, &[])
+    }
+
+    /// In the index: the object at `mark` has the attribute `word`.
+    pub fn indexed(word: Word, mark: Mark) -> Key {
+        let mut rest = [0; 24];
+        rest[..8].copy_from_slice(&word.value.to_be_bytes());
+        rest[8..16].copy_from_slice(&mark.name.to_be_bytes());
+        rest[16..].copy_from_slice(&mark.id.0.to_be_bytes());
+        Key::new(b'V', ObjectId(word.key), &rest)
+    }
+
+    /// The path of a directory of the view.
+    pub fn view(id: ObjectId) -> Key {
+        Key::new(b'W', id, &[])
+    }
+
     /// The note on the entry `name` of `parent`.
     pub fn note(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'N', parent, name)
@@ -102,6 +132,40 @@ pub const JOURNAL: &[u8] = b"J";
 pub fn parse_key(key: &[u8]) -> Option<(u8, ObjectId, &[u8])> {
     let id = u64::from_be_bytes(key.get(1..9)?.try_into().ok()?);
     Some((key[0], ObjectId(id), &key[9..]))
+}
+
+/// A key and a value of a user attribute, by their hashes: what the index is sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Word {
+    /// Of the key.
+    pub key: u64,
+    /// Of key and value.
+    pub value: u64,
+}
+
+/// Where an object is among those that have an attribute: by the hash of its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Mark {
+    /// Hash of the name.
+    pub name: u64,
+    pub id: ObjectId,
+}
+
+impl Mark {
+    /// Before all others.
+    pub const FIRST: Mark = Mark {
+        name: 0,
+        id: ObjectId(0),
+    };
+}
+
+/// What a key of the index says.
+pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
+    let rest: &[u8; 32] = key.strip_prefix(b"V")?.try_into().ok()?;
+    let n = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("8 bytes"));
+    let (key, value) = (n(0), n(8));
+    let (name, id) = (n(16), ObjectId(n(24)));
+    Some((Word { key, value }, Mark { name, id }))
 }
 
 /// Type bits of a mode.

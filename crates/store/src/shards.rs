@@ -350,6 +350,14 @@ impl<'s> Write<'s> {
         Ok(there)
     }
 
+    /// Makes room for changes of so many pages more than usual.
+    pub fn more_room(&mut self, shard: usize, pages: usize) -> Result<()> {
+        let store = self.store;
+        let room = &store.control.shard(shard).room;
+        let txn = self.txn(shard)?;
+        store.envs[shard].reserve_more(txn, room, pages as u64)
+    }
+
     fn note(&mut self, shard: usize, key: &[u8], value: Option<&[u8]>) {
         self.dirty |= 1 << shard;
         if let Some(log) = &mut self.log {

@@ -127,8 +127,10 @@ impl Face {
         let (size, flags) = (a.u32()? as usize, a.u32()?);
         let name = a.text()?;
         let value = a.take(size)?;
+        let known = self.known.name(head.node);
+        let known = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
         self.fs()
-            .set_attribute(object(head.node), name, value, flags as i32)
+            .set_attribute(object(head.node), name, value, flags as i32, known)
     }
 
     pub(super) fn getxattr(

@@ -4,6 +4,7 @@ use super::{Face, handle, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it can
 /// be changed.
@@ -70,6 +71,8 @@ impl Face {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
             made => made?,
         };
+        let made = fs.store().open_file(open).id.load(Relaxed);
+        self.known.note(made, object(head.node), name);
         self.put_made(open, reply)
     }
 

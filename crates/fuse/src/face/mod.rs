@@ -7,6 +7,7 @@ mod locks;
 mod names;
 
 use crate::cached::Cached;
+use crate::known::Known;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
@@ -39,6 +40,7 @@ pub struct Face {
     dirs: dirs::Dirs,
     locks: locks::Locks,
     recent: Arc<Recent>,
+    known: Known,
     pub cached: Cached,
 }
 
@@ -61,6 +63,7 @@ impl Face {
             dirs: dirs::Dirs::default(),
             locks: locks::Locks::default(),
             recent,
+            known: Known::default(),
             cached: Cached::default(),
         })
     }

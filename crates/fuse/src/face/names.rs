@@ -16,6 +16,9 @@ impl Face {
         let (fs, name) = (self.fs(), a.text()?);
         let found = fs.at(object(head.node), name, Goal::of_open(FLAGS), |place| {
             let entry = place.existing()?;
+            if entry.kind == libc::S_IFREG {
+                self.known.note(entry.id.0, object(head.node), name);
+            }
             if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
                 return fs.stat_place(place);
             }

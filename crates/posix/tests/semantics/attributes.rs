@@ -127,7 +127,7 @@ fn extended_attributes() {
         names.sort();
         assert_eq!(names, [&b"user.a"[..], b"user.empty", b"user.large"]);
         let id = ObjectId(p.stat(path, true).unwrap().ino);
-        let set = |name: &[u8], flags| p.set_attribute(id, name, b"2", flags);
+        let set = |name: &[u8], flags| p.set_attribute(id, name, b"2", flags, None);
         assert_eq!(set(b"user.a", libc::XATTR_CREATE), Err(Errno::EXIST));
         assert_eq!(set(b"user.b", libc::XATTR_REPLACE), Err(Errno::NODATA));
         assert_eq!(set(b"other.b", 0), Err(Errno::OPNOTSUPP));

@@ -121,8 +121,9 @@ pub fn furnish(fs: &Fs, dir: &str) {
     }
     fs.link(&path("linked"), &path("full/linked")).unwrap();
     fs.symlink(b"page", &path("symlink")).unwrap();
-    fs.set_xattr(&path("page"), b"user.a", b"one", true)
-        .unwrap();
+    for name in ["page", "linked", "full"] {
+        fs.set_xattr(&path(name), b"user.a", b"one", true).unwrap();
+    }
 }
 
 /// All operations. Names are those of [`furnish`].

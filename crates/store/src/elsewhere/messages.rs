@@ -19,8 +19,8 @@ pub mod kind {
     pub const ATTRIBUTE: u16 = 4;
     /// `id -> names`
     pub const ATTRIBUTES: u16 = 5;
-    /// `id, name, value, Option<must be new>`
-    pub const SET_ATTRIBUTE: u16 = 6;
+    /// `id, name, Option<must be new>, Option<parent, name of the object>` and the value
+    pub const SET_ATTRIBUTE: u16 = 45;
     /// `id, name`
     pub const REMOVE_ATTRIBUTE: u16 = 7;
     /// `dir, shard, after -> entries, shard, end`
@@ -129,6 +129,15 @@ pub mod kind {
     pub const DROP_PART: u16 = 58;
     /// `identity -> it lives`: a process of the asked node
     pub const LIVES: u16 = 59;
+
+    // Of the index of attributes: see `index.rs`.
+
+    /// `words, place, Option<hash of the name>, how many -> objects that have them, next place`
+    pub const SEARCH: u16 = 61;
+    /// `Option<key>, hash, how many -> keys or values, next hash`
+    pub const WRITTEN: u16 = 62;
+    /// `id -> parent, name`: by which it is in the index
+    pub const INDEXED_NAME: u16 = 63;
 
     /// `parent, name, NewObject, distribution, epoch, Option<use> -> id or what is there`
     pub const CREATE: u16 = 64;

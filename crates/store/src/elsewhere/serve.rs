@@ -9,6 +9,7 @@ use super::parts::Parts;
 use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
 use crate::locks::{Owner, Request, Waits};
+use crate::record::Word;
 use crate::{Distribution, Entry, Held, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
@@ -83,7 +84,9 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::EXCHANGE_STANDS | kind::LAYOUT..=kind::MERGE => Some(Class::Leaf),
+            kind::LOOKUP..=kind::SET_ATTRIBUTE | kind::LAYOUT..=kind::INDEXED_NAME => {
+                Some(Class::Leaf)
+            }
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -145,6 +148,9 @@ impl Server {
                 | kind::ROOM_PART
                 | kind::DROP_PART
                 | kind::LIVES
+                | kind::SEARCH
+                | kind::WRITTEN
+                | kind::INDEXED_NAME
         )
     }
 
@@ -229,9 +235,13 @@ impl Server {
             }
             kind::ATTRIBUTES => told(List(store.attributes(home(store, parts(head)?)?)?)),
             kind::SET_ATTRIBUTE => {
-                let (id, name, create): (_, Vec<u8>, _) = parts(head)?;
+                type Question = (ObjectId, Vec<u8>, Option<bool>, Option<(ObjectId, Vec<u8>)>);
+                let (id, name, create, known): Question = parts(head)?;
                 check_name(&name)?;
-                told(store.set_attribute(home(store, id)?, &name, body, create)?)
+                let known = known.as_ref().map(|k| (k.0, &k.1[..]));
+                let known = known.filter(|k| check_name(k.1).is_ok());
+                let id = home(store, id)?;
+                told(store.set_attribute(id, &name, body, create, known)?)
             }
             kind::REMOVE_ATTRIBUTE => {
                 let (id, name): (_, Vec<u8>) = parts(head)?;
@@ -437,6 +447,15 @@ impl Server {
                 let () = parts(head)?;
                 told(store.sync_all()?)
             }
+            kind::SEARCH => {
+                let (words, from, only, most): (List<Word>, _, _, _) = parts(head)?;
+                told(store.search_part(&words.0, from, only, most)?)
+            }
+            kind::WRITTEN => {
+                let (of, from, most) = parts(head)?;
+                told(store.written_part(of, from, most)?)
+            }
+            kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::LAYOUT..=kind::MERGE => self.parts.serve(store, from, kind, head, body),
             _ => Err(Errno::PROTO),
         }
@@ -554,7 +573,7 @@ impl Server {
 pub(super) fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.object_away(id) {
         // That is none that others ask for.
-        _ if id.is_part() => Err(Errno::PROTO),
+        _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
         None => Ok(id),
         Some(_) => Err(Errno::REMCHG),
     }

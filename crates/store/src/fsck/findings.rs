@@ -8,7 +8,8 @@ const MAX_LISTED: usize = 1000;
 /// Something in a store that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which part of the store: `names`, `files`, `space`, `control`, `records`.
+    /// Which part of the store: `names`, `files`, `space`, `control`, `records`,
+    /// `index`.
     pub part: &'static str,
     /// What is wrong, and where.
     pub what: String,

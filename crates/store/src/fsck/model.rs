@@ -3,11 +3,14 @@
 
 use super::findings::Report;
 use crate::across::{entry_in, link_in};
-use crate::record::{Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_key};
+use crate::index::{key_of, known_in};
+use crate::record::{
+    Change, ChunkMap, Entry, Inode, JOURNAL, Key, Mark, Word, parse_indexed, parse_key,
+};
 use crate::recount::View;
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// An object.
 #[derive(Debug, Default)]
@@ -34,6 +37,12 @@ pub(crate) type Name = (u64, Vec<u8>);
 pub(crate) struct Model {
     pub objects: BTreeMap<u64, Object>,
     pub entries: BTreeMap<Name, Entry>,
+    /// User attributes of each object.
+    pub words: BTreeMap<u64, Vec<Word>>,
+    /// Names that are noted for the index.
+    pub known: BTreeMap<u64, Vec<Name>>,
+    /// What is in the index.
+    pub indexed: BTreeSet<(Word, Mark)>,
     /// What is to be written, inodes left out.
     pub changes: Vec<Change>,
 }
@@ -81,7 +90,7 @@ impl Store {
                     return true;
                 };
                 let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOA".contains(&tag) && !among {
+                if !b"IDXOAPVW".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -90,6 +99,7 @@ impl Store {
                 }
                 let home = match tag {
                     b'D' | b'N' => self.shard_of_entry(id, rest),
+                    b'V' => parse_indexed(key).map_or(shard, |(_, mark)| self.shard_of(mark.id)),
                     _ => self.shard_of(id),
                 };
                 if home != shard {
@@ -147,7 +157,32 @@ impl Store {
                     // Completed by whoever comes to it.
                     b'N' => {}
                     b'O' => orphans.push(id.0),
-                    b'A' => others.entry(id.0).or_default().push((shard, key.to_vec())),
+                    b'A' => {
+                        others.entry(id.0).or_default().push((shard, key.to_vec()));
+                        let word = key_of(rest).map(|key| Word::new(key, value));
+                        m.words.entry(id.0).or_default().extend(word);
+                    }
+                    b'P' => match known_in(rest) {
+                        Some((dir, name)) => {
+                            m.known.entry(id.0).or_default().push((dir.0, name));
+                        }
+                        None => bad(
+                            format!("a name of object {} that is noted for the index can't be read", id.0),
+                            "the note is removed",
+                        ),
+                    },
+                    b'V' => match parse_indexed(key) {
+                        Some(place) if value.is_empty() => _ = m.indexed.insert(place),
+                        _ => bad(
+                            format!("a place of the index, {}, can't be read", shown(key)),
+                            "it is removed",
+                        ),
+                    },
+                    b'W' if rest.is_empty() && crate::view::is_path_of(id, value) => {}
+                    b'W' => bad(
+                        format!("a directory of the view, {}, can't be read", shown(key)),
+                        "it is removed; whoever looks it up makes it anew",
+                    ),
                     _ => bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",

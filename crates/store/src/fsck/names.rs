@@ -20,6 +20,7 @@ impl Store {
         self.check_directories(m, report);
         self.check_nameless(m, view, report);
         self.check_links(m, report);
+        self.check_index(m, report);
     }
 
     fn check_root(&self, m: &mut Model, report: &mut Report) {

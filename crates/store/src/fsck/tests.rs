@@ -619,3 +619,76 @@ fn nobody_attaches_during_a_repair() {
     assert!(t.mend().unwrap().is_clean());
     assert!(t.me().is_ok());
 }
+
+#[test]
+fn the_index() {
+    use crate::record::{Mark, Word};
+    let word = Word::new(b"k", b"v");
+    let mark = |name: &[u8], id| Mark {
+        name: crate::index::hash_of(name),
+        id,
+    };
+    let tag = |f: &Filled| {
+        let known = Some((ROOT, &b"small"[..]));
+        f.s.set_attribute(f.small, b"user.k", b"v", None, known)
+            .unwrap();
+        f.s.set_attribute(f.dir, b"user.k", b"v", None, None)
+            .unwrap();
+        assert_eq!(f.s.check(), Ok(vec![]));
+    };
+    let listed = |f: &Filled| -> Vec<Vec<u8>> {
+        let page = f.s.search(&[word], Mark::FIRST, None, 9).unwrap();
+        let mut names: Vec<_> = page.items.into_iter().map(|hit| hit.name.1).collect();
+        names.sort();
+        names
+    };
+    let whole = [b"dir".to_vec(), b"small".to_vec()];
+    let f = finds("index-lost", "an attribute of it isn't in the index", |f| {
+        tag(f);
+        let key = Key::indexed(word, mark(b"small", f.small));
+        put(&f.s, f.s.shard_of(f.small), &key, None);
+    });
+    assert_eq!(listed(&f), whole);
+    let f = finds(
+        "index-lost-dir",
+        "an attribute of it isn't in the index",
+        |f| {
+            tag(f);
+            let key = Key::indexed(word, mark(b"dir", f.dir));
+            put(&f.s, f.s.shard_of(f.dir), &key, None);
+        },
+    );
+    assert_eq!(listed(&f), whole);
+    let f = finds("index-stray", "is in the index that it hasn't", |f| {
+        tag(f);
+        let key = Key::indexed(word, mark(b"big", f.big));
+        put(&f.s, f.s.shard_of(f.big), &key, Some(b""));
+    });
+    assert_eq!(listed(&f), whole);
+    let f = finds("index-attribute", "is in the index that it hasn't", |f| {
+        tag(f);
+        let key = Key::attribute(f.small, b"user.k");
+        put(&f.s, f.s.shard_of(f.small), &key, None);
+    });
+    assert_eq!(listed(&f), whole[..1]);
+    let f = finds("index-name", "none of its names is noted", |f| {
+        tag(f);
+        let key = Key::known_name(f.small, ROOT, b"small");
+        put(&f.s, f.s.shard_of(f.small), &key, None);
+    });
+    assert_eq!(listed(&f), whole);
+    let f = finds(
+        "index-wrong-name",
+        "is noted for it, which it hasn't",
+        |f| {
+            tag(f);
+            let key = Key::known_name(f.small, ROOT, b"a-name");
+            put(&f.s, f.s.shard_of(f.small), &key, Some(b""));
+        },
+    );
+    assert_eq!(listed(&f), whole);
+    finds("index-view", "can't be read", |f| {
+        let id = ObjectId::view_dir(5);
+        put(&f.s, f.s.shard_of(id), &Key::view(id), Some(b"k=v"));
+    });
+}

@@ -178,6 +178,20 @@ impl Env {
         Ok((free, pinned))
     }
 
+    /// Makes room for so many pages more in a transaction that has begun.
+    ///
+    /// # Errors
+    /// ENOSPC if the file system hasn't any.
+    pub fn reserve_more(&self, txn: &WriteTxn<'_>, room: &Room, pages: u64) -> Result<()> {
+        // What a transaction has been promised at its beginning is behind `last`; it may have used all of it.
+        const LONGEST: u64 = 2 * (64 << 10);
+        let need = (txn.last + 1 + 2 * MARGIN + pages) * PAGE + LONGEST;
+        match need > room.reserved.load(Relaxed) {
+            true => self.reserve(&room.reserved, need),
+            false => Ok(()),
+        }
+    }
+
     #[cold]
     fn reserve(&self, reserved: &AtomicU64, need: u64) -> Result<()> {
         let have = reserved.load(Relaxed);

@@ -78,6 +78,9 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        if Store::is_in_view(parent, name) {
+            return self.lookup(parent, name)?.map(Err).ok_or(Errno::ROFS);
+        }
         let kind = new.mode & crate::S_IFMT;
         let distribution = self.distribution_of(parent, new);
         let local = match distribution {
@@ -218,6 +221,7 @@ impl Store {
     /// # Errors
     /// ENOSPC.
     pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
+        self.refuse_view(parent, b"")?;
         let name = format!("\0{}.{}", crate::process::pid(), now());
         let slot = crate::Slot::of_entry(parent, name.as_bytes());
         let slot = match self.elsewhere.as_deref() {
@@ -250,7 +254,11 @@ impl Store {
         if last.load(Relaxed) == 0 {
             last.store(self.highest_seq(shard)?.max(1), Relaxed);
         }
-        Ok(last.fetch_add(1, Relaxed) + 1)
+        let next = last.fetch_add(1, Relaxed) + 1;
+        if next >= ObjectId::SEQ_END {
+            return Err(Errno::NOSPC);
+        }
+        Ok(next)
     }
 
     /// The highest sequence number among the objects of `shard`.
@@ -279,6 +287,10 @@ impl Store {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        self.refuse_view(parent, name)?;
+        if id.is_view() {
+            return Err(Errno::XDEV);
+        }
         if let Some(home) = self.object_away(id) {
             return self.ask(home, kind::LINK, &(id, parent, name, epoch));
         }
@@ -297,6 +309,7 @@ impl Store {
                     return Err(Errno::EXIST);
                 }
                 let kind = self.count_link(w, id, t)?;
+                self.names_in_index(w, id, None, Some((parent, name)))?;
                 w.put(shard, &key, &Entry { id, kind }.encode())
             })
         })?;

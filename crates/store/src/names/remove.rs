@@ -3,13 +3,14 @@
 use super::*;
 
 impl Store {
-    /// Takes one name from the object `id` inside a transaction. With the last name gone,
+    /// Takes `name` from the object `id` inside a transaction. With the last name gone,
     /// the object goes too (its extents are added to `freed`), or becomes an orphan while
     /// it is open.
     pub(crate) fn drop_link(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
+        name: (ObjectId, &[u8]),
         t: i64,
         freed: &mut Vec<Extent>,
     ) -> Result<Dropped> {
@@ -22,6 +23,10 @@ impl Store {
             freed.extend_from_slice(extents.extents());
             self.remove_inode(w, id, &inode, freed)?;
             return Ok(Dropped::Gone);
+        }
+        match last {
+            true => self.leave_index(w, id, &inode)?,
+            false => self.names_in_index(w, id, Some(name), None)?,
         }
         self.change_inode(w, id, |i| {
             i.nlink = i.nlink.saturating_sub(1);
@@ -61,6 +66,7 @@ impl Store {
         inode: &Inode,
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
+        self.leave_index(w, id, inode)?;
         w.del(self.shard_of(id), &Key::inode(id))?;
         if inode.is_file() {
             self.remove_chunks(w, id, 1, freed)?;
@@ -91,7 +97,7 @@ impl Store {
 
     /// Removes the records from `first` on that have its tag and object; `each` sees their
     /// values before.
-    fn remove_range(
+    pub(crate) fn remove_range(
         &self,
         w: &mut Write<'_>,
         first: &[u8],
@@ -127,6 +133,7 @@ impl Store {
         known: Option<Entry>,
         epoch: u64,
     ) -> Result<()> {
+        self.refuse_view(parent, name)?;
         if let Some(home) = self.entry_away(parent, name)
             && known.is_none_or(|e| e.kind != libc::S_IFLNK)
         {
@@ -195,7 +202,8 @@ impl Store {
                     if self.end_link(w, entry.id, (parent, name))? {
                         return Ok(Some(Dropped::Stays));
                     }
-                    self.drop_link(w, entry.id, t, &mut freed).map(Some)
+                    self.drop_link(w, entry.id, (parent, name), t, &mut freed)
+                        .map(Some)
                 },
             );
             let done = self.undo_mark(done, entry.id);
@@ -242,6 +250,7 @@ impl Store {
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
     pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        self.refuse_view(parent, name)?;
         if let Some(node) = self.names_node() {
             return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
         }
@@ -260,7 +269,7 @@ impl Store {
                 return Err(Errno::NOTEMPTY);
             }
             w.del(shard, &key)?;
-            self.drop_link(w, entry.id, t, &mut Vec::new())?;
+            self.drop_link(w, entry.id, (parent, name), t, &mut Vec::new())?;
             self.change_inode(w, parent, |p| p.nlink -= 1)?;
             w.names_change();
             Ok(())

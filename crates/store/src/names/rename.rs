@@ -1,6 +1,7 @@
 //! rename(2), as far as it concerns this node.
 
 use super::*;
+use crate::across::Named;
 
 impl Store {
     /// Moves the entry `from` to `to`, both (directory, name).
@@ -14,6 +15,8 @@ impl Store {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
+        self.refuse_view(from.0, from.1)?;
+        self.refuse_view(to.0, to.1)?;
         if self.elsewhere.is_some() {
             return self.rename_among(from, to, mode, epoch);
         }
@@ -132,18 +135,18 @@ impl Store {
             }
             w.put(to_shard, &to_key, &source.encode())?;
             w.put(from_shard, &from_key, &target.encode())?;
-            self.moved_to(w, source, to, t)?;
-            self.moved_to(w, target, from, t)?;
+            self.moved(w, source, (from, to), t)?;
+            self.moved(w, target, (to, from), t)?;
         } else {
             if let Some(target) = target {
                 if target_dir && !self.is_empty(target.id)? {
                     return Err(Errno::NOTEMPTY);
                 }
-                self.drop_link(w, target.id, t, freed)?;
+                self.drop_link(w, target.id, to, t, freed)?;
             }
             w.put(to_shard, &to_key, &source.encode())?;
             w.del(from_shard, &from_key)?;
-            self.moved_to(w, source, to, t)?;
+            self.moved(w, source, (from, to), t)?;
         }
         // Link counts of the parents: each directory inside counts one.
         let replaced = target_dir && mode != RenameMode::Exchange;
@@ -162,13 +165,14 @@ impl Store {
     }
 
     /// Notes a move in the moved object's inode.
-    fn moved_to(
+    fn moved(
         &self,
         w: &mut Write<'_>,
         entry: Entry,
-        to: (ObjectId, &[u8]),
+        (from, to): (Named<'_>, Named<'_>),
         t: i64,
     ) -> Result<()> {
+        self.names_in_index(w, entry.id, Some(from), Some(to))?;
         let shard = self.shard_of(entry.id);
         if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
             return self.change_inode(w, entry.id, |i| i.ctime = t);

@@ -1,0 +1,60 @@
+//! Names that the kernel has just asked for.
+//!
+//! The kernel sets an attribute of a number. For the object to be found by its attribute, the store has to
+//! know a name of it; searching for one takes long. Most of the time it is one of those that were
+//! looked up, or made, a moment ago.
+
+use forebay_posix::ObjectId;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// So many are kept at least, twice as many at most.
+const KEPT: usize = 2048;
+
+/// Directory and name of an object.
+type Name = (ObjectId, Vec<u8>);
+
+/// By number.
+#[derive(Default)]
+pub struct Known(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: HashMap<u64, Name>,
+    old: HashMap<u64, Name>,
+}
+
+impl Known {
+    /// Keeps a name.
+    pub fn note(&self, node: u64, dir: ObjectId, name: &[u8]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.young.len() >= KEPT {
+            all.old = std::mem::take(&mut all.young);
+        }
+        all.young.insert(node, (dir, name.to_vec()));
+    }
+
+    /// A name that the object had, if there is one.
+    pub fn name(&self, node: u64) -> Option<Name> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.young.get(&node).or_else(|| all.old.get(&node)).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_names_are_kept() {
+        let known = Known::default();
+        for n in 0..10 * KEPT as u64 {
+            known.note(n, ObjectId::ROOT, format!("{n}").as_bytes());
+            let young = n.saturating_sub(KEPT as u64 - 1);
+            assert_eq!(known.name(young).unwrap().1, format!("{young}").as_bytes());
+        }
+        assert_eq!(known.name(0), None);
+        let all = known.0.lock().unwrap();
+        assert!(all.young.len() + all.old.len() <= 2 * KEPT);
+    }
+}

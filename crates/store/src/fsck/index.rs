@@ -1,0 +1,116 @@
+//! Whether the index of user attributes holds what the attributes and names say, and nothing else.
+
+use super::findings::Report;
+use super::model::{Model, Name, name};
+use crate::index::hash_of;
+use crate::record::{Key, Mark};
+use crate::{ObjectId, Store};
+use std::collections::{BTreeSet, HashMap};
+
+const PART: &str = "index";
+
+impl Store {
+    /// Looks for what is wrong and mends it in the model.
+    pub(crate) fn check_index(&self, m: &mut Model, report: &mut Report) {
+        if m.words.is_empty() && m.known.is_empty() && m.indexed.is_empty() {
+            return;
+        }
+        let names = m.names();
+        let mut expected = BTreeSet::new();
+        let mut known = std::mem::take(&mut m.known);
+        let words = std::mem::take(&mut m.words);
+        for (&id, words) in &words {
+            let called = self.check_known(m, &names, (id, known.remove(&id)), report);
+            if let Some(called) = called {
+                let mark = Mark {
+                    name: hash_of(&called.1),
+                    id: ObjectId(id),
+                };
+                expected.extend(words.iter().map(|word| (*word, mark)));
+            }
+        }
+        for (id, names) in known {
+            self.forget_known(m, id, &names, report);
+        }
+        let indexed = std::mem::take(&mut m.indexed);
+        for &(word, mark) in expected.difference(&indexed) {
+            let what = m.told(mark.id.0, &names);
+            report.add(
+                PART,
+                format!("{what}: an attribute of it isn't in the index"),
+                "it is put there",
+            );
+            let key = Key::indexed(word, mark).to_vec();
+            let shard = self.shard_of(mark.id);
+            m.changes.push((shard, key, Some(Vec::new())));
+        }
+        for &(word, mark) in indexed.difference(&expected) {
+            let what = m.told(mark.id.0, &names);
+            report.add(
+                PART,
+                format!(
+                    "{what}: an attribute is in the index that it hasn't, or under another name"
+                ),
+                "it is taken out",
+            );
+            let key = Key::indexed(word, mark).to_vec();
+            m.changes.push((self.shard_of(mark.id), key, None));
+        }
+    }
+
+    /// The name by which an object with attributes is to be in the index.
+    fn check_known(
+        &self,
+        m: &mut Model,
+        names: &HashMap<u64, Vec<Name>>,
+        (id, known): (u64, Option<Vec<Name>>),
+        report: &mut Report,
+    ) -> Option<Name> {
+        let known = known.unwrap_or_default();
+        let o = m.objects.get(&id)?;
+        if o.inode.is_dir() {
+            let own = (o.inode.parent, o.tail.clone());
+            self.forget_known(m, id, &known, report);
+            return (id != ObjectId::ROOT.0).then_some(own);
+        }
+        let here = names.get(&id).into_iter().flatten();
+        let all: BTreeSet<Name> = here.chain(&o.links).cloned().collect();
+        let (right, wrong): (Vec<Name>, Vec<Name>) =
+            known.into_iter().partition(|name| all.contains(name));
+        self.forget_known(m, id, &wrong, report);
+        if let Some(first) = right.into_iter().min() {
+            return Some(first);
+        }
+        let first = all.into_iter().next()?;
+        report.add(
+            PART,
+            format!(
+                "{}: it has attributes, but none of its names is noted",
+                m.told(id, names)
+            ),
+            "one is noted",
+        );
+        let object = ObjectId(id);
+        let key = Key::known_name(object, ObjectId(first.0), &first.1).to_vec();
+        m.changes
+            .push((self.shard_of(object), key, Some(Vec::new())));
+        Some(first)
+    }
+
+    fn forget_known(&self, m: &mut Model, id: u64, wrong: &[Name], report: &mut Report) {
+        for of in wrong {
+            report.add(
+                PART,
+                format!(
+                    "object {id}: the name {} in directory {} is noted for it, which it hasn't",
+                    name(&of.1),
+                    of.0
+                ),
+                "the note is removed",
+            );
+            let id = ObjectId(id);
+            let key = Key::known_name(id, ObjectId(of.0), &of.1).to_vec();
+            m.changes.push((self.shard_of(id), key, None));
+        }
+    }
+}

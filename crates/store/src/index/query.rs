@@ -1,0 +1,381 @@
+//! Asking the index: which objects have these attributes, and which keys and values there are.
+//!
+//! Answers come in pages, in the order of the index. Shards and nodes are asked each for a part of a page;
+//! what lies behind the end of the shortest part waits for the next page. So no page takes long, whatever
+//! is in the index.
+
+use super::{OwnedName, USER, hash_of, key_of, known_name};
+use crate::elsewhere::messages::{List, Part, decode, encode, kind};
+use crate::lmdb::Snapshot;
+use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
+use crate::{ObjectId, Store};
+use rustix::io::{Errno, Result};
+
+/// Places that are looked at in one shard for one page, where several attributes are asked for.
+const STEPS: usize = 4_000;
+/// Bytes of an answer that one message takes.
+const BYTES: usize = 40 << 10;
+
+/// An object that has the attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Hit {
+    /// Its place.
+    pub mark: Mark,
+    /// Its directory and name.
+    pub name: OwnedName,
+}
+
+/// A key, or a value of one: its hash, and how it is written in a path.
+pub(crate) type Written = (u64, Vec<u8>);
+
+/// Some of what was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Page<T, P> {
+    /// In order.
+    pub items: Vec<T>,
+    /// Where the rest begins; None if that was all.
+    pub next: Option<P>,
+}
+
+impl Part for Mark {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.name, self.id).put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Mark> {
+        let (name, id) = Part::take(from)?;
+        Some(Mark { name, id })
+    }
+}
+
+impl Part for Word {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.key, self.value).put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Word> {
+        let (key, value) = Part::take(from)?;
+        Some(Word { key, value })
+    }
+}
+
+impl Part for Hit {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.mark, self.name.0, &self.name.1[..]).put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Hit> {
+        let (mark, dir, name) = Part::take(from)?;
+        let name = (dir, name);
+        Some(Hit { mark, name })
+    }
+}
+
+impl<T: Part, P: Part> Part for Page<T, P> {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.items.len() as u32).put(to);
+        self.items.iter().for_each(|item| item.put(to));
+        self.next.put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Page<T, P>> {
+        let (items, next): (List<T>, Option<P>) = Part::take(from)?;
+        let items = items.0;
+        Some(Page { items, next })
+    }
+}
+
+impl Mark {
+    /// The next possible place.
+    pub fn after(self) -> Mark {
+        match self.id.0.checked_add(1) {
+            Some(id) => Mark {
+                id: ObjectId(id),
+                ..self
+            },
+            None => Mark {
+                name: self.name.saturating_add(1),
+                id: ObjectId(0),
+            },
+        }
+    }
+}
+
+impl<T, P: Ord + Copy> Page<T, P> {
+    /// Puts pages together that begin at the same place: what lies before the end of each.
+    fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
+        let next = pages.iter().filter_map(|p| p.next).min();
+        let mut items: Vec<T> = pages.into_iter().flat_map(|p| p.items).collect();
+        items.retain(|item| next.is_none_or(|next| place(item) < next));
+        items.sort_by_key(&place);
+        Page { items, next }
+    }
+
+    /// Cuts the page so that it fits a message.
+    fn fit(mut self, bytes_of: impl Fn(&T) -> usize, place: impl Fn(&T) -> P) -> Page<T, P> {
+        let mut bytes = 0;
+        let fits = |item: &&T| {
+            bytes += bytes_of(item);
+            bytes <= BYTES
+        };
+        let n = self.items.iter().take_while(fits).count();
+        if let Some(first) = self.items.get(n) {
+            self.next = Some(place(first));
+            self.items.truncate(n);
+        }
+        self
+    }
+}
+
+impl Store {
+    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a time. With
+    /// `only`, those with a name of this hash.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked; EIO.
+    pub(crate) fn search(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: usize,
+    ) -> Result<Page<Hit, Mark>> {
+        let nodes = self.all_nodes();
+        let share = most / nodes + most.min(8);
+        let question = (List(words.to_vec()), from, only, share as u64);
+        let mut pages = self.ask_others(kind::SEARCH, &question)?;
+        pages.push(self.search_here(words, from, only, share)?);
+        Ok(Page::join(pages, |hit| hit.mark))
+    }
+
+    /// As [`Store::search`], of what lies here.
+    fn search_here(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: usize,
+    ) -> Result<Page<Hit, Mark>> {
+        let shards = self.shard_count();
+        // A little more than a shard's share, so that the shortest part isn't much shorter than the others.
+        let share = most / shards + most.min(8);
+        let from = from.max(Mark {
+            name: only.unwrap_or(0),
+            id: ObjectId(0),
+        });
+        let pages = (0..shards).map(|shard| self.search_shard(shard, words, from, only, share));
+        let pages = pages.collect::<Result<Vec<_>>>()?;
+        Ok(Page::join(pages, |hit| hit.mark))
+    }
+
+    fn search_shard(
+        &self,
+        shard: usize,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: usize,
+    ) -> Result<Page<Hit, Mark>> {
+        let snapshot = self.snapshot(shard)?;
+        let wanted = |mark: Mark| only.is_none_or(|name| name == mark.name);
+        let (marks, next) = match words {
+            [] => (Vec::new(), None),
+            [word] => places(&snapshot, *word, from, most, wanted)?,
+            _ => common(&snapshot, words, from, most, wanted)?,
+        };
+        let mut items = Vec::with_capacity(marks.len());
+        for mark in marks {
+            let name = known_name(|from, each| snapshot.scan(from, each), mark.id)?;
+            items.extend(name.map(|name| Hit { mark, name }));
+        }
+        Ok(Page { items, next })
+    }
+
+    /// Answers another node's [`Store::search`].
+    pub(crate) fn search_part(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: u64,
+    ) -> Result<Page<Hit, Mark>> {
+        let page = self.search_here(words, from, only, (most as usize).min(BYTES))?;
+        Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
+    }
+
+    /// The keys that occur in the pool, or with `of` the values of a key, as they are written in paths: those
+    /// whose hashes come from `from` on, about `most` at a time.
+    ///
+    /// # Errors
+    /// As for [`Store::search`].
+    pub(crate) fn written(
+        &self,
+        of: Option<u64>,
+        from: u64,
+        most: usize,
+    ) -> Result<Page<Written, u64>> {
+        let mut pages = self.ask_others(kind::WRITTEN, &(of, from, most as u64))?;
+        pages.push(self.written_here(of, from, most)?);
+        let mut page = Page::join(pages, |item| item.0);
+        page.items.dedup_by_key(|item| item.0);
+        Ok(page)
+    }
+
+    /// As [`Store::written`], of what lies here.
+    fn written_here(&self, of: Option<u64>, from: u64, most: usize) -> Result<Page<Written, u64>> {
+        let mut pages = Vec::new();
+        for shard in 0..self.shard_count() {
+            let snapshot = self.snapshot(shard)?;
+            let mut page = Page {
+                items: Vec::new(),
+                next: Some(from),
+            };
+            while let Some(hash) = page.next.filter(|_| page.items.len() < most) {
+                let (key, value) = of.map_or((hash, 0), |key| (key, hash));
+                // From one key or value to the next, over all that have it.
+                let found = first_from(&snapshot, Word { key, value }, Mark::FIRST)?;
+                let Some((word, mark)) = found.filter(|f| of.is_none_or(|key| key == f.0.key))
+                else {
+                    page.next = None;
+                    break;
+                };
+                let hash = if of.is_some() { word.value } else { word.key };
+                let text = write(&snapshot, mark.id, word, of.is_some())?;
+                page.items.extend(text.map(|text| (hash, text)));
+                page.next = hash.checked_add(1);
+            }
+            pages.push(page);
+        }
+        let mut page = Page::join(pages, |item| item.0);
+        page.items.dedup_by_key(|item| item.0);
+        Ok(page)
+    }
+
+    /// Answers another node's [`Store::written`].
+    pub(crate) fn written_part(
+        &self,
+        of: Option<u64>,
+        from: u64,
+        most: u64,
+    ) -> Result<Page<Written, u64>> {
+        let page = self.written_here(of, from, (most as usize).min(BYTES))?;
+        Ok(page.fit(|item| 12 + item.1.len(), |item| item.0))
+    }
+
+    /// The name by which the object is in the index, and its directory.
+    ///
+    /// # Errors
+    /// ENOENT if it isn't.
+    pub(crate) fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::INDEXED_NAME, &id);
+        }
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        known_name(|from, each| snapshot.scan(from, each), id)?.ok_or(Errno::NOENT)
+    }
+
+    fn all_nodes(&self) -> usize {
+        self.elsewhere.as_deref().map_or(1, |e| e.nodes().len())
+    }
+
+    /// Asks all other nodes the same, at once.
+    fn ask_others<T: Part>(&self, kind: u16, question: &impl Part) -> Result<Vec<T>> {
+        let Some(others) = self.elsewhere.as_deref() else {
+            return Ok(Vec::new());
+        };
+        let nodes = others.nodes().iter().copied();
+        let nodes: Vec<_> = nodes.filter(|n| *n != others.me()).collect();
+        let told = others.ask_each(&nodes, kind, &encode(question)).into_iter();
+        told.map(|told| decode(&told?.head).ok_or(Errno::PROTO))
+            .collect()
+    }
+}
+
+/// The first record of the index from this place on.
+fn first_from(snapshot: &Snapshot<'_>, word: Word, mark: Mark) -> Result<Option<(Word, Mark)>> {
+    let mut found = None;
+    snapshot.scan(&Key::indexed(word, mark), |key, _| {
+        found = parse_indexed(key);
+        false
+    })?;
+    Ok(found)
+}
+
+/// Places in a shard, and where the rest begins.
+type Places = (Vec<Mark>, Option<Mark>);
+
+/// The places of those that have an attribute.
+fn places(
+    snapshot: &Snapshot<'_>,
+    word: Word,
+    from: Mark,
+    most: usize,
+    wanted: impl Fn(Mark) -> bool,
+) -> Result<Places> {
+    let mut marks = Vec::new();
+    let mut next = None;
+    snapshot.scan(&Key::indexed(word, from), |key, _| {
+        match parse_indexed(key) {
+            Some((of, mark)) if of == word && wanted(mark) => {
+                if marks.len() == most {
+                    next = Some(mark);
+                    return false;
+                }
+                marks.push(mark);
+                true
+            }
+            _ => false,
+        }
+    })?;
+    Ok((marks, next))
+}
+
+/// The places of those that have several: each leads the others on to the next place that it has itself, so
+/// that takes about as many steps as the rarest has places.
+fn common(
+    snapshot: &Snapshot<'_>,
+    words: &[Word],
+    from: Mark,
+    most: usize,
+    wanted: impl Fn(Mark) -> bool,
+) -> Result<Places> {
+    let mut marks = Vec::new();
+    let (mut at, mut agree) = (from, 0);
+    for word in words.iter().cycle().take(STEPS) {
+        let found = first_from(snapshot, *word, at)?;
+        let Some((_, mark)) = found.filter(|(of, mark)| of == word && wanted(*mark)) else {
+            return Ok((marks, None));
+        };
+        agree = if mark == at { agree + 1 } else { 1 };
+        at = mark;
+        if agree == words.len() {
+            if marks.len() == most {
+                break;
+            }
+            marks.push(at);
+            (at, agree) = (at.after(), 0);
+        }
+    }
+    Ok((marks, Some(at)))
+}
+
+/// The key of an attribute, or its value, as it is written in a path: from an object that has it.
+fn write(
+    snapshot: &Snapshot<'_>,
+    id: ObjectId,
+    word: Word,
+    value: bool,
+) -> Result<Option<Vec<u8>>> {
+    let mut text = None;
+    snapshot.scan(&Key::attribute(id, USER), |found, bytes| {
+        let Some((b'A', of, name)) = parse_key(found) else {
+            return false;
+        };
+        let Some(key) = key_of(name).filter(|_| of == id) else {
+            return false;
+        };
+        if value && Word::new(key, bytes) == word {
+            text = Some(crate::view::written_value(bytes, word));
+        } else if !value && hash_of(key) == word.key {
+            text = Some(crate::view::written_key(key));
+        }
+        text.is_none()
+    })?;
+    Ok(text)
+}
