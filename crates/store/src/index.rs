@@ -15,8 +15,6 @@
 
 mod query;
 
-pub(crate) use query::Hit;
-
 use crate::across::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Word, parse_key};
 use crate::shards::{ShardSet, Write};

@@ -13,12 +13,13 @@
 //! lead to the same file wherever the pool is seen. A link has the file's name; where several would have
 //! the same, each has `~` and its object's number behind it, by which any can be found.
 
-use crate::index::{Hit, hash_of};
+use crate::index::hash_of;
 use crate::record::{Key, Mark, Word, tail};
 use crate::shards::Need;
 use crate::{DirPosition, Entry, Inode, NAME_MAX, ObjectId, Store, now};
 use forebay_placement::{BY, MAX_DEPTH};
 use rustix::io::{Errno, Result};
+use std::sync::OnceLock;
 
 /// The view's name in the root.
 const NAME: &[u8] = b".by";
@@ -236,32 +237,11 @@ impl Store {
         };
         let there = match &inner.key {
             Some(key) => !self.written(Some(hash_of(key)), 0, 1)?.items.is_empty(),
-            None => self.first_hit(&inner, None, |_| true)?.is_some(),
+            None => self.is_any(&inner.words)?,
         };
         match there {
             true => Ok(Some(dir_entry(self.keep_view(&inner)?))),
             false => Ok(None),
-        }
-    }
-
-    /// The first that the directory lists, from `from` on, for which `is` holds.
-    fn first_hit(
-        &self,
-        view: &View,
-        at: Option<Mark>,
-        mut is: impl FnMut(&Hit) -> bool,
-    ) -> Result<Option<Hit>> {
-        let mut from = at;
-        loop {
-            let start = from.unwrap_or(Mark::FIRST);
-            let page = self.search(&view.words, start, at.map(|m| m.name), 1)?;
-            if let Some(hit) = page.items.into_iter().find(|hit| is(hit)) {
-                return Ok(Some(hit));
-            }
-            match page.next {
-                Some(next) => from = Some(next),
-                None => return Ok(None),
-            }
         }
     }
 
@@ -272,12 +252,13 @@ impl Store {
             id,
         };
         let mut found = Vec::new();
-        self.first_hit(view, Some(called(name, ObjectId(0))), |hit| {
-            if hit.name.1 == name {
-                found.push(hit.mark.id);
-            }
-            found.len() > 1
-        })?;
+        let mut from = Some(called(name, ObjectId(0)));
+        while let Some(at) = from.filter(|_| found.len() < 2) {
+            let page = self.search(&view.words, at, Some(at.name), 2)?;
+            let same = page.items.iter().filter(|hit| hit.name.1 == name);
+            found.extend(same.map(|hit| hit.mark.id));
+            from = page.next;
+        }
         if let [one] = found[..] {
             return Ok(Some(one));
         }
@@ -384,7 +365,9 @@ impl Store {
 
     /// The attributes of something in the view, and its tail: a link's target, a directory's name.
     pub(crate) fn stat_in_view(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        let t = now();
+        // The same each time, or programs that archive would think that it changes under them.
+        static FIRST: OnceLock<i64> = OnceLock::new();
+        let t = *FIRST.get_or_init(now);
         let mut inode = Inode {
             // How many directories are in it isn't said.
             nlink: 1,

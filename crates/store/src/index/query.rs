@@ -144,6 +144,33 @@ impl Store {
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
+    /// Whether there is any object that has all these attributes. Others are asked only if none is here.
+    ///
+    /// # Errors
+    /// As for [`Store::search`].
+    pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
+        let begin = Some(Mark::FIRST);
+        for shard in 0..self.shard_count() {
+            let mut from = begin;
+            while let Some(at) = from {
+                let page = self.search_shard(shard, words, at, None, 1)?;
+                if !page.items.is_empty() {
+                    return Ok(true);
+                }
+                from = page.next;
+            }
+        }
+        let mut from = begin.filter(|_| self.elsewhere.is_some());
+        while let Some(at) = from {
+            let page = self.search(words, at, None, 1)?;
+            if !page.items.is_empty() {
+                return Ok(true);
+            }
+            from = page.next;
+        }
+        Ok(false)
+    }
+
     /// As [`Store::search`], of what lies here.
     fn search_here(
         &self,
