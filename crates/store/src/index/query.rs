@@ -13,6 +13,8 @@ use rustix::io::{Errno, Result};
 
 /// Places that are looked at in one shard for one page, where several attributes are asked for.
 const STEPS: usize = 4_000;
+/// Most hits, keys or values of one message.
+const MOST: usize = 1024;
 /// Bytes of an answer that one message takes.
 const BYTES: usize = 40 << 10;
 
@@ -222,7 +224,7 @@ impl Store {
         only: Option<u64>,
         most: u64,
     ) -> Result<Page<Hit, Mark>> {
-        let page = self.search_here(words, from, only, (most as usize).min(BYTES))?;
+        let page = self.search_here(words, from, only, (most as usize).min(MOST))?;
         Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
     }
 
@@ -281,7 +283,7 @@ impl Store {
         from: u64,
         most: u64,
     ) -> Result<Page<Written, u64>> {
-        let page = self.written_here(of, from, (most as usize).min(BYTES))?;
+        let page = self.written_here(of, from, (most as usize).min(MOST))?;
         Ok(page.fit(|item| 12 + item.1.len(), |item| item.0))
     }
 
