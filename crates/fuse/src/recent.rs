@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a file is kept, at least; twice as long at most.
-const KEPT: Duration = Duration::from_millis(25);
+const KEPT: Duration = Duration::from_millis(200);
 /// How many are kept, at most.
 const MOST: usize = 128;
 
