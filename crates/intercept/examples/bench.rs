@@ -26,7 +26,9 @@ mod bench {
     unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
         result
     }
-    unsafe extern "C-unwind" fn on_before(_: &Call) {}
+    unsafe extern "C-unwind" fn on_before(_: &Call) -> i64 {
+        0
+    }
     unsafe extern "C-unwind" fn on_after(_: &Call, _: i64) {}
 
     static FILTER: [AtomicU8; 2048] = {

@@ -2,7 +2,7 @@
 //! notice it.
 //!
 //! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own instruction, `raw`: from the
-//! handler, `watch`: from the gate, `fd`: with descriptor calls filtered out), `FB_REPORT` (print what was patched to standard error), `FB_COUNT` (append a line with the
+//! handler, `watch`: from the gate, `fd`: with descriptor calls filtered out, `refuse`: no children), `FB_REPORT` (print what was patched to standard error), `FB_COUNT` (append a line with the
 //! number of calls to this file at exit_group). `/magic` opens `/etc/hostname`.
 
 #[cfg(target_arch = "x86_64")]
@@ -16,6 +16,7 @@ mod library {
     static AFTER: AtomicU64 = AtomicU64::new(0);
     static VIA_PASS: AtomicBool = AtomicBool::new(true);
     static WATCHING: AtomicBool = AtomicBool::new(false);
+    static REFUSING: AtomicBool = AtomicBool::new(false);
     static COUNT_FILE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     static ALL: [u64; 8] = [!0; 8];
     static BY_FD: [u64; 8] = bitmap(&[
@@ -101,9 +102,13 @@ mod library {
         result
     }
 
-    unsafe extern "C-unwind" fn on_before(_: &Call) {
+    unsafe extern "C-unwind" fn on_before(_: &Call) -> i64 {
         BEFORE.fetch_add(1, Ordering::Relaxed);
         clobber();
+        match REFUSING.load(Ordering::Relaxed) {
+            true => -i64::from(libc::EDQUOT),
+            false => 0,
+        }
     }
 
     unsafe extern "C-unwind" fn on_after(_: &Call, _: i64) {
@@ -178,6 +183,9 @@ mod library {
             }
             if bytes == b"FB_MODE=watch" {
                 WATCHING.store(true, Ordering::Relaxed);
+            }
+            if bytes == b"FB_MODE=refuse" {
+                REFUSING.store(true, Ordering::Relaxed);
             }
             if bytes == b"FB_MODE=fd" {
                 hooks = &HOOKS_FD;

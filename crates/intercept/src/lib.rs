@@ -66,8 +66,9 @@ pub struct Hooks {
     /// Called after a call for which `syscall` returned [`WATCH`] has failed in the kernel, with its result (`-errno`).
     /// Returns what the program gets. Like `syscall`, it may make the call again by [`raw`].
     pub failed: unsafe extern "C-unwind" fn(&Call, i64) -> i64,
-    /// Called before clone, clone3, fork and vfork that don't create a thread.
-    pub clone_before: unsafe extern "C-unwind" fn(&Call),
+    /// Called before clone, clone3, fork and vfork that don't create a thread. Returns 0, or `-errno` if the program
+    /// is to get that instead of a child; `clone_after` isn't called then.
+    pub clone_before: unsafe extern "C-unwind" fn(&Call) -> i64,
     /// Called after them with what the kernel returned: in the parent, and in the child (0), there on the child's
     /// stack. A child of vfork or `CLONE_VM` runs it in the parent's memory, first.
     pub clone_after: unsafe extern "C-unwind" fn(&Call, i64),

@@ -26,7 +26,9 @@ mod test {
     unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
         result
     }
-    unsafe extern "C-unwind" fn on_clone(_: &Call) {}
+    unsafe extern "C-unwind" fn on_clone(_: &Call) -> i64 {
+        0
+    }
     unsafe extern "C-unwind" fn on_cloned(_: &Call, _: i64) {}
 
     static HOOKS: Hooks = Hooks {

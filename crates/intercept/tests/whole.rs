@@ -274,6 +274,21 @@ fn processes() {
     compiled("gcc", "processes.c", &[]);
 }
 
+/// What the hook says instead of a child is what the program gets; then it goes on.
+#[test]
+fn children_are_refused() {
+    if !has("perl") {
+        eprintln!("perl isn't here: not tested");
+        return;
+    }
+    let dir = Dir::new("refused");
+    let program = r#"for (1..3) { print fork() // $!{EDQUOT}, "\n"; }"#;
+    let with = run(&dir, Some("refuse"), "perl", &["-e", program]);
+    assert_eq!(with.status.code(), Some(0));
+    let said = format!("{}\n", libc::EDQUOT).repeat(3);
+    assert_eq!(String::from_utf8_lossy(&with.stdout), said);
+}
+
 #[test]
 fn signals() {
     compiled("gcc", "signals.c", &["-rdynamic"]);

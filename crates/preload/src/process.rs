@@ -145,18 +145,25 @@ fn makes_stranger(flags: u64) -> bool {
         == libc::CLONE_VM as u64
 }
 
-/// Before fork and the like.
-pub unsafe extern "C-unwind" fn before_clone(call: &Call) {
+/// Before fork and the like. 0, or why there can't be a child.
+pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
     let _inside = strangers::any().then(strangers::enter);
-    prepare_clone(call);
+    prepare_clone(call)
 }
 
 #[inline(never)]
-fn prepare_clone(call: &Call) {
+fn prepare_clone(call: &Call) -> i64 {
     let flags = clone_flags(call);
-    if makes_stranger(flags) {
-        return prepare_stranger(call, flags);
+    match makes_stranger(flags) {
+        true => prepare_stranger(call, flags).map_or_else(paths::errno, |()| 0),
+        false => {
+            prepare_other(flags);
+            0
+        }
     }
+}
+
+fn prepare_other(flags: u64) {
     if strangers::is_one() && in_vfork_child() && shares_memory(flags) {
         return;
     }
@@ -176,7 +183,13 @@ fn prepare_clone(call: &Call) {
 }
 
 /// With a copy of the table of descriptors it gets a slot of its own, as the child of a vfork does.
-fn prepare_stranger(call: &Call, flags: u64) {
+///
+/// # Errors
+/// EAGAIN if there is no slot for it, ENOMEM.
+fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
+    if !strangers::supported() {
+        return Ok(());
+    }
     let mut slot = NONE;
     if flags & libc::CLONE_FILES as u64 == 0 && !in_vfork_child() {
         runtime::open_all();
@@ -184,13 +197,20 @@ fn prepare_stranger(call: &Call, flags: u64) {
             && fs.store().is_attached()
         {
             begin_copy();
-            slot = prepare(fs.store(), true).unwrap_or(NONE);
+            let prepared = prepare(fs.store(), true);
+            slot = prepared.inspect_err(|_| end_copy()).or(Err(Errno::AGAIN))?;
+            VFORK_CHILDREN.fetch_add(1, AcqRel);
         }
     }
+    strangers::prepare(call, slot).inspect_err(|_| {
+        end_copy();
+        no_stranger(slot);
+    })
+}
+
+/// There is no child for which the slot was.
+fn no_stranger(slot: u32) {
     if slot != NONE {
-        VFORK_CHILDREN.fetch_add(1, AcqRel);
-    }
-    if !strangers::prepare(call, slot) && slot != NONE {
         end_stranger();
         release(slot);
     }
@@ -216,10 +236,8 @@ fn after_stranger(call: &Call, ret: i64) {
     end_copy();
     if ret < 0
         && let Some(slot) = strangers::failed(call)
-        && slot != NONE
     {
-        end_stranger();
-        release(slot);
+        no_stranger(slot);
     }
 }
 
@@ -253,6 +271,13 @@ fn prepare_child(flags: u64) {
 /// our memory only keeps the files of our mappings, should we die before it.
 fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
     let slot = slots::reserve(store.control())?;
+    fill(store, slot, shares_memory).inspect_err(|_| {
+        let _ = store.release_slot(slot);
+    })?;
+    Ok(slot)
+}
+
+fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
     let area = store.map_area(slot)?;
     let from = store.area()?;
     // SAFETY: just mapped, made of atomics; unmapped below.
@@ -282,7 +307,7 @@ fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
     to.umask.store(from.umask.load(Acquire), Release);
     // SAFETY: nothing refers to it any more.
     unsafe { store.unmap_area(area) };
-    Ok(slot)
+    Ok(())
 }
 
 /// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).

@@ -6,13 +6,19 @@
 //! *stranger*, has a thread area of its own while it is in our code, and the shared one again when it
 //! goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
 
+use crate::paths;
 use forebay_intercept::{Call, raw};
+use forebay_posix::Errno;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
-/// Strangers at a time; those beyond it share all they have with their parent.
-const MAX: usize = 128;
+/// Places in the table's first part; each further one has twice as many as the one before.
+const FIRST: usize = 64;
+/// Parts, for more strangers than Linux has process ids.
+const PARTS: usize = 17;
+/// Bytes of stack between its end, as clone was told, and what the child finds there of its call.
+const NEAR: usize = 1024;
 /// Calls of others after which it is looked which strangers still live.
 const SWEEP: u32 = 1024;
 /// The shared thread area begins with its own address, here.
@@ -32,10 +38,11 @@ mod state {
 }
 use state::*;
 
+#[derive(Default)]
 struct Stranger {
     state: AtomicU32,
-    /// By which argument of its clone the child knows it.
-    key: AtomicI64,
+    /// The end of its stack, by which the child knows it.
+    stack: AtomicUsize,
     /// Its own thread area, and that which it shares.
     area: AtomicUsize,
     shared: AtomicUsize,
@@ -47,18 +54,19 @@ struct Stranger {
     slot: AtomicU32,
 }
 
-static ALL: [Stranger; MAX] = [const {
-    Stranger {
-        state: AtomicU32::new(FREE),
-        key: AtomicI64::new(0),
-        area: AtomicUsize::new(0),
-        shared: AtomicUsize::new(0),
-        tid: AtomicU32::new(0),
-        tid_at: AtomicUsize::new(0),
-        robust_at: AtomicUsize::new(0),
-        slot: AtomicU32::new(0),
+impl Stranger {
+    fn goes(&self, from: u32, to: u32) -> bool {
+        self.state.load(Acquire) == from
+            && self
+                .state
+                .compare_exchange(from, to, AcqRel, Relaxed)
+                .is_ok()
     }
-}; MAX];
+}
+
+/// The table, in parts that are made when they are needed and stay.
+static TABLE: [AtomicPtr<Stranger>; PARTS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; PARTS];
 /// Those that are READY or USED.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static OTHERS: AtomicU32 = AtomicU32::new(0);
@@ -81,13 +89,45 @@ pub fn is_one() -> bool {
 /// On a thread area of its own until dropped.
 pub struct Inside {
     shared: usize,
-    index: usize,
+    stranger: &'static Stranger,
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
         set_area(self.shared);
     }
+}
+
+fn all() -> impl Iterator<Item = &'static Stranger> {
+    let parts = TABLE.iter().enumerate().map_while(|(n, part)| {
+        let part = part.load(Acquire);
+        // SAFETY: what `grow` made, which stays.
+        (!part.is_null()).then(|| unsafe { std::slice::from_raw_parts(part, FIRST << n) })
+    });
+    parts.flatten()
+}
+
+/// Makes the table's next part. False if there is no memory, or no part left.
+fn grow() -> bool {
+    let Some((n, next)) = (TABLE.iter().enumerate()).find(|(_, part)| part.load(Acquire).is_null())
+    else {
+        return false;
+    };
+    let mut part = Vec::new();
+    if part.try_reserve_exact(FIRST << n).is_err() {
+        return false;
+    }
+    part.resize_with(FIRST << n, Stranger::default);
+    let part = Box::into_raw(part.into_boxed_slice());
+    let null = std::ptr::null_mut();
+    if next
+        .compare_exchange(null, part.cast(), AcqRel, Relaxed)
+        .is_err()
+    {
+        // SAFETY: made above. Another thread was first.
+        drop(unsafe { Box::from_raw(part) });
+    }
+    true
 }
 
 fn kernel(nr: i64, a: [i64; 3]) -> i64 {
@@ -130,7 +170,7 @@ fn set_area(_: usize) {}
 pub fn enter() -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
     let find = |id: u32| {
-        ALL.iter().position(|s| {
+        all().find(|s| {
             s.state.load(Acquire) == USED
                 && s.tid.load(Relaxed) == id
                 && s.shared.load(Relaxed) == shared
@@ -141,21 +181,17 @@ pub fn enter() -> Option<Inside> {
     if found.is_none() && OTHERS.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
         sweep();
     }
-    let index = found?;
-    set_area(ALL[index].area.load(Relaxed));
-    Some(Inside { shared, index })
+    let stranger = found?;
+    set_area(stranger.area.load(Relaxed));
+    Some(Inside { shared, stranger })
 }
 
 /// Looks which strangers are gone.
 fn sweep() {
-    for s in ALL.iter().filter(|s| s.state.load(Acquire) == USED) {
+    for s in all().filter(|s| s.state.load(Acquire) == USED) {
         let gone =
             kernel(libc::SYS_kill, [s.tid.load(Relaxed).into(), 0, 0]) == -i64::from(libc::ESRCH);
-        if gone
-            && s.state
-                .compare_exchange(USED, DEAD, AcqRel, Relaxed)
-                .is_ok()
-        {
+        if gone && s.goes(USED, DEAD) {
             COUNT.fetch_sub(1, AcqRel);
             if s.slot.load(Relaxed) != super::process::NONE {
                 super::process::end_stranger();
@@ -164,53 +200,72 @@ fn sweep() {
     }
 }
 
-/// What names a child in both processes: its stack, or where its arguments are.
-fn key(call: &Call) -> i64 {
-    match call.nr {
-        libc::SYS_clone => call.args[1],
-        _ => call.args[0],
+/// Where the stack ends that the child of this clone will have; in the parent.
+fn stack_of(call: &Call) -> usize {
+    let end = match call.nr {
+        libc::SYS_clone => call.args[1] as usize,
+        _ => {
+            // SAFETY: clone3's first argument points to its arguments.
+            let given = unsafe { paths::take::<libc::clone_args>(call.args[0]) };
+            given.map_or(0, |a| a.stack.wrapping_add(a.stack_size) as usize)
+        }
+    };
+    // Without one it runs on the parent's.
+    match end {
+        0 => std::ptr::from_ref(call) as usize,
+        end => end,
     }
 }
 
+/// The stranger that is prepared for and has this call near the end of its stack.
+fn awaited(call: &Call) -> Option<&'static Stranger> {
+    let at = std::ptr::from_ref(call) as usize;
+    let near = at..at + NEAR;
+    all().find(|s| s.state.load(Acquire) == READY && near.contains(&s.stack.load(Relaxed)))
+}
+
 /// Before the clone that makes a stranger: a thread area for it. `slot`: its process slot, if it
-/// has one. False if there is no memory, or no place.
+/// has one.
 ///
 /// libc's own allocation is used for that, as by whoever makes a thread.
-pub fn prepare(call: &Call, slot: u32) -> bool {
-    sweep();
-    let take = |from: u32| {
-        ALL.iter().find(|s| {
-            s.state.load(Relaxed) == from
-                && s.state
-                    .compare_exchange(from, TAKEN, AcqRel, Relaxed)
-                    .is_ok()
-        })
+///
+/// # Errors
+/// ENOMEM; ENOSYS if they aren't [`supported`].
+pub fn prepare(call: &Call, slot: u32) -> Result<(), Errno> {
+    let libc = Areas::of_libc().ok_or(Errno::NOSYS)?;
+    let take = |from: u32| all().find(|s| s.goes(from, TAKEN));
+    let s = loop {
+        if let Some(s) = take(FREE) {
+            break s;
+        }
+        sweep();
+        let mut any = false;
+        while let Some(dead) = take(DEAD) {
+            // SAFETY: made by `make_area`; nobody is on it.
+            unsafe { drop_area(dead.area.load(Relaxed)) };
+            dead.state.store(FREE, Release);
+            any = true;
+        }
+        if !any && !grow() {
+            return Err(Errno::NOMEM);
+        }
     };
-    while let Some(dead) = take(DEAD) {
-        // SAFETY: made by `make_area`; nobody is on it.
-        unsafe { drop_area(dead.area.load(Relaxed)) };
-        dead.state.store(FREE, Release);
-    }
-    let Some(s) = take(FREE) else { return false };
     // SAFETY: this thread's own area is read.
-    if !unsafe { make_area(s) } {
+    if !unsafe { make_area(s, &libc) } {
         s.state.store(FREE, Release);
-        return false;
+        return Err(Errno::NOMEM);
     }
-    s.key.store(key(call), Relaxed);
+    s.stack.store(stack_of(call), Relaxed);
     s.slot.store(slot, Relaxed);
     COUNT.fetch_add(1, AcqRel);
     s.state.store(READY, Release);
-    true
+    Ok(())
 }
 
 /// In a child of clone: if it was prepared for, it is a stranger from now on. With its slot.
 #[inline(never)]
 pub fn begin(call: &Call) -> Option<(Inside, u32)> {
-    let index = ALL
-        .iter()
-        .position(|s| s.state.load(Acquire) == READY && s.key.load(Relaxed) == key(call))?;
-    let s = &ALL[index];
+    let s = awaited(call)?;
     let (shared, tid, area) = (own_area(), gettid(), s.area.load(Relaxed));
     s.tid.store(tid, Relaxed);
     s.shared.store(shared, Relaxed);
@@ -227,7 +282,11 @@ pub fn begin(call: &Call) -> Option<(Inside, u32)> {
         );
     }
     mark(true);
-    Some((Inside { shared, index }, s.slot.load(Relaxed)))
+    let inside = Inside {
+        shared,
+        stranger: s,
+    };
+    Some((inside, s.slot.load(Relaxed)))
 }
 
 #[inline(never)]
@@ -237,9 +296,8 @@ fn mark(is: bool) {
 
 /// In the parent, if there is no child after all: its slot.
 pub fn failed(call: &Call) -> Option<u32> {
-    let s = ALL
-        .iter()
-        .find(|s| s.state.load(Acquire) == READY && s.key.load(Relaxed) == key(call))?;
+    let stack = stack_of(call);
+    let s = all().find(|s| s.state.load(Acquire) == READY && s.stack.load(Relaxed) == stack)?;
     COUNT.fetch_sub(1, AcqRel);
     s.state.store(DEAD, Release);
     Some(s.slot.load(Relaxed))
@@ -249,8 +307,8 @@ pub fn failed(call: &Call) -> Option<u32> {
 /// what it shared may be in any state, so it goes on with its own area.
 pub fn after_fork_in_child(inside: Option<&Inside>) {
     COUNT.store(u32::from(inside.is_some()), Release);
-    for (i, s) in ALL.iter().enumerate() {
-        if inside.is_some_and(|w| w.index == i) {
+    for s in all() {
+        if inside.is_some_and(|inside| std::ptr::eq(inside.stranger, s)) {
             s.tid.store(gettid(), Relaxed);
             s.slot.store(super::process::NONE, Relaxed);
             mark(false);
@@ -266,18 +324,33 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!at.is_null()).then_some(at)
 }
 
+/// What makes thread areas: private to glibc, and the same for twenty years.
+struct Areas {
+    /// `_dl_allocate_tls`.
+    allocate: *mut c_void,
+    /// `_thread_db_sizeof_pthread`.
+    size: *mut c_void,
+}
+
+impl Areas {
+    fn of_libc() -> Option<Areas> {
+        let allocate = symbol(c"_dl_allocate_tls")?;
+        let size = symbol(c"_thread_db_sizeof_pthread")?;
+        Some(Areas { allocate, size })
+    }
+}
+
+/// Whether there can be strangers. If not, such children share all that they have with their parent.
+pub fn supported() -> bool {
+    Areas::of_libc().is_some()
+}
+
 /// A thread area like this thread's, with thread-local storage as at a thread's beginning.
 ///
 /// # Safety
 /// On a thread of glibc's.
-unsafe fn make_area(s: &Stranger) -> bool {
+unsafe fn make_area(s: &Stranger, libc: &Areas) -> bool {
     type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-    let (Some(allocate), Some(size)) = (
-        symbol(c"_dl_allocate_tls"),
-        symbol(c"_thread_db_sizeof_pthread"),
-    ) else {
-        return false;
-    };
     let own = own_area();
     let (mut robust, mut len) = (0usize, 0usize);
     kernel(
@@ -286,9 +359,9 @@ unsafe fn make_area(s: &Stranger) -> bool {
     );
     // SAFETY: the loader's function, libc's number, and areas of that size.
     unsafe {
-        let size = size.cast::<u32>().read() as usize;
-        let area =
-            std::mem::transmute::<*mut c_void, Allocate>(allocate)(std::ptr::null_mut()) as usize;
+        let size = libc.size.cast::<u32>().read() as usize;
+        let allocate = std::mem::transmute::<*mut c_void, Allocate>(libc.allocate);
+        let area = allocate(std::ptr::null_mut()) as usize;
         if area == 0 {
             return false;
         }

@@ -1,5 +1,6 @@
 /* Children of clone that share memory and thread area with their parent while both run, on the same and on other files.
- *   beside files|copy|fork ROUNDS: with one table of descriptors, with a copy of it, with children of their own */
+ *   beside files|copy|fork|exec ROUNDS: with one table of descriptors, with a copy of it, with children of their own
+ *   beside many CHILDREN: so many at once, every other one with a copy of the table */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -92,6 +93,38 @@ static int child(void *arg) {
   return 0;
 }
 
+static int begin[2];
+
+/* When all are there. */
+static int one_of_many(void *arg) {
+  char byte;
+  CHECK(call(SYS_read, begin[0], (long)&byte, 1, 0) == 1);
+  work(arg, 2);
+  call(SYS_exit_group, 0, 0, 0, 0);
+  return 0;
+}
+
+static void many(int n) {
+  size_t stack = 64 << 10;
+  char *stacks = mmap(NULL, n * stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  pid_t *pids = calloc(n, sizeof *pids);
+  char (*names)[16] = calloc(n, sizeof *names);
+  CHECK(pipe(begin) == 0);
+  for (int i = 0; i < n; i++) {
+    snprintf(names[i], sizeof names[i], "m%d", i);
+    pids[i] = clone(one_of_many, stacks + (i + 1) * stack, CLONE_VM | (i % 2 ? CLONE_FILES : 0) | SIGCHLD, names[i]);
+    CHECK(pids[i] > 0);
+  }
+  for (int i = 0; i < n; i++) CHECK(write(begin[1], "", 1) == 1);
+  int right = 0;
+  for (int i = 0; i < n; i++) {
+    int status = -1;
+    while (waitpid(pids[i], &status, 0) < 0 && errno == EINTR) ;
+    right += status == 0;
+  }
+  printf("%d of %d ended well, ", right, n);
+}
+
 int main(int argc, char **argv) {
   how = argv[1];
   int rounds = argc > 2 ? atoi(argv[2]) : 10;
@@ -100,6 +133,7 @@ int main(int argc, char **argv) {
   signal(SIGUSR1, on_signal);
   shared = open("shared", O_WRONLY | O_CREAT | O_APPEND, 0644);
   alarm(50);
+  if (!strcmp(how, "many")) many(rounds), rounds = 0;
   enum { N = 3, STACK = 256 << 10 };
   static char names[N][16];
   char *stacks = mmap(NULL, N * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

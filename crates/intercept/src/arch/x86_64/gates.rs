@@ -254,8 +254,11 @@ forebay_kernel:
     FOREBAY_SAVE
     mov %rsp, %rdi
     call *{settings}+{o_before}(%rip)
+    mov %rax, %r11
     mov (%rsp), %rax
     FOREBAY_RESTORE
+    test %r11, %r11
+    js 5f
     and $-{slot}, %rcx
     lea {slot}(%rcx), %r11
     cmp ${nr_clone}, %eax
@@ -268,6 +271,8 @@ forebay_kernel:
     je 4f
     lea {slot}+3*{stub}(%rcx), %r11
 4:  jmp *%r11
+5:  mov %r11, %rax
+    jmp *%rcx
     FOREBAY_END forebay_gate_clone
 
     FOREBAY_GATE forebay_after_clone

@@ -10,7 +10,9 @@ unsafe extern "C-unwind" fn call(_: &crate::Call) -> i64 {
 unsafe extern "C-unwind" fn failed(_: &crate::Call, result: i64) -> i64 {
     result
 }
-unsafe extern "C-unwind" fn before(_: &crate::Call) {}
+unsafe extern "C-unwind" fn before(_: &crate::Call) -> i64 {
+    0
+}
 unsafe extern "C-unwind" fn after(_: &crate::Call, _: i64) {}
 
 static EVERY: Hooks = Hooks {
