@@ -1,0 +1,195 @@
+//! The back end for any mounted file system: a collection's bytes are the file `DIR/WORKSPACE/NAME`.
+//!
+//! A workspace's directory comes with its first collection and goes with its last one. The files can be read
+//! and written by others; what they see, and when, is up to the file system.
+
+use super::{Address, Backend, Object, plain_support};
+use crate::{Error, Result};
+use forebay_controls::{Controls, Persistence};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long an append waits for one of another process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub struct Directory {
+    dir: PathBuf,
+}
+
+struct Open {
+    path: PathBuf,
+    file: File,
+    /// Held from looking for the end until it has been written to.
+    end: Mutex<()>,
+}
+
+fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let errno = error
+        .raw_os_error()
+        .map_or(Errno::IO, Errno::from_raw_os_error);
+    Error::of(format!("can't {what} {}", path.display()), errno)
+}
+
+impl Directory {
+    /// The back end in this directory, which must be there.
+    ///
+    /// # Errors
+    /// EINVAL without a directory, what the system says of it.
+    pub fn open(dir: &str) -> Result<Directory> {
+        if dir.is_empty() {
+            return Err(Error::invalid(
+                "the back end 'directory' needs the directory in which its files shall lie",
+            ));
+        }
+        let wrong = |e: std::io::Error| failed("use", Path::new(dir), &e);
+        let dir = std::fs::canonicalize(dir).map_err(wrong)?;
+        match dir.is_dir() {
+            true => Ok(Directory { dir }),
+            false => Err(Error::of(dir.display(), Errno::NOTDIR)),
+        }
+    }
+
+    fn path(&self, address: &Address) -> PathBuf {
+        self.dir.join(&address.workspace).join(&address.name)
+    }
+
+    fn open_file(&self, address: &Address, how: OFlags) -> std::result::Result<Open, Errno> {
+        let path = self.path(address);
+        let how = how | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&path, how, Mode::from_raw_mode(0o666))?;
+        Ok(Open {
+            path,
+            file: file.into(),
+            end: Mutex::new(()),
+        })
+    }
+}
+
+impl Backend for Directory {
+    fn kind(&self) -> &str {
+        "directory"
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
+    fn supports(&self, controls: &Controls) -> Result<()> {
+        // fsync is passed on, so `durable` is as good as the file system's.
+        let persistence = [Persistence::Pool, Persistence::Node, Persistence::Durable];
+        plain_support("directory", controls, &persistence)
+    }
+
+    fn create(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
+        let how = OFlags::CREATE | OFlags::EXCL;
+        let cannot = |e| Error::of(format!("can't make {}", self.path(address).display()), e);
+        // Somebody may remove the workspace's directory with its last file at the same time.
+        for _ in 0..100 {
+            match self.open_file(address, how) {
+                Ok(open) => return Ok(Box::new(open)),
+                Err(Errno::NOENT) => {
+                    let dir = self.dir.join(&address.workspace);
+                    match std::fs::create_dir(&dir) {
+                        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                            return Err(failed("make", &dir, &e));
+                        }
+                        _ => {}
+                    }
+                }
+                Err(e) => return Err(cannot(e)),
+            }
+        }
+        Err(cannot(Errno::BUSY))
+    }
+
+    fn open(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
+        let opened = self.open_file(address, OFlags::empty());
+        let cannot = |e| Error::of(format!("can't open {}", self.path(address).display()), e);
+        Ok(Box::new(opened.map_err(cannot)?))
+    }
+
+    fn delete(&self, address: &Address) -> Result<()> {
+        let path = self.path(address);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed("remove", &path, &e)),
+            _ => {}
+        }
+        // Stays if there are others.
+        let _ = std::fs::remove_dir(self.dir.join(&address.workspace));
+        Ok(())
+    }
+}
+
+impl Open {
+    /// Keeps other processes' appends away.
+    fn lock(&self) -> std::result::Result<(), Errno> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Err(Errno::WOULDBLOCK) => return Err(Errno::TIMEDOUT),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Object for Open {
+    fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.file.read_at(&mut to[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed("read", &self.path, &e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, from: &[u8], at: u64) -> Result<()> {
+        let written = self.file.write_all_at(from, at);
+        written.map_err(|e| failed("write", &self.path, &e))
+    }
+
+    fn append(&self, from: &[u8]) -> Result<u64> {
+        // Handles of one process take turns here; those of others are kept away by a lock on the file.
+        let _turn = self.end.lock().unwrap_or_else(|e| e.into_inner());
+        self.lock()
+            .map_err(|e| Error::of(format!("can't lock {}", self.path.display()), e))?;
+        let at = self.size();
+        let written = at.and_then(|at| self.write(from, at).map(|()| at));
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        written
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        let cut = self.file.set_len(size);
+        cut.map_err(|e| failed("truncate", &self.path, &e))
+    }
+
+    fn size(&self) -> Result<u64> {
+        let stat = self.file.metadata();
+        stat.map(|m| m.len())
+            .map_err(|e| failed("stat", &self.path, &e))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let synced = self.file.sync_all();
+        synced.map_err(|e| failed("sync", &self.path, &e))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

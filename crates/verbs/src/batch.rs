@@ -1,0 +1,444 @@
+//! Batches: operations that are collected, started, and run while the program does something else.
+//!
+//! What runs before what, the caller says. [`Order::Free`]: nothing is in order, but that what uses a collection which
+//! the batch opens waits for that, and that closing waits for all uses before it. [`Order::Chain`]: one after the
+//! other. [`Batch::after`]: this one needs those; if one of them fails, it is skipped.
+//!
+//! What a failure means, [`Failure`] says. `stop`: what hasn't begun is skipped. `continue`: all else is done that
+//! doesn't need what failed. `rollback`: as `stop`, and what was done is undone (see [`crate::undo`]); the same if the
+//! batch is cancelled. Others see the parts of such a batch while it runs, but for deletions, which come at its end.
+//! What they write meanwhile to the same chunks is lost if it is undone.
+//!
+//! Buffers belong to the batch until it has ended.
+
+mod run;
+
+use crate::meta::{Change, Key, Record};
+use crate::model::{Collection, Log, Options, Workspace};
+use crate::{Error, Meta, Predicate, Result, Session};
+use forebay_controls::Failure;
+use std::collections::HashMap;
+
+pub use run::{Running, Status};
+
+/// Operations of a batch, at most.
+pub const OPERATIONS_MAX: usize = 1 << 18;
+
+/// In which order the operations of a batch run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Any.
+    #[default]
+    Free,
+    /// As they were added, one after the other.
+    Chain,
+}
+
+/// An operation of a batch: its number, from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Op(pub u32);
+
+/// What an operation brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing but that it was done.
+    Done,
+    /// How many bytes were read or copied; where an append lies.
+    Number(u64),
+    /// The bytes read.
+    Bytes(Vec<u8>),
+    /// Metadata.
+    Meta(Meta),
+    /// What was looked up.
+    Record(Record),
+    /// What was found.
+    Records(Vec<Record>),
+}
+
+/// How an operation is carried out.
+type Work = Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>;
+
+/// An operation that waits for another one: `needs` it, or just comes behind it.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    on: u32,
+    needs: bool,
+}
+
+struct Planned {
+    /// For messages.
+    what: &'static str,
+    work: Work,
+    after: Vec<Edge>,
+}
+
+/// What the batch does with a collection, so far.
+#[derive(Default)]
+struct Use {
+    /// The operation that opens it, or closed it.
+    last: Option<Edge>,
+    /// Operations that use it since.
+    users: Vec<u32>,
+}
+
+/// A batch that is being collected.
+pub struct Batch {
+    session: Session,
+    failure: Failure,
+    order: Order,
+    operations: Vec<Planned>,
+    uses: HashMap<usize, Use>,
+}
+
+/// A collection, and what is done to it.
+enum Touch<'a> {
+    Opens(&'a Collection),
+    Uses(&'a Collection),
+    Closes(&'a Collection),
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new(session: &Session, failure: Failure, order: Order) -> Batch {
+        Batch {
+            session: session.clone(),
+            failure,
+            order,
+            operations: Vec::new(),
+            uses: HashMap::new(),
+        }
+    }
+
+    /// How many operations it has.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    fn add(
+        &mut self,
+        what: &'static str,
+        touches: &[Touch<'_>],
+        work: impl FnOnce(Log<'_>) -> Result<Outcome> + Send + 'static,
+    ) -> Result<Op> {
+        let number = self.operations.len() as u32;
+        if self.operations.len() >= OPERATIONS_MAX {
+            return Err(Error::new(
+                rustix::io::Errno::TOOBIG,
+                format!("a batch can have {OPERATIONS_MAX} operations; start another one"),
+            ));
+        }
+        let mut after = Vec::new();
+        if let (Order::Chain, Some(on)) = (self.order, number.checked_sub(1)) {
+            after.push(Edge { on, needs: false });
+        }
+        for touch in touches {
+            let (Touch::Opens(c) | Touch::Uses(c) | Touch::Closes(c)) = touch;
+            let known = self.uses.entry(c.identity()).or_default();
+            match touch {
+                Touch::Opens(_) => {
+                    known.last = Some(Edge {
+                        on: number,
+                        needs: true,
+                    });
+                }
+                Touch::Uses(_) => {
+                    after.extend(known.last);
+                    known.users.push(number);
+                }
+                Touch::Closes(_) => {
+                    after.extend(known.last);
+                    let users = known.users.drain(..);
+                    after.extend(users.map(|on| Edge { on, needs: false }));
+                    // What comes behind finds it closed, each time.
+                    known.last = Some(Edge {
+                        on: number,
+                        needs: false,
+                    });
+                }
+            }
+        }
+        self.operations.push(Planned {
+            what,
+            work: Box::new(work),
+            after,
+        });
+        Ok(Op(number))
+    }
+
+    /// Makes `op` need operations that were added before: it waits for them, and is skipped if one fails.
+    ///
+    /// # Errors
+    /// EINVAL unless `op` is in this batch and comes behind all of `needed`.
+    pub fn after(&mut self, op: Op, needed: &[Op]) -> Result<()> {
+        let known = self.operations.len();
+        let operation = self.operations.get_mut(op.0 as usize);
+        let operation = operation.ok_or_else(|| {
+            Error::invalid(format!(
+                "there is no operation {} in this batch of {known}",
+                op.0
+            ))
+        })?;
+        if let Some(late) = needed.iter().find(|needed| needed.0 >= op.0) {
+            return Err(Error::invalid(format!(
+                "operation {} can't wait for {}: only for operations before it",
+                op.0, late.0
+            )));
+        }
+        let edges = needed.iter().map(|n| Edge {
+            on: n.0,
+            needs: true,
+        });
+        operation.after.extend(edges);
+        Ok(())
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// EPERM in a forked child; if no thread can be started, or the log of a batch that can be undone; EAGAIN if
+    /// too many batches are under way. Nothing has been done then.
+    pub fn start(self) -> Result<Running> {
+        self.session.check()?;
+        Running::start(self)
+    }
+
+    // ---- the verbs ----
+    //
+    // Each returns the number of its operation.
+    //
+    // Errors of all: E2BIG if the batch is full.
+
+    /// [`Collection::create`]. The collection can be used by operations of this batch right away, by others when it
+    /// has been made.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn create(
+        &mut self,
+        workspace: &Workspace,
+        name: &str,
+        options: Options,
+    ) -> Result<(Op, Collection)> {
+        let new = Collection::pending(workspace);
+        let (made, name) = (new.clone(), name.to_owned());
+        let op = self.add("create", &[Touch::Opens(&new)], move |log| {
+            made.fill_new(&name, &options, log).map(|()| Outcome::Done)
+        })?;
+        Ok((op, new))
+    }
+
+    /// [`Collection::open`]. As with [`Batch::create`], it can be used in this batch right away.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn open(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<(Op, Collection)> {
+        let opened = Collection::pending(workspace);
+        let (open, key) = (opened.clone(), OwnKey::of(key));
+        let op = self.add("open", &[Touch::Opens(&opened)], move |_| {
+            open.fill(key.as_key()).map(|()| Outcome::Done)
+        })?;
+        Ok((op, opened))
+    }
+
+    /// [`Collection::lookup`]: brings a record.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn lookup(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
+        let (workspace, key) = (workspace.clone(), OwnKey::of(key));
+        self.add("lookup", &[], move |_| {
+            Collection::lookup(&workspace, key.as_key()).map(Outcome::Record)
+        })
+    }
+
+    /// [`Collection::search`]: brings records.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn search(&mut self, workspace: &Workspace, predicate: Predicate) -> Result<Op> {
+        let workspace = workspace.clone();
+        self.add("search", &[], move |_| {
+            Collection::search(&workspace, &predicate).map(Outcome::Records)
+        })
+    }
+
+    /// [`Collection::delete`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn delete(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
+        let (workspace, key) = (workspace.clone(), OwnKey::of(key));
+        self.add("delete", &[], move |log| {
+            Collection::delete_logged(&workspace, key.as_key(), log).map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::read`] into memory of its own: brings bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn read(&mut self, from: &Collection, at: u64, len: usize) -> Result<Op> {
+        let source = from.clone();
+        self.add("read", &[Touch::Uses(from)], move |_| {
+            let mut bytes = vec![0; len];
+            let n = source.read(&mut bytes, at)?;
+            bytes.truncate(n);
+            Ok(Outcome::Bytes(bytes))
+        })
+    }
+
+    /// [`Collection::read`] into memory of the caller's: brings the number of bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn read_into(
+        &mut self,
+        from: &Collection,
+        at: u64,
+        mut to: impl AsMut<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let source = from.clone();
+        self.add("read", &[Touch::Uses(from)], move |_| {
+            let n = source.read(to.as_mut(), at)?;
+            Ok(Outcome::Number(n as u64))
+        })
+    }
+
+    /// [`Collection::write`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn write(
+        &mut self,
+        to: &Collection,
+        at: u64,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let target = to.clone();
+        self.add("write", &[Touch::Uses(to)], move |log| {
+            target
+                .write_logged(bytes.as_ref(), at, log)
+                .map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::append`]: brings the place.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn append(
+        &mut self,
+        to: &Collection,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let target = to.clone();
+        self.add("append", &[Touch::Uses(to)], move |log| {
+            target
+                .append_logged(bytes.as_ref(), log)
+                .map(Outcome::Number)
+        })
+    }
+
+    /// [`Collection::truncate`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn truncate(&mut self, collection: &Collection, size: u64) -> Result<Op> {
+        let target = collection.clone();
+        self.add("truncate", &[Touch::Uses(collection)], move |log| {
+            target.truncate_logged(size, log).map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::sync`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn sync(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add("sync", &[Touch::Uses(collection)], move |_| {
+            target.sync().map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::get_meta`]: brings metadata.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn get_meta(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add("get_meta", &[Touch::Uses(collection)], move |_| {
+            target.get_meta().map(Outcome::Meta)
+        })
+    }
+
+    /// [`Collection::set_meta`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn set_meta(&mut self, collection: &Collection, changes: &[Change]) -> Result<Op> {
+        let (target, changes) = (collection.clone(), changes.to_vec());
+        self.add("set_meta", &[Touch::Uses(collection)], move |log| {
+            target
+                .set_meta_logged(&changes, log)
+                .map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::copy`]: brings the number of bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn copy(
+        &mut self,
+        from: &Collection,
+        (at, len): (u64, u64),
+        to: &Collection,
+        to_at: u64,
+    ) -> Result<Op> {
+        let (source, target) = (from.clone(), to.clone());
+        self.add("copy", &[Touch::Uses(from), Touch::Uses(to)], move |log| {
+            source
+                .copy_logged((at, len), &target, to_at, log)
+                .map(Outcome::Number)
+        })
+    }
+
+    /// [`Collection::close`], behind all that this batch does with it before.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn close(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add("close", &[Touch::Closes(collection)], move |_| {
+            target.close().map(|()| Outcome::Done)
+        })
+    }
+}
+
+/// A key with bytes of its own.
+enum OwnKey {
+    Name(String),
+    Uuid(crate::Uuid),
+}
+
+impl OwnKey {
+    fn of(key: Key<'_>) -> OwnKey {
+        match key {
+            Key::Name(name) => OwnKey::Name(name.into()),
+            Key::Uuid(uuid) => OwnKey::Uuid(uuid),
+        }
+    }
+
+    fn as_key(&self) -> Key<'_> {
+        match self {
+            OwnKey::Name(name) => Key::Name(name),
+            OwnKey::Uuid(uuid) => Key::Uuid(*uuid),
+        }
+    }
+}

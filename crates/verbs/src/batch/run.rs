@@ -1,0 +1,341 @@
+//! A batch that was started: which operations may run, what became of them, waiting and cancelling.
+
+use super::{Batch, Edge, Op, Outcome, Work};
+use crate::crew::Task;
+use crate::undo::{UndoLog, complete, undo};
+use crate::{Error, Result, Session};
+use forebay_controls::Failure;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It waits for others, or for a thread.
+    Waiting,
+    /// It is being carried out.
+    Running,
+    /// It was done.
+    Done,
+    /// It failed.
+    Failed,
+    /// It was never begun: another one failed, or the batch was cancelled.
+    Skipped,
+    /// It was done, and then undone.
+    Undone,
+}
+
+/// A batch that was started. A clone is the same. Dropped, the batch goes on.
+#[derive(Clone)]
+pub struct Running(Arc<Inner>);
+
+struct Inner {
+    session: Session,
+    failure: Failure,
+    log: Option<Box<dyn UndoLog>>,
+    /// For each operation, those that wait for it.
+    waiters: Vec<Vec<Edge>>,
+    progress: Mutex<Progress>,
+    /// The batch has ended.
+    end: Condvar,
+}
+
+struct Progress {
+    operations: Vec<Operation>,
+    /// Operations of which it isn't known yet what becomes of them.
+    open: usize,
+    /// Why what hasn't begun is skipped.
+    stopped: Option<Error>,
+    /// What the batch as a whole failed of: its first failure, its cancellation, an undoing that failed.
+    error: Option<Error>,
+    ended: bool,
+}
+
+struct Operation {
+    what: &'static str,
+    work: Option<Work>,
+    /// How many others it waits for.
+    left: usize,
+    status: Status,
+    result: Option<Result<Outcome>>,
+}
+
+impl Running {
+    pub(super) fn start(batch: Batch) -> Result<Running> {
+        let count = batch.operations.len();
+        batch.session.crew().enter(count)?;
+        let crew = batch.session.clone();
+        let started = Running::begin(batch);
+        started.inspect_err(|_| crew.crew().leave(count))
+    }
+
+    fn begin(batch: Batch) -> Result<Running> {
+        let log = match batch.failure {
+            Failure::Rollback => Some(batch.session.store().undo_log()?),
+            _ => None,
+        };
+        let mut waiters: Vec<Vec<Edge>> = Vec::new();
+        waiters.resize_with(batch.operations.len(), Vec::new);
+        let mut operations = Vec::with_capacity(batch.operations.len());
+        let mut ready = Vec::new();
+        for (number, planned) in (0..).zip(batch.operations) {
+            for edge in &planned.after {
+                let needs = edge.needs;
+                waiters[edge.on as usize].push(Edge { on: number, needs });
+            }
+            if planned.after.is_empty() {
+                ready.push(number);
+            }
+            operations.push(Operation {
+                what: planned.what,
+                work: Some(planned.work),
+                left: planned.after.len(),
+                status: Status::Waiting,
+                result: None,
+            });
+        }
+        let inner = Arc::new(Inner {
+            session: batch.session,
+            failure: batch.failure,
+            log,
+            waiters,
+            progress: Mutex::new(Progress {
+                open: operations.len(),
+                ended: operations.is_empty(),
+                operations,
+                stopped: None,
+                error: None,
+            }),
+            end: Condvar::new(),
+        });
+        inner.queue(ready)?;
+        Ok(Running(inner))
+    }
+
+    /// Waits until the batch has ended, and says whether it has. None waits without a limit: an operation
+    /// may take as long as it takes to write what it was given.
+    ///
+    /// # Errors
+    /// EPERM in a forked child.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<bool> {
+        self.0.session.check()?;
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut progress = self.0.lock();
+        while !progress.ended {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            progress = match left {
+                Some(Duration::ZERO) => return Ok(false),
+                Some(left) => {
+                    let waited = self.0.end.wait_timeout(progress, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.0.end.wait(progress);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+        Ok(true)
+    }
+
+    /// Whether the batch has ended.
+    ///
+    /// # Errors
+    /// EPERM in a forked child.
+    pub fn test(&self) -> Result<bool> {
+        self.wait(Some(Duration::ZERO))
+    }
+
+    /// Skips what hasn't begun. What is under way is done; wait for the end.
+    ///
+    /// # Errors
+    /// EPERM in a forked child.
+    pub fn cancel(&self) -> Result<()> {
+        self.0.session.check()?;
+        let mut progress = self.0.lock();
+        if !progress.ended && progress.stopped.is_none() {
+            let error = Error::new(Errno::CANCELED, "the batch was cancelled");
+            progress.stopped = Some(error.clone());
+            progress.error.get_or_insert(error);
+        }
+        Ok(())
+    }
+
+    /// What became of an operation, so far.
+    ///
+    /// # Errors
+    /// EINVAL if there is none of this number, EPERM in a forked child.
+    pub fn status(&self, op: Op) -> Result<Status> {
+        self.0.session.check()?;
+        let progress = self.0.lock();
+        let operation = progress.operations.get(op.0 as usize);
+        operation.map(|o| o.status).ok_or_else(|| none(op))
+    }
+
+    /// What an operation brought, or why it wasn't done. Can be asked once for what isn't small.
+    ///
+    /// # Errors
+    /// Its error; EINVAL if there is none of this number; EINPROGRESS if it isn't known yet; ECANCELED if it was skipped.
+    pub fn result(&self, op: Op) -> Result<Outcome> {
+        self.0.session.check()?;
+        let mut progress = self.0.lock();
+        let operation = progress.operations.get_mut(op.0 as usize);
+        let operation = operation.ok_or_else(|| none(op))?;
+        match &operation.result {
+            None => Err(Error::new(
+                Errno::INPROGRESS,
+                format!("operation {} hasn't ended yet", op.0),
+            )),
+            Some(Ok(Outcome::Done)) => Ok(Outcome::Done),
+            Some(Ok(Outcome::Number(n))) => Ok(Outcome::Number(*n)),
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(_)) => operation
+                .result
+                .replace(Ok(Outcome::Done))
+                .unwrap_or_else(|| Err(none(op))),
+        }
+    }
+
+    /// Why the batch as a whole failed: its first failure, that it was cancelled, or what couldn't be undone.
+    pub fn error(&self) -> Option<Error> {
+        self.0
+            .session
+            .check()
+            .err()
+            .or_else(|| self.0.lock().error.clone())
+    }
+}
+
+fn none(op: Op) -> Error {
+    Error::invalid(format!("there is no operation {} in this batch", op.0))
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // Operations run outside of it.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has operations run by the session's threads.
+    fn queue(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
+        let tasks = ready.into_iter().map(|number| {
+            let inner = self.clone();
+            Box::new(move || inner.run(number)) as Task
+        });
+        self.session.crew().push(tasks)
+    }
+
+    /// Runs an operation, and those behind it that only it held up.
+    fn run(self: &Arc<Inner>, first: u32) {
+        let mut next = Some(first);
+        while let Some(number) = next {
+            let work = {
+                let mut progress = self.lock();
+                let stopped = progress.stopped.is_some();
+                let operation = &mut progress.operations[number as usize];
+                let work = operation.work.take();
+                if !stopped {
+                    operation.status = Status::Running;
+                }
+                work.filter(|_| !stopped)
+            };
+            let result = work.map(|work| {
+                let run = AssertUnwindSafe(|| work(self.log.as_deref()));
+                catch_unwind(run).unwrap_or_else(|_| Err(Error::new(Errno::IO, "a panic")))
+            });
+            let mut ready = self.finish(number, result);
+            next = ready.pop_front();
+            if !ready.is_empty() {
+                // Threads are there: this is one.
+                let _ = self.queue(ready.into());
+            }
+        }
+    }
+
+    /// Notes what became of an operation (None: skipped), and returns what can run now.
+    fn finish(&self, number: u32, result: Option<Result<Outcome>>) -> VecDeque<u32> {
+        let mut progress = self.lock();
+        let mut ready = VecDeque::new();
+        let mut ended = VecDeque::from([(number, result)]);
+        while let Some((number, result)) = ended.pop_front() {
+            progress.end_one(number, result, self.failure);
+            let failed = progress.operations[number as usize].status != Status::Done;
+            progress.open -= 1;
+            for waiter in &self.waiters[number as usize] {
+                let stopped = progress.stopped.is_some();
+                let operation = &mut progress.operations[waiter.on as usize];
+                operation.left -= 1;
+                if waiter.needs && failed {
+                    // Nobody else takes it: it is skipped when all others are through with it.
+                    operation.work = None;
+                }
+                match operation.left {
+                    0 if operation.work.is_none() || stopped => ended.push_back((waiter.on, None)),
+                    0 => ready.push_back(waiter.on),
+                    _ => {}
+                }
+            }
+        }
+        if progress.open == 0 {
+            self.end(progress);
+        }
+        ready
+    }
+
+    /// The last operation has ended: what is left is to undo, or to carry out deletions.
+    fn end(&self, progress: MutexGuard<'_, Progress>) {
+        let failed = progress.error.is_some();
+        drop(progress);
+        let settled = match self.log.as_deref() {
+            Some(log) if failed => undo(&self.session, log),
+            Some(log) => complete(&self.session, log),
+            None => Ok(()),
+        };
+        let mut progress = self.lock();
+        if let (Some(_), true, Ok(())) = (&self.log, failed, &settled) {
+            for operation in &mut progress.operations {
+                if operation.status == Status::Done {
+                    operation.status = Status::Undone;
+                }
+            }
+        }
+        if let Err(error) = settled {
+            progress.error = Some(error);
+        }
+        progress.ended = true;
+        self.session.crew().leave(progress.operations.len());
+        self.end.notify_all();
+    }
+}
+
+impl Progress {
+    fn end_one(&mut self, number: u32, result: Option<Result<Outcome>>, failure: Failure) {
+        let why = self.stopped.clone();
+        let operation = &mut self.operations[number as usize];
+        operation.work = None;
+        (operation.status, operation.result) = match result {
+            None => {
+                let text = match why {
+                    Some(error) => format!("skipped: {error}"),
+                    None => "skipped: an operation that it needs wasn't done".into(),
+                };
+                (
+                    Status::Skipped,
+                    Some(Err(Error::new(Errno::CANCELED, text))),
+                )
+            }
+            Some(Ok(outcome)) => (Status::Done, Some(Ok(outcome))),
+            Some(Err(error)) => {
+                let error = error.about(format!("operation {number} ({})", operation.what));
+                if failure != Failure::Continue && self.stopped.is_none() {
+                    self.stopped = Some(error.clone());
+                }
+                self.error.get_or_insert(error.clone());
+                (Status::Failed, Some(Err(error)))
+            }
+        };
+    }
+}

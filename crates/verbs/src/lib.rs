@@ -1,0 +1,50 @@
+//! The verbs face: I/O for programs that say what they need.
+//!
+//! A [`Session`] has a metadata store and back ends. In it are [`Workspace`]s, and in these [`Collection`]s: bytes with a
+//! name, a UUID, key-value metadata and controls. They are found by name, by UUID, or by a [`Predicate`] over
+//! metadata. Verbs are carried out at once, or collected in a [`Batch`] and run while the program does
+//! something else. Concepts and rules: `docs/verbs.md`.
+//!
+//! Everything may be used by several threads. A forked child can't use its parent's sessions: every verb
+//! is EPERM there; it opens its own.
+//!
+//! ```
+//! use forebay_iov::{Collection, Options, Predicate, Session, Workspace};
+//! # fn main() -> forebay_iov::Result<()> {
+//! let session = Session::open("memory")?;
+//! let workspace = Workspace::create(&session, "campaign", &Default::default())?;
+//! let meta = [("project", "mcse"), ("step", "3")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+//! let options = Options { meta: meta.into(), ..Options::default() };
+//! let field = Collection::create(&workspace, "pressure.3", &options)?;
+//! field.write(b"1013.25", 0)?;
+//! field.close()?;
+//!
+//! let wanted = Predicate::parse(r#"project = "mcse" and step >= 2"#)?;
+//! let found = Collection::search(&workspace, &wanted)?;
+//! assert_eq!(found[0].name, "pressure.3");
+//! # Ok(()) }
+//! ```
+
+#![warn(missing_docs)]
+
+pub mod backend;
+pub mod batch;
+mod crew;
+mod error;
+pub mod meta;
+mod model;
+mod process;
+pub mod query;
+mod session;
+pub mod undo;
+mod uuid;
+
+pub use batch::{Batch, Op, Order, Outcome, Running, Status};
+pub use error::{Error, Result};
+pub use forebay_controls::{Controls, Failure};
+pub use meta::{Change, Key, Record};
+pub use model::{Collection, Options, Workspace};
+pub use query::{Meta, Predicate, Probe};
+pub use rustix::io::Errno;
+pub use session::Session;
+pub use uuid::Uuid;

@@ -1,0 +1,174 @@
+//! Metadata stores: who knows which workspaces and collections there are, and what was said of them.
+//!
+//! A store keeps *records*. A workspace is a record at its root, a collection a record in its workspace. A
+//! record has a name and a UUID, both unique where it is, key-value metadata, and what was said of it when it was
+//! made: its back end, and its controls. Where a collection's bytes lie is its back end's business.
+//!
+//! Every store passes the same tests (`tests/meta.rs`). What several threads or processes do at
+//! once happens in some order: of two that create a name one is told that it exists.
+
+mod memory;
+
+use crate::undo::UndoLog;
+use crate::{Error, Meta, Predicate, Result, Uuid};
+use forebay_controls::Controls;
+use rustix::io::Errno;
+
+pub use memory::Memory;
+
+/// Bytes of a name, at most.
+pub const NAME_MAX: usize = 255;
+/// Bytes of a key, at most.
+pub const KEY_MAX: usize = 250;
+/// Bytes of a value, at most.
+pub const VALUE_MAX: usize = 64 << 10;
+/// Keys that begin so are the stores' own.
+pub const RESERVED: &str = "forebay.";
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// Among the workspaces.
+    Root,
+    /// Among the collections of this workspace.
+    In(Uuid),
+}
+
+/// How a record is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// By its name.
+    Name(&'a str),
+    /// By its UUID.
+    Uuid(Uuid),
+}
+
+/// What is known of a workspace or a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its UUID, which the store gives.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Its key-value metadata.
+    pub meta: Meta,
+    /// Of a collection: the back end that has its bytes.
+    pub backend: String,
+    /// What was said of its use.
+    pub controls: Controls,
+}
+
+/// A record to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct New<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its key-value metadata.
+    pub meta: Meta,
+    /// Of a collection: its back end.
+    pub backend: &'a str,
+    /// What was said of its use.
+    pub controls: Controls,
+}
+
+/// A change of metadata: a key, and its new value or None.
+pub type Change = (String, Option<String>);
+
+/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and what the store has to say.
+pub trait Store: Send + Sync {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// Makes a record; all of it is seen at once. Before it is seen by others, `before` is told of it: if
+    /// that fails, nothing was made.
+    ///
+    /// # Errors
+    /// EEXIST if there is one of this name.
+    fn create(
+        &self,
+        scope: Scope,
+        new: &New<'_>,
+        before: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Record>;
+
+    /// # Errors
+    /// ENOENT if there is none.
+    fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record>;
+
+    /// Those for which `predicate` holds, by name, the first `most` of them.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such workspace.
+    fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>>;
+
+    /// Changes metadata, in the order given, and returns what it was before.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such record.
+    fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta>;
+
+    /// Removes a record.
+    ///
+    /// # Errors
+    /// ENOENT if there is none, ENOTEMPTY for a workspace with collections.
+    fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()>;
+
+    /// A log for a batch that can be undone, kept as long as the store's own records.
+    ///
+    /// # Errors
+    /// ENOTSUP if it can't keep one.
+    fn undo_log(&self) -> Result<Box<dyn UndoLog>>;
+
+    /// Whether what it keeps outlives this process.
+    fn outlives_process(&self) -> bool;
+}
+
+/// # Errors
+/// EINVAL, ENAMETOOLONG for what can't be the name of a workspace or collection.
+pub fn check_name(name: &str) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::new(
+            Errno::NAMETOOLONG,
+            format!("a name of {} bytes; {NAME_MAX} are the most", name.len()),
+        ));
+    }
+    let why = match name {
+        "" => "is empty",
+        "." | ".." => "means a directory",
+        _ if name.contains(['/', '\0']) => "contains '/' or NUL",
+        _ if name.starts_with('.') => "begins with '.', as only Forebay's own do",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!("the name '{name}' {why}")))
+}
+
+/// # Errors
+/// EINVAL, E2BIG for what can't be metadata.
+pub fn check_changes<'a>(
+    changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<()> {
+    for (key, value) in changes {
+        let why = match key {
+            "" => "is empty",
+            _ if key.len() > KEY_MAX => "has more than 250 bytes",
+            _ if key.contains(['\0', '`']) => "contains NUL or '`'",
+            _ if key.starts_with(RESERVED) => "begins with 'forebay.', as only Forebay's own do",
+            _ => "",
+        };
+        if !why.is_empty() {
+            return Err(Error::invalid(format!("the key '{key}' {why}")));
+        }
+        let Some(value) = value else { continue };
+        if value.len() > VALUE_MAX {
+            let text = format!(
+                "the value of '{key}' has {} bytes; {VALUE_MAX} are the most",
+                value.len()
+            );
+            return Err(Error::new(Errno::TOOBIG, text));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid(format!("the value of '{key}' contains NUL")));
+        }
+    }
+    Ok(())
+}

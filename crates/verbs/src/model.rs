@@ -1,0 +1,528 @@
+//! Workspaces and collections.
+//!
+//! A workspace is a namespace with metadata of its own. A collection is a sequence of bytes in one, with a name, a UUID,
+//! key-value metadata, controls, and a back end that keeps the bytes. A chunk is a range of them: a place and a
+//! length. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
+
+use crate::backend::{Address, Object};
+use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
+use crate::undo::{Undo, UndoLog, changes_back};
+use crate::{Error, Meta, Predicate, Result, Session, Uuid};
+use forebay_controls::Controls;
+use rustix::io::Errno;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Bytes that a copy moves at once.
+const COPY: u64 = 1 << 20;
+
+/// A workspace that is in use. A clone is the same.
+#[derive(Clone)]
+pub struct Workspace {
+    session: Session,
+    uuid: Uuid,
+    name: Arc<str>,
+}
+
+/// What can be said of a new collection.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Its metadata.
+    pub meta: Meta,
+    /// What its use needs.
+    pub controls: Controls,
+    /// The back end that shall have its bytes; None: the session's first.
+    pub backend: Option<String>,
+}
+
+/// A collection that is in use. A clone is the same: closed once, it is closed for all.
+#[derive(Clone)]
+pub struct Collection(Arc<Handle>);
+
+struct Handle {
+    workspace: Workspace,
+    state: RwLock<State>,
+}
+
+enum State {
+    /// A batch will open it.
+    Pending,
+    Open(Record, Outlives, Box<dyn Object>),
+    Closed,
+}
+
+/// Whether bytes outlive the process.
+type Outlives = bool;
+
+/// The log of a batch that can be undone.
+pub(crate) type Log<'a> = Option<&'a dyn UndoLog>;
+
+impl Workspace {
+    /// Makes a workspace.
+    ///
+    /// # Errors
+    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be.
+    pub fn create(session: &Session, name: &str, meta: &Meta) -> Result<Workspace> {
+        session.check()?;
+        check_name(name)?;
+        check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str()))))?;
+        let new = New {
+            name,
+            meta: meta.clone(),
+            ..New::default()
+        };
+        let made = session.store().create(Scope::Root, &new, &mut |_| Ok(()));
+        Ok(Workspace::of(session, made.map_err(about(name))?))
+    }
+
+    /// Uses a workspace that is there.
+    ///
+    /// # Errors
+    /// ENOENT if it isn't.
+    pub fn load(session: &Session, key: Key<'_>) -> Result<Workspace> {
+        session.check()?;
+        let found = session.store().find(Scope::Root, key);
+        found
+            .map(|record| Workspace::of(session, record))
+            .map_err(|e| e.about("workspace"))
+    }
+
+    fn of(session: &Session, record: Record) -> Workspace {
+        Workspace {
+            session: session.clone(),
+            uuid: record.uuid,
+            name: record.name.into(),
+        }
+    }
+
+    /// The workspaces whose metadata fits, by name.
+    ///
+    /// # Errors
+    /// What the metadata store has to say.
+    pub fn search(session: &Session, predicate: &Predicate) -> Result<Vec<Record>> {
+        session.check()?;
+        session.store().search(Scope::Root, predicate, usize::MAX)
+    }
+
+    /// Its session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Its metadata.
+    ///
+    /// # Errors
+    /// ENOENT if it was deleted.
+    pub fn get_meta(&self) -> Result<Meta> {
+        self.session.check()?;
+        let found = self.session.store().find(Scope::Root, Key::Uuid(self.uuid));
+        found.map(|r| r.meta).map_err(about(&self.name))
+    }
+
+    /// Changes its metadata.
+    ///
+    /// # Errors
+    /// ENOENT if it was deleted; EINVAL, E2BIG for what can't be metadata.
+    pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
+        self.session.check()?;
+        set_meta(&self.session, Scope::Root, self.uuid, changes, None).map_err(about(&self.name))
+    }
+
+    /// Ends its use. What uses it still, goes on.
+    pub fn close(self) {}
+
+    /// Deletes it. It must be empty.
+    ///
+    /// # Errors
+    /// ENOTEMPTY if it has collections, ENOENT if it is gone.
+    pub fn delete(self) -> Result<()> {
+        self.session.check()?;
+        let removed = self.session.store().remove(Scope::Root, self.uuid);
+        removed.map_err(about(&self.name))
+    }
+}
+
+fn about(name: &str) -> impl Fn(Error) -> Error {
+    move |e| e.about(format!("workspace '{name}'"))
+}
+
+fn set_meta(
+    session: &Session,
+    scope: Scope,
+    uuid: Uuid,
+    changes: &[Change],
+    log: Log<'_>,
+) -> Result<()> {
+    check_changes(changes.iter().map(|(k, v)| (k.as_str(), v.as_deref())))?;
+    if let Some(log) = log {
+        let before = session.store().find(scope, Key::Uuid(uuid))?.meta;
+        let back = changes_back(&before, changes);
+        log.note(Undo::Meta { scope, uuid, back })?;
+    }
+    session.store().update(scope, uuid, changes).map(|_| ())
+}
+
+/// Refuses what a log that goes with the process couldn't undo.
+fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
+    match log {
+        Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(
+            "failure=rollback can't be kept: what the back end '{backend}' has outlives this process, but not \
+             this session's metadata, in which the way back would have to be noted"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+impl Collection {
+    /// Makes a collection and opens it.
+    ///
+    /// # Errors
+    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be; ENODEV without
+    /// the back end; ENOTSUP, naming it, for a control that the back end can't keep.
+    pub fn create(workspace: &Workspace, name: &str, options: &Options) -> Result<Collection> {
+        let new = Collection::pending(workspace);
+        new.fill_new(name, options, None)?;
+        Ok(new)
+    }
+
+    /// Opens a collection.
+    ///
+    /// # Errors
+    /// ENOENT if there is none; ENODEV without its back end.
+    pub fn open(workspace: &Workspace, key: Key<'_>) -> Result<Collection> {
+        let opened = Collection::pending(workspace);
+        opened.fill(key)?;
+        Ok(opened)
+    }
+
+    /// What is known of a collection; its bytes aren't touched.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
+    pub fn lookup(workspace: &Workspace, key: Key<'_>) -> Result<Record> {
+        workspace.session.check()?;
+        let store = workspace.session.store();
+        store.find(Scope::In(workspace.uuid), key)
+    }
+
+    /// The collections whose metadata fits, by name.
+    ///
+    /// # Errors
+    /// What the metadata store has to say.
+    pub fn search(workspace: &Workspace, predicate: &Predicate) -> Result<Vec<Record>> {
+        workspace.session.check()?;
+        let store = workspace.session.store();
+        store.search(Scope::In(workspace.uuid), predicate, usize::MAX)
+    }
+
+    /// Deletes a collection. Who has it open goes on with it, where the back end can have that.
+    ///
+    /// # Errors
+    /// ENOENT if there is none; ENODEV without its back end.
+    pub fn delete(workspace: &Workspace, key: Key<'_>) -> Result<()> {
+        Collection::delete_logged(workspace, key, None)
+    }
+
+    pub(crate) fn delete_logged(workspace: &Workspace, key: Key<'_>, log: Log<'_>) -> Result<()> {
+        let record = Collection::lookup(workspace, key)?;
+        let session = &workspace.session;
+        let Some(log) = log else {
+            return session.delete_collection(workspace.uuid, record.uuid);
+        };
+        let outlives = session.backend(&record.backend)?.outlives_process();
+        check_log(Some(log), outlives, &record.backend)?;
+        log.note(Undo::Delete {
+            workspace: workspace.uuid,
+            uuid: record.uuid,
+        })
+    }
+
+    /// One that a batch will open.
+    pub(crate) fn pending(workspace: &Workspace) -> Collection {
+        Collection(Arc::new(Handle {
+            workspace: workspace.clone(),
+            state: RwLock::new(State::Pending),
+        }))
+    }
+
+    pub(crate) fn fill_new(&self, name: &str, options: &Options, log: Log<'_>) -> Result<()> {
+        let workspace = &self.0.workspace;
+        let session = &workspace.session;
+        session.check()?;
+        let about = |e: Error| e.about(format!("collection '{name}'"));
+        let meta = &options.meta;
+        check_name(name).map_err(about)?;
+        check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str())))).map_err(about)?;
+        let chosen = options.backend.as_deref();
+        let chosen = chosen.unwrap_or(session.default_backend());
+        let backend = session.backend(chosen).map_err(about)?;
+        backend.supports(&options.controls).map_err(about)?;
+        check_log(log, backend.outlives_process(), chosen).map_err(about)?;
+        let new = New {
+            name,
+            meta: meta.clone(),
+            backend: chosen,
+            controls: options.controls,
+        };
+        let scope = Scope::In(workspace.uuid);
+        let made = session.store().create(scope, &new, &mut |record| {
+            let (workspace, uuid) = (workspace.uuid, record.uuid);
+            log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
+        });
+        let record = made.map_err(about)?;
+        let address = Address {
+            workspace: workspace.name().into(),
+            name: name.into(),
+            uuid: record.uuid,
+        };
+        match backend.create(&address, &options.controls) {
+            Ok(object) => {
+                let outlives = backend.outlives_process();
+                self.become_open(State::Open(record, outlives, object));
+                Ok(())
+            }
+            Err(error) => {
+                // The name goes back. If that fails as well, it is a collection without bytes, which can be deleted.
+                let _ = session.store().remove(scope, record.uuid);
+                Err(about(error))
+            }
+        }
+    }
+
+    pub(crate) fn fill(&self, key: Key<'_>) -> Result<()> {
+        let workspace = &self.0.workspace;
+        let session = &workspace.session;
+        session.check()?;
+        let (record, object) = session.open_object(workspace.uuid, key)?;
+        let outlives = session.backend(&record.backend)?.outlives_process();
+        self.become_open(State::Open(record, outlives, object));
+        Ok(())
+    }
+
+    fn become_open(&self, open: State) {
+        *self.0.state.write().unwrap_or_else(PoisonError::into_inner) = open;
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&Record, Outlives, &dyn Object) -> Result<T>) -> Result<T> {
+        self.0.workspace.session.check()?;
+        let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            State::Open(record, outlives, object) => f(record, *outlives, &**object),
+            State::Pending => Err(Error::new(
+                Errno::BADF,
+                "this collection isn't open: the batch that shall open it hasn't done so",
+            )),
+            State::Closed => Err(Error::new(Errno::BADF, "this collection is closed")),
+        }
+    }
+
+    /// Notes how to bring back the bytes from `at` to `end`, and the size.
+    fn note_bytes(
+        &self,
+        log: Log<'_>,
+        (record, outlives, object): (&Record, Outlives, &dyn Object),
+        range: impl FnOnce(u64) -> (u64, u64),
+    ) -> Result<()> {
+        let Some(log) = log else { return Ok(()) };
+        check_log(Some(log), outlives, &record.backend)?;
+        let size = object.size()?;
+        let (at, end) = range(size);
+        let len = end.min(size).saturating_sub(at);
+        let len = usize::try_from(len).map_err(|_| Error::invalid("more than memory can hold"))?;
+        let mut old = vec![0; len];
+        if len > 0 {
+            let n = object.read(&mut old, at)?;
+            old.truncate(n);
+        }
+        log.note(Undo::Wrote {
+            workspace: self.0.workspace.uuid,
+            uuid: record.uuid,
+            at,
+            old,
+            size,
+        })
+    }
+
+    /// Its workspace.
+    pub fn workspace(&self) -> &Workspace {
+        &self.0.workspace
+    }
+
+    /// Its name, when it was opened.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open.
+    pub fn name(&self) -> Result<String> {
+        self.with(|record, _, _| Ok(record.name.clone()))
+    }
+
+    /// Its UUID.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open.
+    pub fn uuid(&self) -> Result<Uuid> {
+        self.with(|record, _, _| Ok(record.uuid))
+    }
+
+    /// Reads the chunk at `at`. Fewer bytes come only at the end.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open; what the back end has to say.
+    pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        self.with(|_, _, object| object.read(to, at))
+    }
+
+    /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros between.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written then.
+    pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
+        self.with(|_, _, object| object.write(from, at))
+    }
+
+    pub(crate) fn write_logged(&self, from: &[u8], at: u64, log: Log<'_>) -> Result<()> {
+        self.with(|record, outlives, object| {
+            let end = at.saturating_add(from.len() as u64);
+            self.note_bytes(log, (record, outlives, object), |_| (at, end))?;
+            object.write(from, at)
+        })
+    }
+
+    /// Writes a chunk behind the end, in one piece, and says where it lies.
+    ///
+    /// # Errors
+    /// As for [`Collection::write`].
+    pub fn append(&self, from: &[u8]) -> Result<u64> {
+        self.append_logged(from, None)
+    }
+
+    pub(crate) fn append_logged(&self, from: &[u8], log: Log<'_>) -> Result<u64> {
+        self.with(|record, outlives, object| {
+            self.note_bytes(log, (record, outlives, object), |size| (size, size))?;
+            object.append(from)
+        })
+    }
+
+    /// Makes it `size` bytes long: cut, or with zeros behind.
+    ///
+    /// # Errors
+    /// As for [`Collection::write`].
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.truncate_logged(size, None)
+    }
+
+    pub(crate) fn truncate_logged(&self, size: u64, log: Log<'_>) -> Result<()> {
+        self.with(|record, outlives, object| {
+            self.note_bytes(log, (record, outlives, object), |old| (size, old))?;
+            object.truncate(size)
+        })
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open.
+    pub fn size(&self) -> Result<u64> {
+        self.with(|_, _, object| object.size())
+    }
+
+    /// Does what fsync(2) does, where the back end has it.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open; what the back end has to say.
+    pub fn sync(&self) -> Result<()> {
+        self.with(|_, _, object| object.sync())
+    }
+
+    /// Its metadata.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open, ENOENT if it was deleted.
+    pub fn get_meta(&self) -> Result<Meta> {
+        let workspace = &self.0.workspace;
+        let uuid = self.uuid()?;
+        let store = workspace.session.store();
+        let found = store.find(Scope::In(workspace.uuid), Key::Uuid(uuid))?;
+        Ok(found.meta)
+    }
+
+    /// Changes its metadata.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open, ENOENT if it was deleted; EINVAL, E2BIG for what can't be metadata.
+    pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
+        self.set_meta_logged(changes, None)
+    }
+
+    pub(crate) fn set_meta_logged(&self, changes: &[Change], log: Log<'_>) -> Result<()> {
+        let workspace = &self.0.workspace;
+        let (uuid, outlives, backend) =
+            self.with(|record, outlives, _| Ok((record.uuid, outlives, record.backend.clone())))?;
+        check_log(log, outlives, &backend)?;
+        let scope = Scope::In(workspace.uuid);
+        set_meta(&workspace.session, scope, uuid, changes, log)
+    }
+
+    /// Copies the chunk of `len` bytes at `at` to `to`, and says how many there were. The caller's
+    /// memory isn't used for it.
+    ///
+    /// # Errors
+    /// As for reading and writing; EINVAL if both are one collection and the chunks overlap.
+    pub fn copy(&self, at: u64, len: u64, to: &Collection, to_at: u64) -> Result<u64> {
+        self.copy_logged((at, len), to, to_at, None)
+    }
+
+    pub(crate) fn copy_logged(
+        &self,
+        (at, len): (u64, u64),
+        to: &Collection,
+        to_at: u64,
+        log: Log<'_>,
+    ) -> Result<u64> {
+        let len = len.min(self.size()?.saturating_sub(at));
+        if self.uuid()? == to.uuid()? && at < to_at.saturating_add(len) && to_at < at + len {
+            return Err(Error::invalid(
+                "a chunk can't be copied to where it overlaps with itself",
+            ));
+        }
+        let mut buffer = vec![0; len.min(COPY) as usize];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(COPY) as usize;
+            let n = self.read(&mut buffer[..n], at + done)?;
+            if n == 0 {
+                break;
+            }
+            to.write_logged(&buffer[..n], to_at + done, log)?;
+            done += n as u64;
+        }
+        Ok(done)
+    }
+
+    /// Ends its use, behind all verbs that are under way in other threads.
+    ///
+    /// # Errors
+    /// EBADF if it isn't open; what couldn't be written back.
+    pub fn close(&self) -> Result<()> {
+        self.with(|_, _, _| Ok(()))?;
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Open(_, _, mut object) => object.close(),
+            _ => Err(Error::new(Errno::BADF, "this collection is closed")),
+        }
+    }
+
+    /// What it is told apart by, as long as it is in use.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}

@@ -1,0 +1,184 @@
+//! Undoing what a batch did.
+//!
+//! Each operation of a batch whose failure rule is `rollback` notes here what takes it back, *before* it does
+//! anything that others can see. When the batch fails or is cancelled, the entries are undone from the last
+//! one to the first; when all went well, the log is committed and goes. Deletions can't be taken
+//! back, so they are noted and carried out behind the commit.
+//!
+//! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is for
+//! collections that do the same; for others the operation is refused by name.
+
+use crate::meta::{Change, Key, Scope};
+use crate::{Error, Meta, Result, Session, Uuid};
+use rustix::io::Errno;
+use std::sync::{Mutex, PoisonError};
+
+/// What takes an operation back, or completes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undo {
+    /// A collection was created: it goes.
+    Created {
+        /// Its workspace.
+        workspace: Uuid,
+        /// The collection.
+        uuid: Uuid,
+    },
+    /// Bytes were written, or cut off: they come back, and so does the size.
+    Wrote {
+        /// Its workspace.
+        workspace: Uuid,
+        /// The collection.
+        uuid: Uuid,
+        /// Where the bytes were.
+        at: u64,
+        /// What was there.
+        old: Vec<u8>,
+        /// How many bytes the collection had.
+        size: u64,
+    },
+    /// Metadata was changed: it changes back.
+    Meta {
+        /// Where the record is.
+        scope: Scope,
+        /// The record.
+        uuid: Uuid,
+        /// The changes back.
+        back: Vec<Change>,
+    },
+    /// A collection goes when the batch is committed.
+    Delete {
+        /// Its workspace.
+        workspace: Uuid,
+        /// The collection.
+        uuid: Uuid,
+    },
+}
+
+/// Keeps entries while a batch runs.
+pub trait UndoLog: Send + Sync {
+    /// Adds an entry; it is kept when this returns.
+    ///
+    /// # Errors
+    /// If it can't be kept. The operation must not be done then.
+    fn note(&self, entry: Undo) -> Result<()>;
+
+    /// The entries, in the order they came.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    fn entries(&self) -> Result<Vec<Undo>>;
+
+    /// From here on nothing is undone any more, whatever happens.
+    ///
+    /// # Errors
+    /// If that can't be noted: nothing has changed then.
+    fn commit(&self) -> Result<()>;
+
+    /// All was undone, or carried out: the log goes.
+    fn end(&self);
+
+    /// Whether what it keeps outlives this process.
+    fn outlives_process(&self) -> bool;
+}
+
+/// A log in memory.
+#[derive(Default)]
+pub struct InProcess(Mutex<Vec<Undo>>);
+
+impl UndoLog for InProcess {
+    fn note(&self, entry: Undo) -> Result<()> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.push(entry);
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<Undo>> {
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone())
+    }
+
+    fn commit(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self) {}
+
+    fn outlives_process(&self) -> bool {
+        false
+    }
+}
+
+/// The changes that lead from `after` changes back to what was `before`.
+pub(crate) fn changes_back(before: &Meta, changes: &[Change]) -> Vec<Change> {
+    let back = |(key, _): &Change| (key.clone(), before.get(key).cloned());
+    changes.iter().map(back).collect()
+}
+
+/// Takes back all that is in the log.
+///
+/// # Errors
+/// What couldn't be taken back; all else was.
+pub(crate) fn undo(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    let entries = log.entries()?.into_iter().rev();
+    // What is gone needs no undoing.
+    let failed: Vec<Error> = entries
+        .filter_map(|entry| undo_one(session, entry).err())
+        .filter(|error| error.errno() != Errno::NOENT)
+        .collect();
+    log.end();
+    told(failed, "not all of the batch could be undone")
+}
+
+fn undo_one(session: &Session, entry: Undo) -> Result<()> {
+    match entry {
+        Undo::Created { workspace, uuid } => session.delete_collection(workspace, uuid),
+        Undo::Wrote {
+            workspace,
+            uuid,
+            at,
+            old,
+            size,
+        } => {
+            let (_, mut object) = session.open_object(workspace, Key::Uuid(uuid))?;
+            if !old.is_empty() {
+                object.write(&old, at)?;
+            }
+            object.truncate(size)?;
+            object.close()
+        }
+        Undo::Meta { scope, uuid, back } => session.store().update(scope, uuid, &back).map(|_| ()),
+        Undo::Delete { .. } => Ok(()),
+    }
+}
+
+/// Commits the log, and carries out what waited for that.
+///
+/// # Errors
+/// If it can't be committed: it is to be undone then. Or what couldn't be carried out.
+pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    if let Err(error) = log.commit() {
+        undo(session, log)?;
+        return Err(error.about("the batch was undone, as it couldn't be committed"));
+    }
+    let delete = |entry| match entry {
+        Undo::Delete { workspace, uuid } => session.delete_collection(workspace, uuid).err(),
+        _ => None,
+    };
+    let failed = log.entries()?.into_iter().filter_map(delete).collect();
+    log.end();
+    told(failed, "not all that the batch deletes could be deleted")
+}
+
+fn told(failed: Vec<Error>, what: &str) -> Result<()> {
+    match failed.first() {
+        None => Ok(()),
+        Some(first) => {
+            let more = failed.len() - 1;
+            let text = format!("{what}: {first} (and {more} more)");
+            Err(Error::new(Errno::IO, text))
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What every metadata store has to do.
+
+mod support;
+
+use forebay_fuzz::Random;
+use forebay_iov::meta::{Memory, New, Scope, Store};
+use forebay_iov::{Errno, Key, Meta, Predicate, Record, Uuid};
+use std::sync::Barrier;
+use support::meta;
+
+fn create(store: &dyn Store, scope: Scope, name: &str, pairs: &[(&str, &str)]) -> Record {
+    let new = New {
+        name,
+        meta: meta(pairs),
+        backend: "memory",
+        ..New::default()
+    };
+    store.create(scope, &new, &mut |_| Ok(())).unwrap()
+}
+
+fn names(found: Vec<Record>) -> Vec<String> {
+    found.into_iter().map(|r| r.name).collect()
+}
+
+fn search(store: &dyn Store, scope: Scope, text: &str) -> Vec<String> {
+    let predicate = Predicate::parse(text).unwrap();
+    names(store.search(scope, &predicate, usize::MAX).unwrap())
+}
+
+fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
+    (key.into(), value.map(str::to_owned))
+}
+
+/// A workspace of its own for each test.
+type Fresh<'a> = &'a dyn Fn(&str) -> Scope;
+
+fn check(store: &dyn Store) {
+    let fresh = |name: &str| Scope::In(create(store, Scope::Root, name, &[]).uuid);
+    records_come_and_go(store, &fresh);
+    what_is_told_before_can_refuse(store, &fresh);
+    metadata_changes(store, &fresh);
+    searches_find_what_holds(store, &fresh);
+    random_changes_and_searches(store, &fresh);
+    one_of_many_creates_a_name(store, &fresh);
+}
+
+fn records_come_and_go(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("comes");
+    let a = create(store, scope, "a", &[("k", "v")]);
+    let b = create(store, scope, "b", &[]);
+    assert_ne!(a.uuid, b.uuid);
+    assert_eq!((a.name.as_str(), a.backend.as_str()), ("a", "memory"));
+    assert_eq!(store.find(scope, Key::Name("a")).unwrap(), a);
+    assert_eq!(store.find(scope, Key::Uuid(b.uuid)).unwrap(), b);
+    let again = store.create(
+        scope,
+        &New {
+            name: "a",
+            backend: "memory",
+            ..New::default()
+        },
+        &mut |_| Ok(()),
+    );
+    assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
+    // The same name elsewhere is another one.
+    let other = fresh("comes-too");
+    assert_ne!(create(store, other, "a", &[]).uuid, a.uuid);
+    let absent = |r: forebay_iov::Result<Record>| r.unwrap_err().errno();
+    assert_eq!(absent(store.find(other, Key::Name("b"))), Errno::NOENT);
+    assert_eq!(absent(store.find(other, Key::Uuid(b.uuid))), Errno::NOENT);
+    let nobody = Uuid::random().unwrap();
+    assert_eq!(absent(store.find(scope, Key::Uuid(nobody))), Errno::NOENT);
+    // A workspace goes when it is empty.
+    let Scope::In(workspace) = scope else {
+        unreachable!()
+    };
+    let remove = |scope, uuid| store.remove(scope, uuid);
+    let refused = remove(Scope::Root, workspace).unwrap_err();
+    assert_eq!(refused.errno(), Errno::NOTEMPTY);
+    remove(scope, a.uuid).unwrap();
+    assert_eq!(remove(scope, a.uuid).unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(search(store, scope, "k = \"v\""), [""; 0]);
+    remove(scope, b.uuid).unwrap();
+    remove(Scope::Root, workspace).unwrap();
+    assert_eq!(absent(store.find(scope, Key::Name("a"))), Errno::NOENT);
+    let refused = store.create(
+        scope,
+        &New {
+            name: "late",
+            backend: "memory",
+            ..New::default()
+        },
+        &mut |_| Ok(()),
+    );
+    assert_eq!(absent(refused), Errno::NOENT);
+    assert_eq!(
+        absent(store.find(Scope::Root, Key::Uuid(workspace))),
+        Errno::NOENT
+    );
+}
+
+fn what_is_told_before_can_refuse(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("before");
+    let new = New {
+        name: "a",
+        meta: meta(&[("k", "v")]),
+        backend: "memory",
+        ..New::default()
+    };
+    let mut told = None;
+    let refused = store.create(scope, &new, &mut |record| {
+        told = Some(record.clone());
+        Err(forebay_iov::Error::new(Errno::NOSPC, "no"))
+    });
+    assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(told.unwrap().meta, new.meta);
+    assert_eq!(search(store, scope, ""), [""; 0]);
+    assert_eq!(search(store, scope, "exists k"), [""; 0]);
+    create(store, scope, "a", &[]);
+}
+
+fn metadata_changes(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("changes");
+    let a = create(store, scope, "a", &[("x", "1"), ("y", "2")]).uuid;
+    let now = || store.find(scope, Key::Uuid(a)).unwrap().meta;
+    let changes = [
+        change("x", Some("7")),
+        change("y", None),
+        change("z", Some("ä €")),
+        change("never", None),
+    ];
+    let before = store.update(scope, a, &changes).unwrap();
+    assert_eq!(before, meta(&[("x", "1"), ("y", "2")]));
+    assert_eq!(now(), meta(&[("x", "7"), ("z", "ä €")]));
+    assert_eq!(search(store, scope, "x = \"1\" or exists y"), [""; 0]);
+    assert_eq!(search(store, scope, "x = 7 and z = \"ä €\""), ["a"]);
+    let again = [
+        change("x", Some("8")),
+        change("x", None),
+        change("x", Some("9")),
+    ];
+    store.update(scope, a, &again).unwrap();
+    assert_eq!(now()["x"], "9");
+    assert_eq!(search(store, scope, "x = \"9\""), ["a"]);
+    assert_eq!(search(store, scope, "x = \"8\" or x = \"7\""), [""; 0]);
+    let long = "l".repeat(60_000);
+    store
+        .update(
+            scope,
+            a,
+            &[change("long", Some(&long)), change("e", Some(""))],
+        )
+        .unwrap();
+    assert_eq!(now()["long"], long);
+    assert_eq!(search(store, scope, "long > \"k\" and e = \"\""), ["a"]);
+    let nobody = store.update(scope, Uuid::random().unwrap(), &again);
+    assert_eq!(nobody.unwrap_err().errno(), Errno::NOENT);
+    // Of workspaces as well.
+    let Scope::In(workspace) = scope else {
+        unreachable!()
+    };
+    store
+        .update(Scope::Root, workspace, &[change("owner", Some("me"))])
+        .unwrap();
+    assert_eq!(search(store, Scope::Root, "owner = \"me\""), ["changes"]);
+    store
+        .update(Scope::Root, workspace, &[change("owner", None)])
+        .unwrap();
+    assert_eq!(search(store, Scope::Root, "owner = \"me\""), [""; 0]);
+}
+
+fn searches_find_what_holds(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("searches");
+    for n in 0..40 {
+        let (name, step) = (format!("c{n:02}"), format!("{n}"));
+        let project = ["mcse", "other"][n % 2];
+        create(
+            store,
+            scope,
+            &name,
+            &[("project", project), ("step", &step), ("odd key/=%", "a b")],
+        );
+    }
+    create(store, scope, "bare", &[]);
+    // What is like it elsewhere isn't found.
+    let elsewhere = fresh("searches-not");
+    create(
+        store,
+        elsewhere,
+        "c00",
+        &[("project", "mcse"), ("step", "2")],
+    );
+    let found = |text| search(store, scope, text);
+    assert_eq!(found("").len(), 41);
+    assert_eq!(found("")[..2], ["bare", "c00"]);
+    assert_eq!(found(r#"project = "mcse" and step >= 36"#), ["c36", "c38"]);
+    assert_eq!(found("step < 2 or step = 39.0"), ["c00", "c01", "c39"]);
+    assert_eq!(found("not exists step"), ["bare"]);
+    assert_eq!(found("step != 0").len(), 39);
+    assert_eq!(found(r#"`odd key/=%` = "a b" and step = "12""#), ["c12"]);
+    assert_eq!(found("nobody = 1"), [""; 0]);
+    let all = Predicate::parse("exists step").unwrap();
+    let first = store.search(scope, &all, 3).unwrap();
+    assert_eq!(names(first), ["c00", "c01", "c02"]);
+    let gone = store.search(Scope::In(Uuid::random().unwrap()), &all, 3);
+    assert_eq!(gone.unwrap_err().errno(), Errno::NOENT);
+}
+
+/// Searches find what a look at everything would find, whatever was changed before.
+fn random_changes_and_searches(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("random");
+    let mut random = Random::new(7);
+    let mut known: Vec<(Record, Meta)> = Vec::new();
+    for round in 0..300 {
+        let value = |random: &mut Random| *random.one_of(&["1", "2", "10", "x", "1.0", ""]);
+        match random.below(4) {
+            0 | 1 => {
+                let value = value(&mut random);
+                let made = create(store, scope, &format!("n{round}"), &[("a", value)]);
+                let meta = made.meta.clone();
+                known.push((made, meta));
+            }
+            2 if !known.is_empty() => {
+                let which = random.below(known.len());
+                let key = *random.one_of(&["a", "b", "c"]);
+                let value = (!random.once_in(3)).then(|| value(&mut random));
+                let changes = [change(key, value)];
+                store.update(scope, known[which].0.uuid, &changes).unwrap();
+                match value {
+                    Some(value) => known[which].1.insert(key.into(), value.into()),
+                    None => known[which].1.remove(key),
+                };
+            }
+            3 if known.len() > 20 => {
+                let (gone, _) = known.swap_remove(random.below(known.len()));
+                store.remove(scope, gone.uuid).unwrap();
+            }
+            _ => {}
+        }
+        let text = *random.one_of(&[
+            "a = \"1\"",
+            "a = 1",
+            "a < 10 and b = \"x\"",
+            "exists c or b >= 2",
+            "not a = \"x\" and exists b",
+            "a = \"\" or c != \"1\"",
+            "a = \"1\" and b = \"1\"",
+        ]);
+        let predicate = Predicate::parse(text).unwrap();
+        let holding = known.iter().filter(|(_, meta)| predicate.holds(meta));
+        let mut expected: Vec<String> = holding.map(|(r, _)| r.name.clone()).collect();
+        expected.sort();
+        assert_eq!(search(store, scope, text), expected, "{text}");
+    }
+}
+
+fn one_of_many_creates_a_name(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("many");
+    let begin = Barrier::new(4);
+    let made: usize = std::thread::scope(|threads| {
+        let each = || {
+            begin.wait();
+            let tries = (0..50).map(|n| {
+                let name = format!("n{n}");
+                let new = New {
+                    name: &name,
+                    backend: "memory",
+                    meta: meta(&[("k", "v")]),
+                    ..New::default()
+                };
+                store.create(scope, &new, &mut |_| Ok(()))
+            });
+            let fine = |r: &forebay_iov::Result<Record>| match r {
+                Ok(_) => true,
+                Err(e) => {
+                    assert_eq!(e.errno(), Errno::EXIST, "{e}");
+                    false
+                }
+            };
+            tries.filter(fine).count()
+        };
+        let all: Vec<_> = (0..4).map(|_| threads.spawn(each)).collect();
+        all.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    assert_eq!(made, 50);
+    assert_eq!(search(store, scope, "k = \"v\"").len(), 50);
+}
+
+#[test]
+fn memory() {
+    check(&Memory::default());
+}

@@ -1,0 +1,197 @@
+//! Predicates: what they mean, what is wrong with wrong ones, and that nothing makes the parser fall.
+
+use forebay_fuzz::Random;
+use forebay_iov::{Meta, Predicate, Probe};
+
+fn meta(pairs: &[(&str, &str)]) -> Meta {
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).into(), (*v).into()))
+        .collect()
+}
+
+fn holds(text: &str, pairs: &[(&str, &str)]) -> bool {
+    Predicate::parse(text).unwrap().holds(&meta(pairs))
+}
+
+#[test]
+fn what_predicates_mean() {
+    let m = [("project", "mcse"), ("step", "10"), ("x", "2.5")];
+    for yes in [
+        "",
+        "  ",
+        r#"project = "mcse""#,
+        r#"project = "mcse" and step >= 2"#,
+        r#"project="mcse"and step>=2"#,
+        "step > 9",
+        "step = 10 and step = 10.0 and step = 1e1 and step <= 10",
+        r#"step < "9""#,
+        "x > 2 and x < 3 and x != 2",
+        r#"project = "no" or step = 10"#,
+        r#"project = "mcse" or project = "a" and project = "b""#,
+        r#"(project = "no" or step = 10) and exists x"#,
+        "not exists y",
+        "not y = 1",
+        "not not exists x",
+        "`step` = 10",
+    ] {
+        assert!(holds(yes, &m), "{yes}");
+    }
+    for no in [
+        r#"project = "MCSE""#,
+        "step > 10",
+        "project > 0",
+        "project < 0",
+        "y != 1",
+        r#"(project = "mcse" or step = 1) and step = 2"#,
+        "not step = 10",
+        r#"step = "10.0""#,
+    ] {
+        assert!(!holds(no, &m), "{no}");
+    }
+    // More digits than a double has, and what only looks like a number.
+    let m = [
+        ("n", "9007199254740993"),
+        ("i", "inf"),
+        ("h", "0x10"),
+        ("e", ""),
+    ];
+    assert!(holds("n > 9007199254740992", &m) && !holds("n > 9007199254740993.5", &m));
+    assert!(holds("n < 9007199254740994.0 and n > -1e300", &m));
+    assert!(!holds("i > 0", &m) && !holds("h >= 0", &m) && !holds("e >= 0 or e < 0", &m));
+    assert!(holds(r#"e = """#, &m));
+    assert!(holds(
+        r#"q = "a\"b\\c" and `odd key!` = 1"#,
+        &[("q", r#"a"b\c"#), ("odd key!", "1")]
+    ));
+    assert!(holds("z = 0 and z = 0.0", &[("z", "-0.0")]));
+}
+
+#[test]
+fn errors_name_the_column() {
+    for (text, column, word) in [
+        ("step", 5, "expected =,"),
+        ("step = ", 8, "expected a number"),
+        ("step = mcse", 8, "expected a number"),
+        ("= 3", 1, "expected a key"),
+        ("step = 3 step = 4", 10, "'and', 'or'"),
+        ("(step = 3", 10, "')'"),
+        ("step = 3)", 9, "the end"),
+        ("step = 3 and", 13, "expected a key"),
+        ("exists 3", 8, "expected a key"),
+        ("step = 3x", 8, "'3x' is no number"),
+        (r#"a = "b"#, 5, "isn't closed"),
+        (r#"a = "b\n""#, 7, "backslash"),
+        ("`a = 3", 1, "backquote"),
+        ("größe = 1 & 2", 11, "'&' has no meaning"),
+        ("not", 4, "expected a key"),
+    ] {
+        let error = Predicate::parse(text).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("column {column} of ")) && error.contains(word),
+            "{text}: {error}"
+        );
+    }
+    let deep = "(".repeat(100_000);
+    assert!(Predicate::parse(&deep).is_err());
+    let deep = format!("{}a = 1", "not ".repeat(65));
+    assert!(
+        Predicate::parse(&deep)
+            .unwrap_err()
+            .to_string()
+            .contains("inside")
+    );
+    assert!(Predicate::parse(&format!("{}a = 1", "not ".repeat(63))).is_ok());
+    let wide = vec!["a = 1"; 1000].join(" or ");
+    assert!(Predicate::parse(&wide).is_ok());
+}
+
+#[test]
+fn what_an_index_is_asked() {
+    let plan = |text: &str| {
+        let predicate = Predicate::parse(text).unwrap();
+        predicate.plan().map(|probes| {
+            let word = |probe: &Probe<'_>| match probe {
+                Probe::Equal(all) => all
+                    .iter()
+                    .map(|(k, v)| format!("{k}={v}"))
+                    .collect::<Vec<_>>()
+                    .join("&"),
+                Probe::Values(key, _) => format!("{key}?"),
+            };
+            probes.iter().map(word).collect::<Vec<_>>().join(" ")
+        })
+    };
+    let of = |text: &str| plan(text).unwrap();
+    assert_eq!(of(r#"a = "x" and b > 2 and c = "y""#), "a=x&c=y");
+    assert_eq!(of(r#"a = "x" or b = 2"#), "a=x b?");
+    assert_eq!(of(r#"(exists b or exists c) and a < 3"#), "a?");
+    assert_eq!(of(r#"not a = "x" and exists b"#), "b?");
+    assert_eq!(plan(r#"not a = "x""#), None);
+    assert_eq!(plan(r#"a = "x" or not b = 2"#), None);
+    assert_eq!(plan(""), None);
+}
+
+/// Metadata with few keys and values, so that predicates meet it.
+fn some_meta(random: &mut Random) -> Meta {
+    let value = |random: &mut Random| *random.one_of(&["1", "2", "10", "x", "", "2.5", "-1"]);
+    let mut meta = Meta::new();
+    for key in ["a", "b", "c"] {
+        if !random.once_in(3) {
+            meta.insert(key.into(), value(random).into());
+        }
+    }
+    meta
+}
+
+fn some_predicate(random: &mut Random, depth: usize) -> String {
+    let key = *random.one_of(&["a", "b", "`c`"]);
+    let inner = |random: &mut Random| some_predicate(random, depth + 1);
+    match random.below(if depth > 3 { 4 } else { 8 }) {
+        0 => format!("exists {key}"),
+        1..4 => {
+            let sign = *random.one_of(&["=", "!=", "<", "<=", ">", ">="]);
+            let value = *random.one_of(&["1", "2.0", "10", "\"x\"", "\"\"", "\"2\"", "-1e0"]);
+            format!("{key} {sign} {value}")
+        }
+        4 => format!("not {}", inner(random)),
+        5 => format!("({})", inner(random)),
+        6 => format!("{} and {}", inner(random), inner(random)),
+        _ => format!("{} or {}", inner(random), inner(random)),
+    }
+}
+
+#[test]
+fn random_predicates_are_read_written_and_planned_alike() {
+    forebay_fuzz::run("predicates", |random| {
+        let text = some_predicate(random, 0);
+        let predicate = Predicate::parse(&text).unwrap();
+        let again = Predicate::parse(&predicate.to_string()).unwrap();
+        let plan = predicate.plan();
+        for _ in 0..20 {
+            let meta = some_meta(random);
+            let holds = predicate.holds(&meta);
+            assert_eq!(again.holds(&meta), holds, "{text}");
+            // What matches is among what the index is asked for.
+            if let (true, Some(plan)) = (holds, &plan) {
+                let found = plan.iter().any(|probe| match probe {
+                    Probe::Equal(all) => all
+                        .iter()
+                        .all(|(k, v)| meta.get(*k).is_some_and(|m| m == v)),
+                    Probe::Values(key, p) => meta.get(*key).is_some_and(|v| p.holds_for(v)),
+                });
+                assert!(found, "{text} {meta:?}");
+            }
+        }
+        // Damaged, it is refused or read, and nothing else.
+        let mut bytes = text.into_bytes();
+        let other = some_predicate(random, 0);
+        random.mutate(&mut bytes, other.as_bytes());
+        let text = String::from_utf8_lossy(&bytes);
+        if let Ok(predicate) = Predicate::parse(&text) {
+            let again = Predicate::parse(&predicate.to_string()).unwrap();
+            let meta = some_meta(random);
+            assert_eq!(again.holds(&meta), predicate.holds(&meta));
+        }
+    });
+}
