@@ -215,10 +215,7 @@ class Turning:
 
 def fsx(program, forebay, face, media, runs, operations, seed, mapread, nodes=1, striped=False):
     """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
-    # Writable mappings of another node's files are refused by the preloaded library. Through both faces: of a file that
-    # is mapped through the mount and changed beside it the kernel may, rarely, take the size before for the file's
-    # (docs/semantics.md, Through a mount); `mount-mapped` in tests/pools has these.
-    maps = face == "fuse" or face == "preload" and nodes == 1
+    maps = face == "fuse" or nodes == 1
     with open(os.path.join(HERE, "fsx.toml")) as f:
         settings = f.read()
     values = {"MAPREAD": mapread if maps else 0, "MAPWRITE": 8 if maps else 0,

@@ -4,10 +4,18 @@
 //! any, a thread looks whether others have changed the file, and then tells the kernel, which asks for
 //! the pages again when they are touched. A mapping sees what others write within [`PERIOD`],
 //! that of a file of another node within [`PERIOD_AWAY`].
+//!
+//! The kernel throws attributes away that are on their way while it is told so, and then takes no notice
+//! of the new size in them: a page behind the old one would be SIGBUS, and SEEK_END lead there. Therefore:
+//! - What has grown is told by a notice before it is answered ([`Cached::tell`]); notices aren't thrown away.
+//! - There is none for what has become shorter. So the kernel isn't told to forget pages while a file's
+//!   size changes and somebody asks for it ([`SETTLES`]). It forgets them by itself with each
+//!   answer that has another size.
 
+use crate::notices::Notices;
 use crate::serve::Server;
 use forebay_posix::{Fs, ObjectId};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -16,48 +24,184 @@ const PERIOD: Duration = Duration::from_millis(5);
 const PERIOD_AWAY: Duration = Duration::from_millis(100);
 /// A time of change younger than this may stay the same with the next change.
 const TICK: i64 = 20_000_000;
+/// After this time the kernel has taken in what it was answered; a program may wait so long for a core.
+const SETTLES: Duration = Duration::from_millis(100);
 
-/// The handles through which pages were read, or written back.
-#[derive(Default)]
+/// The files, by node.
 pub struct Cached {
-    files: Mutex<HashMap<u32, Seen>>,
+    notices: Notices,
+    files: Mutex<HashMap<u64, File>>,
     /// There is something to look at.
     some: Condvar,
 }
 
-/// The file as it was when it was last looked at.
-struct Seen {
-    node: u64,
+/// A file as it was when it was last looked at.
+struct File {
+    /// The handles through which pages were read, or written back.
+    handles: Vec<u32>,
     changed: Option<(i64, u64)>,
     at: Instant,
+    /// The kernel has pages of before.
+    is_old: bool,
+    /// Whether by a look or by an answer.
+    size: u64,
+    resized: Instant,
+    /// When the kernel was last answered with its size.
+    told: Instant,
+    /// What the kernel takes for the size.
+    kernels: u64,
+    /// Held by who tells it that the file has grown.
+    telling: Arc<Mutex<()>>,
+}
+
+impl File {
+    fn add(&mut self, open: u32) {
+        if !self.handles.contains(&open) {
+            self.handles.push(open);
+        }
+    }
+
+    fn saw(&mut self, size: u64) {
+        if self.size != size {
+            (self.size, self.resized) = (size, Instant::now());
+        }
+    }
+
+    /// Whether no answer can be on its way that has a size that the kernel doesn't know yet.
+    fn is_settled(&self) -> bool {
+        self.resized.elapsed() >= SETTLES || self.told.elapsed() >= SETTLES
+    }
 }
 
 impl Cached {
-    fn files(&self) -> MutexGuard<'_, HashMap<u32, Seen>> {
+    /// No files yet.
+    pub fn new(notices: Notices) -> Cached {
+        Cached {
+            notices,
+            files: Mutex::default(),
+            some: Condvar::new(),
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, File>> {
         self.files.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The kernel asks for pages by this handle. Before they are read: what changes from now on is seen.
     pub fn note(&self, fs: &Fs, open: u32, node: u64) {
-        let mut files = self.files();
-        if files.contains_key(&open) {
-            return;
+        if let Some(file) = self.files().get_mut(&node) {
+            return file.add(open);
         }
-        let seen = Seen {
-            node,
-            changed: changed(fs, open),
-            at: Instant::now(),
+        // Not under the lock: it may be another node that is asked.
+        let changed = changed(fs, open);
+        let now = Instant::now();
+        let size = changed.map_or(0, |(_, size)| size);
+        let new = || File {
+            handles: Vec::new(),
+            changed,
+            at: now,
+            is_old: false,
+            size,
+            // It was looked up to be opened.
+            resized: now,
+            told: now,
+            kernels: size,
+            telling: Arc::default(),
         };
-        files.insert(open, seen);
+        self.files().entry(node).or_insert_with(new).add(open);
         self.some.notify_one();
     }
 
-    /// The handle is gone, and no mapping has it any more.
-    pub fn forget(&self, open: u32) {
-        let mut files = self.files();
-        if !files.is_empty() {
-            files.remove(&open);
+    /// The handle is gone, and no mapping has it any more. The file stays for a while: who asks for it now may be
+    /// answered while the kernel is still being told of its pages.
+    pub fn forget(&self, open: u32, node: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.handles.retain(|&h| h != open);
+            file.at = Instant::now();
         }
+    }
+
+    /// The kernel is about to be answered with this size of a file, whose last byte `last` reads.
+    pub fn tell(&self, node: u64, size: u64, last: impl FnOnce() -> Option<u8>) {
+        let Some(telling) = self.answers(node, size) else {
+            return;
+        };
+        let one = telling.lock().unwrap_or_else(|e| e.into_inner());
+        if self.answers(node, size).is_some() {
+            // As with the answer, if it isn't thrown away. And no answer of before is left, nor what was stored to the
+            // last byte through a mapping.
+            self.notices.forget_pages(node);
+            if let Some(last) = last() {
+                self.notices.store(node, size - 1, &[last]);
+                self.set(node, size);
+            }
+        }
+        drop(one);
+    }
+
+    /// Somebody, if the kernel takes the file for shorter.
+    fn answers(&self, node: u64, size: u64) -> Option<Arc<Mutex<()>>> {
+        let mut files = self.files();
+        let file = files.get_mut(&node)?;
+        file.saw(size);
+        file.told = Instant::now();
+        if size > file.kernels {
+            return Some(file.telling.clone());
+        }
+        file.kernels = size;
+        None
+    }
+
+    /// The kernel has given the file this size, or takes it from an answer that it doesn't throw away.
+    pub fn set(&self, node: u64, size: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.saw(size);
+            file.told = Instant::now();
+            file.kernels = size;
+        }
+    }
+
+    /// The kernel has written a file up to there, by its reckoning.
+    pub fn reaches(&self, node: u64, end: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels = file.kernels.max(end);
+        }
+    }
+
+    /// The kernel gets a page for its cache that ends there: it concludes that the file does.
+    pub fn ends(&self, node: u64, at: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels = file.kernels.min(at);
+        }
+    }
+
+    /// The kernel has appended to a file: behind what it takes for its end.
+    pub fn appended(&self, node: u64, n: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels += n;
+        }
+    }
+
+    /// A file was looked at by a handle: whether the kernel shall forget its pages now.
+    fn is_to_be_told(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
+        let mut files = self.files();
+        let Some(file) = files.get_mut(&node) else {
+            return false;
+        };
+        if !file.handles.contains(&open) {
+            // It was another file's by then.
+            return false;
+        }
+        let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
+        file.is_old |= now != file.changed || now.is_some_and(fresh);
+        (file.changed, file.at) = (now, Instant::now());
+        if let Some((_, size)) = now {
+            file.saw(size);
+        }
+        if !file.is_settled() {
+            return false;
+        }
+        std::mem::take(&mut file.is_old)
     }
 
     /// Starts to look, for as long as there is a server.
@@ -85,33 +229,30 @@ fn look(server: &Weak<Server>) -> Option<()> {
     let server = server.upgrade()?;
     let cached = &server.face.cached;
     let fs = server.face.fs();
-    // By node: it may be mapped by many handles, and each word to the kernel has it drop what it is being told of
-    // the file at that time.
-    let mut old = HashSet::new();
-    let mut found = HashMap::new();
+    let mut due = Vec::new();
     {
         let mut files = cached.files();
+        files.retain(|_, file| !file.handles.is_empty() || file.at.elapsed() < SETTLES);
         if files.is_empty() {
             let long = Duration::from_secs(1);
             drop(cached.some.wait_timeout(files, long));
             return Some(());
         }
-        for (&open, seen) in files.iter_mut() {
-            let away = fs.store().is_object_away(ObjectId(seen.node));
-            if away && seen.at.elapsed() < PERIOD_AWAY {
-                continue;
+        for (&node, file) in files.iter() {
+            let away = fs.store().is_object_away(ObjectId(node));
+            if let Some(&open) = file.handles.first()
+                && (!away || file.at.elapsed() >= PERIOD_AWAY)
+            {
+                due.push((node, open));
             }
-            let now = *found.entry(seen.node).or_insert_with(|| changed(fs, open));
-            let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
-            if now != seen.changed || now.is_some_and(fresh) {
-                old.insert(seen.node);
-            }
-            (seen.changed, seen.at) = (now, Instant::now());
         }
     }
-    // Not under the lock: the kernel may ask for pages meanwhile, and wait for them here.
-    for node in old {
-        server.forget_pages(node);
+    for (node, open) in due {
+        let now = changed(fs, open);
+        if cached.is_to_be_told(fs, node, open, now) {
+            // Not under the lock: the kernel may ask for pages meanwhile, and wait for them here.
+            cached.notices.forget_pages(node);
+        }
     }
     drop(server);
     std::thread::sleep(PERIOD);

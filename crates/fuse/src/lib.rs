@@ -8,7 +8,7 @@
 //! The kernel judges permissions (`default_permissions`) by the attributes that it is given, and
 //! keeps nothing: names, attributes and data are asked for each time, since others may change them at any
 //! moment without telling us. Only mappings go through its page cache ([`cached`]). What was
-//! just looked up stays there for a moment ([`recent`]).
+//! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
 //! - [`serve`]: threads. [`crew`]: how many. [`follow`]: on which core.
@@ -21,6 +21,7 @@ mod device;
 mod face;
 mod follow;
 mod known;
+mod notices;
 mod protocol;
 mod recent;
 mod serve;

@@ -122,6 +122,8 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// Told without having been asked: pages of a file in the cache are old.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Told likewise: bytes of a file.
+pub const NOTIFY_STORE: i32 = 4;
 
 /// The head of a request.
 #[derive(Clone, Copy, Debug)]

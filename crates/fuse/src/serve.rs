@@ -8,6 +8,7 @@ use crate::crew::Crew;
 use crate::device;
 use crate::face::{Answer, Face, Wait};
 use crate::follow::Follow;
+use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
 use forebay_client::Pool;
 use forebay_posix::Errno;
@@ -42,8 +43,9 @@ struct Waits {
 /// Greets the kernel, then answers until the mount is gone.
 pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result<()> {
     greet(&device)?;
+    let notices = Notices(device::another(&device)?);
     let server = Arc::new(Server {
-        face: Face::new(pool)?,
+        face: Face::new(pool, notices)?,
         device,
         crew: Crew::new(),
         follow: Follow::new(),
@@ -243,17 +245,5 @@ impl Server {
     fn lock_waits(&self) -> MutexGuard<'_, Waits> {
         // A panic ends the process: nobody leaves it half changed.
         self.waits.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Tells the kernel that what it has of a file in its page cache is old.
-    pub fn forget_pages(&self, node: u64) {
-        let mut message = Reply::new();
-        message.u64(node).u64(0).u64(0);
-        let len = (message.len() + p::REPLY_HEAD) as u32;
-        let bytes = message.finish(0).to_owned();
-        let mut bytes = bytes;
-        bytes[..p::REPLY_HEAD].copy_from_slice(&p::head(len, p::NOTIFY_INVAL_INODE, 0));
-        // ENOENT: it has nothing of it.
-        let _ = rustix::io::write(&self.device, &bytes);
     }
 }

@@ -216,6 +216,53 @@ def mount_mapped(t):
     t.fb("down", "--pool", "p")
 
 
+# One file, mapped through the mount, changed beside it and looked at through it at once: the kernel takes no size of before
+# for the file's, nor does it write back what a cut has taken away.
+SIZES = '''
+import mmap, os, random, sys, time
+beside, through, seed = sys.argv[1:4]
+random.seed(int(seed))
+p = os.open(beside, os.O_RDWR | os.O_CREAT)
+os.truncate(p, 1 << 16)
+fd = os.open(through, os.O_RDWR)
+m = mmap.mmap(fd, 1 << 16)
+end, n = time.monotonic() + 10, 0
+while n < 3000 and time.monotonic() < end:
+    n += 1
+    m[0]                                    # There are pages to be told of.
+    size = random.randrange(1, 1 << 20)
+    os.truncate(p, size)
+    if n % 3 == 0:
+        time.sleep(random.random() / 300)
+    by_stat = os.fstat(fd).st_size if n % 2 else size
+    by_seek = os.lseek(fd, 0, os.SEEK_END)
+    assert by_stat == by_seek == size, "round %d: %d bytes, %d by stat, %d by seek" % (n, size, by_stat, by_seek)
+m.close()
+
+os.truncate(p, 32768)
+m = mmap.mmap(fd, 32768)
+m[20000] = 65
+os.truncate(p, 5000)
+end = time.monotonic() + 0.5                # The kernel is told meanwhile.
+while time.monotonic() < end:
+    assert os.fstat(p).st_size == 5000, "what was stored behind the cut has made it longer"
+    time.sleep(0.01)
+os.fsync(fd)
+assert os.fstat(p).st_size == 5000, "fsync has made it longer"
+'''
+
+
+@case(60)
+def mount_mapped_and_resized(t):
+    t.up("p", media=("memory:64M",))
+    with mounted(t, "p") as at:
+        for seed in ("1", "2"):
+            t.fb("exec", "--pool", "p", "--", sys.executable, "-c", SIZES, "/fb/f", at + "/f", seed, timeout=40)
+        t.fb("fsck", "--pool", "p")
+        t.fb("umount", at)
+    t.fb("down", "--pool", "p")
+
+
 # A process that holds a lock, or wants one: on which file, of which kind, whether it waits.
 LOCK = '''
 import errno, fcntl, os, signal, struct, sys

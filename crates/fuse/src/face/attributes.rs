@@ -31,7 +31,9 @@ impl Face {
         let flags = a.u32()?;
         a.skip(4)?;
         let open = super::handle(a)?;
-        self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))
+        let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
+        self.size_told(head.node, stat.size);
+        Ok(stat)
     }
 
     /// The time of birth too.
@@ -108,6 +110,7 @@ impl Face {
             fs.change_times(id, atime, mtime, false)?;
         }
         let stat = self.stat(head.node, open)?;
+        self.cached.set(head.node, stat.size);
         reply.u64(0).u32(0).u32(0).attributes(&stat);
         Ok(())
     }

@@ -16,7 +16,7 @@ const MOST_COPIED: u64 = 64 << 20;
 
 impl Face {
     /// A description of the regular file `node`.
-    fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
+    pub(super) fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
         let entry = Entry {
             id: object(node),
             kind: libc::S_IFREG,
@@ -43,6 +43,9 @@ impl Face {
     ) -> Result<(), Errno> {
         let (flags, more) = (a.u32()? as i32, a.u32()?);
         let open = self.open_node(head.node, flags & (KEPT | libc::O_TRUNC))?;
+        if flags & libc::O_TRUNC != 0 {
+            self.cached.set(head.node, 0);
+        }
         if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
             // It is open all the same.
             let _ = self.drop_privileges(head.node);
@@ -116,10 +119,17 @@ impl Face {
         if flags & p::READ_LOCKOWNER == 0 {
             self.cached.note(fs, open, head.node);
         }
-        reply.fill(size.min(p::MAX_WRITE), |to| {
+        let size = size.min(p::MAX_WRITE);
+        let begin = reply.len();
+        reply.fill(size, |to| {
             // SAFETY: a slice.
             unsafe { fs.read(open, Some(offset), to.as_mut_ptr(), to.len()) }
-        })
+        })?;
+        let n = reply.len() - begin;
+        if n < size && flags & p::READ_LOCKOWNER == 0 {
+            self.cached.ends(head.node, offset + n as u64);
+        }
+        Ok(())
     }
 
     pub(super) fn write(
@@ -143,8 +153,18 @@ impl Face {
         if how & p::WRITE_KILL_SUIDGID != 0 {
             self.drop_privileges(head.node)?;
         }
+        // What was stored to pages makes no file longer: where it reaches behind the end, the file has been cut
+        // beside the mount.
+        let len = match from_cache {
+            true => fs
+                .stat_open(open)?
+                .size
+                .saturating_sub(offset)
+                .min(size as u64) as usize,
+            false => size,
+        };
         // SAFETY: a slice.
-        let write = || unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), size) };
+        let write = || unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), len) };
         let n = match write() {
             Err(Errno::NOSPC) => {
                 // Some of what was removed may only be kept for a moment.
@@ -153,6 +173,12 @@ impl Face {
             }
             written => written?,
         };
+        let n = if n == len { size } else { n };
+        match append {
+            _ if from_cache => {}
+            true => self.cached.appended(head.node, n as u64),
+            false => self.cached.reaches(head.node, offset + n as u64),
+        }
         reply.u32(n as u32).u32(0);
         Ok(())
     }
@@ -169,9 +195,9 @@ impl Face {
     }
 
     /// The last descriptor and the last mapping are gone.
-    pub(super) fn release(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+    pub(super) fn release(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
-        self.cached.forget(open);
+        self.cached.forget(open, head.node);
         self.locks.drop_handle(open);
         self.fs().store().open_release(open)
     }
@@ -182,10 +208,14 @@ impl Face {
         done.and(self.fs().store().open_release(open))
     }
 
-    pub(super) fn fallocate(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+    pub(super) fn fallocate(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
         let (offset, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
-        self.fs().allocate(open, mode as i32, offset, len)
+        self.fs().allocate(open, mode as i32, offset, len)?;
+        if mode as i32 & libc::FALLOC_FL_KEEP_SIZE == 0 {
+            self.cached.reaches(head.node, offset + len);
+        }
+        Ok(())
     }
 
     /// SEEK_DATA and SEEK_HOLE: the kernel does the others.
@@ -204,8 +234,7 @@ impl Face {
 
     pub(super) fn copy_file_range(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let (from, from_at) = (handle(a)?, a.u64()?);
-        a.skip(8)?;
-        let (to, to_at) = (handle(a)?, a.u64()?);
+        let (to_node, to, to_at) = (a.u64()?, handle(a)?, a.u64()?);
         let len = a.u64()?.min(MOST_COPIED);
         let fs = self.fs();
         let mut buffer = vec![0u8; PIECE.min(len as usize)];
@@ -227,6 +256,7 @@ impl Face {
                 Err(e) => return Err(e),
             }
         }
+        self.cached.reaches(to_node, to_at + done);
         reply.u32(done as u32).u32(0);
         Ok(())
     }

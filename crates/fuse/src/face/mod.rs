@@ -8,6 +8,7 @@ mod names;
 
 use crate::cached::Cached;
 use crate::known::Known;
+use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
@@ -50,7 +51,7 @@ const MOST_VIEWS: usize = 256;
 impl Face {
     /// # Errors
     /// If there can't be a thread.
-    pub fn new(pool: Arc<Pool>) -> io::Result<Face> {
+    pub fn new(pool: Arc<Pool>, notices: Notices) -> io::Result<Face> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let own = Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid));
@@ -64,7 +65,7 @@ impl Face {
             locks: locks::Locks::default(),
             recent,
             known: Known::default(),
-            cached: Cached::default(),
+            cached: Cached::new(notices),
         })
     }
 
@@ -134,8 +135,8 @@ impl Face {
             op::FLUSH => self.flush(head, a),
             op::FSYNC | op::FSYNCDIR => self.fsync(a),
             op::SYNCFS => self.fs().store().sync_everywhere(),
-            op::RELEASE => self.release(a),
-            op::FALLOCATE => self.fallocate(a),
+            op::RELEASE => self.release(head, a),
+            op::FALLOCATE => self.fallocate(head, a),
             op::LSEEK => self.lseek(a, reply),
             op::COPY_FILE_RANGE => self.copy_file_range(a, reply),
             op::OPENDIR => self.opendir(head, a, reply),
@@ -180,6 +181,18 @@ impl Face {
         reply.u64(blocks).u64(free).u64(free).u64(files).u64(files);
         reply.u32(UNIT).u32(255).u32(UNIT).u32(0).zeros(24);
         Ok(())
+    }
+
+    /// Before the kernel is answered with the size of a file.
+    fn size_told(&self, node: u64, size: u64) {
+        self.cached.tell(node, size, || {
+            let open = self.open_node(node, libc::O_RDONLY).ok()?;
+            let mut last = 0;
+            // SAFETY: one byte.
+            let n = unsafe { self.fs().read(open, Some(size - 1), &mut last, 1) };
+            let _ = self.fs().store().open_release(open);
+            (n == Ok(1)).then_some(last)
+        });
     }
 
     /// Attributes of what is open or has this number.

@@ -1,7 +1,7 @@
 //! Names: finding, making, moving, removing.
 
 use super::{Face, inside, object};
-use crate::protocol::{Args, Head, Reply, device};
+use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
 
 impl Face {
@@ -27,7 +27,9 @@ impl Face {
             self.recent.keep(fs, entry.id.0, open);
             stat
         });
-        reply.entry(&found.map_err(inside)?);
+        let stat = found.map_err(inside)?;
+        self.size_told(p::node_of(stat.ino), stat.size);
+        reply.entry(&stat);
         Ok(())
     }
 
@@ -35,7 +37,10 @@ impl Face {
     fn tell(&self, head: &Head, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
         let fs = self.fs();
         let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
-        reply.entry(&found.map_err(inside)?);
+        let stat = found.map_err(inside)?;
+        // The new name may be one of a file that there was. What is made isn't thrown away.
+        self.cached.set(p::node_of(stat.ino), stat.size);
+        reply.entry(&stat);
         Ok(())
     }
 

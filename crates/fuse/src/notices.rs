@@ -1,0 +1,34 @@
+//! What the kernel is told without having asked.
+
+use crate::protocol::{self as p, Reply};
+use std::os::fd::OwnedFd;
+
+/// The way to the kernel, by a descriptor of the mount.
+pub struct Notices(pub OwnedFd);
+
+impl Notices {
+    fn send(&self, what: i32, mut message: Reply) {
+        let len = (message.len() + p::REPLY_HEAD) as u32;
+        let mut bytes = message.finish(0).to_owned();
+        bytes[..p::REPLY_HEAD].copy_from_slice(&p::head(len, what, 0));
+        // ENOENT: it has nothing of the file. Anything else: the mount is gone.
+        let _ = rustix::io::write(&self.0, &bytes);
+    }
+
+    /// What the kernel has of a file in its page cache is old: it writes back what was changed through
+    /// mappings, and forgets it all. Waits for requests of the kernel, which others have to answer.
+    pub fn forget_pages(&self, node: u64) {
+        let mut message = Reply::new();
+        message.u64(node).u64(0).u64(0);
+        self.send(p::NOTIFY_INVAL_INODE, message);
+    }
+
+    /// A file has these bytes there, and so reaches at least so far: the kernel takes both for true
+    /// at once, unlike the size in an answer, which it may throw away. Waits as `forget_pages` does.
+    pub fn store(&self, node: u64, at: u64, bytes: &[u8]) {
+        let mut message = Reply::new();
+        message.u64(node).u64(at).u32(bytes.len() as u32).u32(0);
+        message.put(bytes);
+        self.send(p::NOTIFY_STORE, message);
+    }
+}
