@@ -35,6 +35,7 @@ test:
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/pool/run.py -j 2
+	python3 tests/verbs/run.py
 	python3 tests/mpi-io/run.py -j 2
 	python3 tests/mpi-io/run.py -j 2 --face fuse --only romio321 --only hdf5-mpich
 	python3 tests/conformance/run.py

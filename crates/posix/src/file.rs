@@ -434,6 +434,10 @@ impl<'a> File<'a> {
         self.open.expect("only close takes it")
     }
 
+    pub(crate) fn take_open(&mut self) -> u32 {
+        self.open.take().expect("only close takes it")
+    }
+
     /// flock(2).
     pub fn flock(&self, want: LockType, wait: bool) -> Result<()> {
         self.fs.store().flock(self.open(), want, wait)

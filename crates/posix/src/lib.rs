@@ -12,6 +12,7 @@
 //! Times of access are not updated by reading (as on a file system mounted `noatime`).
 
 mod cache;
+mod chunks;
 mod cred;
 mod file;
 mod fs;

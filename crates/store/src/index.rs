@@ -29,7 +29,7 @@ const USER: &[u8] = b"user.";
 const FEW: usize = 4;
 
 /// A name, with bytes of its own.
-pub(crate) type OwnedName = (ObjectId, Vec<u8>);
+pub type OwnedName = (ObjectId, Vec<u8>);
 
 /// The key of a user attribute.
 pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {

@@ -50,6 +50,7 @@ pub use dirs::DirPosition;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
+pub use index::OwnedName;
 pub use journal::Journal;
 pub use live::{Away, Held};
 pub use locks::LockType;

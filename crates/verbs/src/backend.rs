@@ -9,19 +9,24 @@
 //! |---|---|---|
 //! | `memory` | in this process | no |
 //! | `null` | nowhere: written bytes are counted, read ones are zero | no |
-//! | `directory:DIR` | in files below a directory of any mounted file system | yes |
+//! | `directory` | in files below a directory of any mounted file system | yes |
+//! | `forebay` | in files of a pool | yes |
 
 mod directory;
+mod loaded;
 mod memory;
 mod null;
+mod pool;
 
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Mutability, Parallelism, Persistence};
 use std::sync::Arc;
 
 pub use directory::Directory;
+pub use loaded::Loaded;
 pub use memory::Memory;
 pub use null::Null;
+pub use pool::Forebay;
 
 /// Whose bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +130,9 @@ pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
         "memory" => nothing(kind).map(|()| Arc::new(Memory::default()) as Arc<dyn Backend>),
         "null" => nothing(kind).map(|()| Arc::new(Null) as Arc<dyn Backend>),
         "directory" => Ok(Arc::new(Directory::open(config)?)),
+        "forebay" => Ok(Arc::new(Forebay::open(config)?)),
         _ => Err(Error::invalid(format!(
-            "there is no back end of the kind '{kind}'; there are: memory, null, directory"
+            "there is no back end of the kind '{kind}'; there are: memory, null, directory, forebay"
         ))),
     }
 }

@@ -91,7 +91,7 @@ pub struct Batch {
 }
 
 /// A collection, and what is done to it.
-enum Touch<'a> {
+pub(crate) enum Touch<'a> {
     Opens(&'a Collection),
     Uses(&'a Collection),
     Closes(&'a Collection),
@@ -119,7 +119,8 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    fn add(
+    /// Adds an operation.
+    pub(crate) fn add(
         &mut self,
         what: &'static str,
         touches: &[Touch<'_>],

@@ -27,14 +27,18 @@
 
 #![warn(missing_docs)]
 
+pub mod abi;
 pub mod backend;
 pub mod batch;
+pub mod capi;
 mod crew;
 mod error;
 pub mod meta;
 mod model;
+mod pool;
 mod process;
 pub mod query;
+mod said;
 mod session;
 pub mod undo;
 mod uuid;
@@ -46,5 +50,6 @@ pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
 pub use query::{Meta, Predicate, Probe};
 pub use rustix::io::Errno;
+pub use said::{read_controls, write_controls};
 pub use session::Session;
 pub use uuid::Uuid;

@@ -8,6 +8,7 @@
 //! once happens in some order: of two that create a name one is told that it exists.
 
 mod memory;
+mod pool;
 
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
@@ -15,6 +16,7 @@ use forebay_controls::Controls;
 use rustix::io::Errno;
 
 pub use memory::Memory;
+pub use pool::Pool;
 
 /// Bytes of a name, at most.
 pub const NAME_MAX: usize = 255;

@@ -50,7 +50,7 @@ enum State {
     Closed,
 }
 
-/// Whether bytes outlive the process.
+/// Whether something of it outlives the process.
 type Outlives = bool;
 
 /// The log of a batch that can be undone.
@@ -175,8 +175,8 @@ fn set_meta(
 fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
     match log {
         Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(
-            "failure=rollback can't be kept: what the back end '{backend}' has outlives this process, but not \
-             this session's metadata, in which the way back would have to be noted"
+            "failure=rollback can't be kept for collections of the back end '{backend}': they outlive this process, and \
+             this version can't undo what a killed process has left half done"
         ))),
         _ => Ok(()),
     }
@@ -238,7 +238,7 @@ impl Collection {
         let Some(log) = log else {
             return session.delete_collection(workspace.uuid, record.uuid);
         };
-        let outlives = session.backend(&record.backend)?.outlives_process();
+        let outlives = session.outlives_process(&*session.backend(&record.backend)?);
         check_log(Some(log), outlives, &record.backend)?;
         log.note(Undo::Delete {
             workspace: workspace.uuid,
@@ -266,7 +266,7 @@ impl Collection {
         let chosen = chosen.unwrap_or(session.default_backend());
         let backend = session.backend(chosen).map_err(about)?;
         backend.supports(&options.controls).map_err(about)?;
-        check_log(log, backend.outlives_process(), chosen).map_err(about)?;
+        check_log(log, session.outlives_process(&*backend), chosen).map_err(about)?;
         let new = New {
             name,
             meta: meta.clone(),
@@ -286,7 +286,7 @@ impl Collection {
         };
         match backend.create(&address, &options.controls) {
             Ok(object) => {
-                let outlives = backend.outlives_process();
+                let outlives = session.outlives_process(&*backend);
                 self.become_open(State::Open(record, outlives, object));
                 Ok(())
             }
@@ -303,7 +303,7 @@ impl Collection {
         let session = &workspace.session;
         session.check()?;
         let (record, object) = session.open_object(workspace.uuid, key)?;
-        let outlives = session.backend(&record.backend)?.outlives_process();
+        let outlives = session.outlives_process(&*session.backend(&record.backend)?);
         self.become_open(State::Open(record, outlives, object));
         Ok(())
     }

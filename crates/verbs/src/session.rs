@@ -3,9 +3,10 @@
 //! Everything else hangs on one. A program has one session, or several with different stores. It may be used by
 //! any number of threads; see [`crate`] for forks.
 
-use crate::backend::{Address, Backend, Object, built_in};
+use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::crew::Crew;
-use crate::meta::{Key, Memory, Record, Scope, Store};
+use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
+use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
@@ -19,6 +20,8 @@ pub struct Session(Arc<Inner>);
 struct Inner {
     generation: Generation,
     store: Arc<dyn Store>,
+    /// The pool that is the store.
+    pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
     /// The back end of collections that name none.
     default: String,
@@ -26,25 +29,35 @@ struct Inner {
 }
 
 impl Session {
-    /// A session whose metadata lies at `place`: `memory` is this process, for this session alone. The
-    /// back ends `memory` and `null` are attached.
+    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone; `pool:NAME` is a pool
+    /// on this node, `pool` the one that the command line would take ($FOREBAY_POOL, or `default`). The back
+    /// ends `memory` and `null` are attached, and for a pool `forebay`, which is then that of collections that name none.
     ///
     /// # Errors
-    /// EINVAL for a place that isn't known.
+    /// EINVAL for a place that isn't known; if the pool can't be opened.
     pub fn open(place: &str) -> Result<Session> {
-        match place {
-            "memory" => Session::over(Arc::new(Memory::default()), "memory"),
+        let (kind, name) = place.split_once(':').unwrap_or((place, ""));
+        match (kind, name) {
+            ("memory", "") => Session::over(Arc::new(Memory::default()), "memory", None),
+            ("pool", name) => {
+                let pool = Attached::open(name)?;
+                let store = Arc::new(Pool::new(pool.clone()));
+                let session = Session::over(store, "forebay", Some(pool.clone()))?;
+                session.attach_backend("forebay", Arc::new(Forebay::over(pool, true)))?;
+                Ok(session)
+            }
             _ => Err(Error::invalid(format!(
-                "no metadata store is known as '{place}'; there is: memory"
+                "no metadata store is known as '{place}'; there are: memory, pool, pool:NAME"
             ))),
         }
     }
 
     /// A session over this store; collections that name no back end get `default`.
-    fn over(store: Arc<dyn Store>, default: &str) -> Result<Session> {
+    fn over(store: Arc<dyn Store>, default: &str, pool: Option<Attached>) -> Result<Session> {
         let session = Session(Arc::new(Inner {
             generation: Generation::now(),
             store,
+            pool,
             backends: RwLock::default(),
             default: default.into(),
             crew: Crew::default(),
@@ -60,7 +73,15 @@ impl Session {
     /// EINVAL for a kind that isn't known or can't use `config`; EEXIST if the name is taken.
     pub fn attach(&self, name: &str, kind: &str, config: &str) -> Result<()> {
         self.check()?;
-        let backend = built_in(kind, config).map_err(|e| e.about(format!("back end '{name}'")))?;
+        let about = |e: Error| e.about(format!("back end '{name}'"));
+        if let (Some(pool), "forebay") = (&self.0.pool, kind) {
+            let backend = Forebay::open(config).map_err(about)?;
+            // In the store's own pool, files are records.
+            let same = backend.pool().is(pool);
+            let backend = Forebay::over(backend.pool().clone(), same);
+            return self.attach_backend(name, Arc::new(backend));
+        }
+        let backend = built_in(kind, config).map_err(about)?;
         self.attach_backend(name, backend)
     }
 
@@ -95,7 +116,8 @@ impl Session {
         self.0.generation.check()
     }
 
-    pub(crate) fn store(&self) -> &dyn Store {
+    /// Its metadata store.
+    pub fn store(&self) -> &dyn Store {
         &*self.0.store
     }
 
@@ -105,6 +127,11 @@ impl Session {
 
     pub(crate) fn default_backend(&self) -> &str {
         &self.0.default
+    }
+
+    /// Whether something of a collection with this back end outlives the process.
+    pub(crate) fn outlives_process(&self, backend: &dyn Backend) -> bool {
+        backend.outlives_process() || self.store().outlives_process()
     }
 
     /// # Errors

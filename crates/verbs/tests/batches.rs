@@ -116,7 +116,7 @@ fn all_verbs_in_one_batch() {
     let dir = Dir::new();
     let (session, w) = in_memory(&dir);
     for (order, backend) in [(Order::Chain, "memory"), (Order::Free, "scratch")] {
-        let mut batch = Batch::new(&session, Failure::Stop, order);
+        let mut batch = Batch::new(&session, Failure::Continue, order);
         let with = options(backend, &[("step", "1")]);
         let (_, a) = batch.create(&w, "a", with.clone()).unwrap();
         let (_, b) = batch.create(&w, "b", with).unwrap();

@@ -290,3 +290,12 @@ fn one_of_many_creates_a_name(store: &dyn Store, fresh: Fresh<'_>) {
 fn memory() {
     check(&Memory::default());
 }
+
+#[test]
+fn a_pool() {
+    let pool = support::TestPool::new("meta");
+    let session = pool.session();
+    check(session.store());
+    drop(session);
+    pool.assert_whole();
+}

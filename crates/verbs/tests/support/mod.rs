@@ -52,3 +52,81 @@ pub fn in_memory(dir: &Dir) -> (Session, Workspace) {
     let workspace = Workspace::create(&session, "w", &Meta::new()).unwrap();
     (session, workspace)
 }
+
+/// Removes what test processes have left that were killed.
+fn remove_leftovers() {
+    for entry in std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix("forebay-verbs-test-");
+        if pid.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A pool of one node in memory, removed at the end.
+pub struct TestPool {
+    name: String,
+}
+
+static IN_USE: std::sync::Mutex<usize> = std::sync::Mutex::new(0);
+
+fn home() -> PathBuf {
+    PathBuf::from(format!(
+        "/dev/shm/forebay-verbs-test-{}",
+        std::process::id()
+    ))
+}
+
+impl TestPool {
+    pub fn new(name: &str) -> TestPool {
+        let mut in_use = IN_USE.lock().unwrap();
+        if *in_use == 0 {
+            remove_leftovers();
+            std::fs::create_dir_all(home()).unwrap();
+            std::fs::set_permissions(home(), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .unwrap();
+            // SAFETY: every reader of it in this process holds IN_USE, or runs in a test that has been here before.
+            unsafe { std::env::set_var("FOREBAY_HOME", home()) };
+        }
+        *in_use += 1;
+        let made = forebay_client::Pool::create(&forebay_client::CreateOptions {
+            name: name.into(),
+            mount: "/fb".into(),
+            media: vec!["memory:64M".parse().unwrap()],
+            reserve: None,
+        });
+        drop(made.unwrap());
+        TestPool { name: name.into() }
+    }
+
+    pub fn place(&self) -> String {
+        format!("pool:{}", self.name)
+    }
+
+    pub fn session(&self) -> Session {
+        Session::open(&self.place()).unwrap()
+    }
+
+    /// Fails unless its store is whole. Nothing else may have it open.
+    pub fn assert_whole(&self) {
+        let pool = forebay_client::Pool::open(&self.name).unwrap();
+        let findings = pool.store().check().unwrap();
+        assert!(findings.is_empty(), "{findings:#?}");
+    }
+}
+
+impl Drop for TestPool {
+    fn drop(&mut self) {
+        let _ = forebay_client::Pool::destroy(&self.name);
+        let mut in_use = IN_USE.lock().unwrap_or_else(|e| e.into_inner());
+        *in_use -= 1;
+        if *in_use == 0 {
+            let _ = std::fs::remove_dir_all(home());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Chunks of open files, for faces that keep an open file without borrowing [`Fs`].
+
+use crate::{File, Fs, Whence};
+use rustix::io::Result;
+
+impl File<'_> {
+    /// Leaves the file open, for who uses it by its description from here on and ends that by [`Fs::release`].
+    pub fn into_open(mut self) -> u32 {
+        self.take_open()
+    }
+}
+
+impl Fs {
+    /// pread(2).
+    ///
+    /// # Errors
+    /// EBADF, EISDIR, EIO.
+    pub fn read_chunk(&self, open: u32, to: &mut [u8], at: u64) -> Result<usize> {
+        // SAFETY: the slice is writable.
+        unsafe { self.read(open, Some(at), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// pwrite(2).
+    ///
+    /// # Errors
+    /// EBADF, ENOSPC, EFBIG, EIO.
+    pub fn write_chunk(&self, open: u32, from: &[u8], at: u64) -> Result<usize> {
+        // SAFETY: the slice is readable.
+        unsafe { self.write(open, Some(at), from.as_ptr(), from.len()) }
+    }
+
+    /// write(2) to the end of the file: where it lies, and how much was written. The description's offset is used
+    /// for it, so appends by one description have to take turns.
+    ///
+    /// # Errors
+    /// As for [`Fs::write_chunk`].
+    pub fn append_chunk(&self, open: u32, from: &[u8]) -> Result<(u64, usize)> {
+        // SAFETY: the slice is readable.
+        let n = unsafe { self.write_as(open, None, true, from.as_ptr(), from.len())? };
+        let end = self.seek(open, Whence::Current, 0)?;
+        Ok((end - n as u64, n))
+    }
+
+    /// Ends the use of an open file.
+    ///
+    /// # Errors
+    /// If what was written can't be written back.
+    pub fn release(&self, open: u32) -> Result<()> {
+        self.store().open_release(open)
+    }
+}

@@ -1,0 +1,215 @@
+//! The back end `forebay`: a collection's bytes are the file `/WORKSPACE/NAME` of a pool.
+//!
+//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
+//! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
+
+use super::{Address, Backend, Object, plain_support};
+use crate::pool::Attached;
+use crate::process::Generation;
+use crate::{Error, Result};
+use forebay_controls::{Controls, Persistence};
+use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDWR};
+use rustix::io::Errno;
+use std::sync::{Mutex, PoisonError};
+
+/// See the module.
+pub struct Forebay {
+    fs: Attached,
+    /// Whether the metadata store makes and removes the files.
+    files_are_records: bool,
+}
+
+struct Open {
+    fs: Attached,
+    open: Option<u32>,
+    /// Appends use the description's offset.
+    end: Mutex<()>,
+    generation: Generation,
+    path: String,
+}
+
+impl Forebay {
+    /// The back end in this pool; an empty name means as for the command line.
+    ///
+    /// # Errors
+    /// If it can't be opened.
+    pub fn open(pool: &str) -> Result<Forebay> {
+        Attached::open(pool).map(|fs| Forebay::over(fs, false))
+    }
+
+    pub(crate) fn over(fs: Attached, files_are_records: bool) -> Forebay {
+        Forebay {
+            fs,
+            files_are_records,
+        }
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> &Attached {
+        &self.fs
+    }
+
+    fn open_file(&self, address: &Address, flags: i32) -> std::result::Result<Open, Errno> {
+        let path = path(address);
+        let flags = flags | O_RDWR | O_NOFOLLOW;
+        let open = self.fs.open(path.as_bytes(), flags, 0o666)?.into_open();
+        Ok(Open {
+            fs: self.fs.clone(),
+            open: Some(open),
+            end: Mutex::new(()),
+            generation: Generation::now(),
+            path,
+        })
+    }
+}
+
+fn path(address: &Address) -> String {
+    format!("/{}/{}", address.workspace, address.name)
+}
+
+impl Backend for Forebay {
+    fn kind(&self) -> &str {
+        "forebay"
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
+    fn supports(&self, controls: &Controls) -> Result<()> {
+        plain_support("forebay", controls, &[Persistence::Pool])
+    }
+
+    fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>> {
+        if self.files_are_records {
+            return self.open(address, controls);
+        }
+        let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);
+        // Somebody may remove the workspace's directory with its last file at the same time.
+        for _ in 0..100 {
+            match self.open_file(address, O_CREAT | O_EXCL) {
+                Ok(open) => return Ok(Box::new(open)),
+                Err(Errno::NOENT) => {
+                    let dir = format!("/{}", address.workspace);
+                    match self.fs.mkdir(dir.as_bytes(), 0o777) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(e) => return Err(cannot(e)),
+                    }
+                }
+                Err(e) => return Err(cannot(e)),
+            }
+        }
+        Err(cannot(Errno::BUSY))
+    }
+
+    fn open(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
+        let opened = self.open_file(address, 0);
+        let cannot = |e| Error::of(format!("can't open {} in the pool", path(address)), e);
+        Ok(Box::new(opened.map_err(cannot)?))
+    }
+
+    fn delete(&self, address: &Address) -> Result<()> {
+        if self.files_are_records {
+            return Ok(());
+        }
+        match self.fs.unlink(path(address).as_bytes()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => {
+                return Err(Error::of(
+                    format!("can't remove {} from the pool", path(address)),
+                    e,
+                ));
+            }
+        }
+        // Stays if there are others.
+        let _ = self.fs.rmdir(format!("/{}", address.workspace).as_bytes());
+        Ok(())
+    }
+}
+
+impl Open {
+    fn open(&self) -> u32 {
+        self.open.expect("only close takes it")
+    }
+
+    fn failed(&self, what: &str, errno: Errno) -> Error {
+        Error::of(format!("can't {what} {} in the pool", self.path), errno)
+    }
+}
+
+impl Object for Open {
+    fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < to.len() {
+            match self
+                .fs
+                .read_chunk(self.open(), &mut to[done..], at + done as u64)
+            {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) => return Err(self.failed("read", e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, from: &[u8], at: u64) -> Result<()> {
+        let mut done = 0;
+        while done < from.len() {
+            match self
+                .fs
+                .write_chunk(self.open(), &from[done..], at + done as u64)
+            {
+                Ok(0) => return Err(self.failed("write", Errno::NOSPC)),
+                Ok(n) => done += n,
+                Err(e) => return Err(self.failed("write", e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&self, from: &[u8]) -> Result<u64> {
+        let _turn = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.fs.append_chunk(self.open(), from) {
+            Ok((at, n)) if n == from.len() => Ok(at),
+            // The rest could come behind somebody else's bytes.
+            Ok(_) => Err(self.failed("append all to", Errno::NOSPC)),
+            Err(e) => Err(self.failed("append to", e)),
+        }
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        let cut = self.fs.truncate_open(self.open(), size);
+        cut.map_err(|e| self.failed("truncate", e))
+    }
+
+    fn size(&self) -> Result<u64> {
+        let size = self.fs.live_of(self.open());
+        let size = size.and_then(|live| self.fs.store().size(live));
+        size.map_err(|e| self.failed("stat", e))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let synced = self.fs.sync_open(self.open());
+        synced.map_err(|e| self.failed("sync", e))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) => self
+                .fs
+                .release(open)
+                .map_err(|e| self.failed("write back", e)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // A child's copy isn't the child's to close.
+        if self.generation.is_now() {
+            let _ = self.close();
+        }
+    }
+}

@@ -1,0 +1,549 @@
+//! Collections: each verb at once, or into a batch.
+
+use super::batches::Collected;
+use super::records::Records;
+use super::sessions::{give, take};
+use super::{changes, code, handle, meta, number, place, text, text_or};
+use crate::abi;
+use crate::batch::Touch;
+use crate::said::read_controls;
+use crate::{
+    Batch, Collection, Error, Key, Op, Options, Outcome, Predicate, Record, Result, Uuid, Workspace,
+};
+use std::ffi::{c_char, c_int, c_void};
+
+/// Memory of the caller's that stays until the batch has ended.
+struct Bytes(*mut u8, usize);
+
+// SAFETY: the header has the caller leave it alone meanwhile.
+unsafe impl Send for Bytes {}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `bytes` has checked it; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0, self.1) }
+    }
+}
+
+impl AsMut<[u8]> for Bytes {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
+    }
+}
+
+fn bytes(at: *mut c_void, len: usize) -> Result<Bytes> {
+    match (at.is_null(), len) {
+        (_, 0) => Ok(Bytes(std::ptr::NonNull::dangling().as_ptr(), 0)),
+        (true, _) => Err(Error::invalid(format!("the memory of {len} bytes is NULL"))),
+        (false, _) if len > isize::MAX as usize => Err(Error::invalid(format!(
+            "{len} bytes are more than memory can hold"
+        ))),
+        _ => Ok(Bytes(at.cast(), len)),
+    }
+}
+
+/// Where the caller wants records.
+struct Place(*mut *mut Records);
+
+// SAFETY: the header has the caller leave it alone until the batch has ended.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// # Safety
+    /// Null, or writable until the verb has been carried out.
+    unsafe fn new(to: *mut *mut Records) -> Result<Place> {
+        // SAFETY: the caller's promise.
+        *unsafe { place(to, "the place for the records")? } = std::ptr::null_mut();
+        Ok(Place(to))
+    }
+
+    fn fill(&self, found: &[Record]) -> Result<Outcome> {
+        let records = Box::into_raw(Box::new(Records::new(found)?));
+        // SAFETY: checked by `new`; the rest is the caller's promise.
+        unsafe { *self.0 = records };
+        Ok(Outcome::Number(found.len() as u64))
+    }
+}
+
+fn signed(n: u64) -> Result<i64> {
+    i64::try_from(n)
+        .map_err(|_| Error::of("a number of the back end's", rustix::io::Errno::OVERFLOW))
+}
+
+/// Carries a verb out, or notes it in the batch.
+///
+/// # Safety
+/// `batch` is null or a handle.
+unsafe fn now_or_later(
+    batch: *const Collected,
+    now: impl FnOnce() -> Result<i64>,
+    later: impl FnOnce(&mut Batch) -> Result<Op>,
+) -> Result<i64> {
+    // SAFETY: the caller's promise.
+    match unsafe { batch.as_ref() } {
+        None => now(),
+        Some(batch) => batch.collect(later).map(|op| i64::from(op.0)),
+    }
+}
+
+/// The options of a new collection.
+///
+/// # Safety
+/// As the header has it.
+unsafe fn options(at: *const abi::Options) -> Result<Options> {
+    if at.is_null() {
+        return Ok(Options::default());
+    }
+    // SAFETY: every version begins with the size.
+    let size = unsafe { (*at).size };
+    if size != size_of::<abi::Options>() {
+        return Err(Error::invalid(format!(
+            "iov_options.size is {size}; this version knows {}: set it to sizeof(struct iov_options)",
+            size_of::<abi::Options>()
+        )));
+    }
+    // SAFETY: it has this size.
+    let said = unsafe { *at };
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(Options {
+            meta: meta(said.meta, said.meta_count)?,
+            controls: read_controls(text_or(said.controls, "controls", "")?)?,
+            backend: match said.backend.is_null() {
+                true => None,
+                false => Some(text(said.backend, "back end")?.to_owned()),
+            },
+        })
+    }
+}
+
+/// Makes a collection.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_create(
+    workspace: *const Workspace,
+    name: *const c_char,
+    said: *const abi::Options,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    let mut done = Ok(0);
+    // SAFETY: the caller's promise.
+    let given = unsafe {
+        give(collection, || {
+            let workspace = handle(workspace, "workspace")?;
+            let (name, said) = (text(name, "name")?, options(said)?);
+            let Some(batch) = batch.as_ref() else {
+                return Collection::create(workspace, name, &said);
+            };
+            batch.collect(|batch| {
+                let (op, new) = batch.create(workspace, name, said)?;
+                done = Ok(i64::from(op.0));
+                Ok(new)
+            })
+        })
+    };
+    number(given.and(done))
+}
+
+/// # Safety
+/// As the header has it.
+unsafe fn open(
+    workspace: *const Workspace,
+    key: Result<Key<'_>>,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    let mut done = Ok(0);
+    // SAFETY: the caller's promise.
+    let given = unsafe {
+        give(collection, || {
+            let workspace = handle(workspace, "workspace")?;
+            let key = key?;
+            let Some(batch) = batch.as_ref() else {
+                return Collection::open(workspace, key);
+            };
+            batch.collect(|batch| {
+                let (op, opened) = batch.open(workspace, key)?;
+                done = Ok(i64::from(op.0));
+                Ok(opened)
+            })
+        })
+    };
+    number(given.and(done))
+}
+
+/// Opens a collection by its name.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_open(
+    workspace: *const Workspace,
+    name: *const c_char,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let key = text(name, "name").map(Key::Name);
+        open(workspace, key, collection, batch)
+    }
+}
+
+/// Opens a collection by its UUID.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_open_uuid(
+    workspace: *const Workspace,
+    uuid: *const abi::Uuid,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let key = handle(uuid, "UUID").map(|uuid| Key::Uuid(Uuid(uuid.bytes)));
+        open(workspace, key, collection, batch)
+    }
+}
+
+/// Looks a collection up.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_lookup(
+    workspace: *const Workspace,
+    name: *const c_char,
+    record: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(record)?;
+        let workspace = handle(workspace, "workspace")?.clone();
+        let name = text(name, "name")?.to_owned();
+        let find = move || {
+            // All of it, not its field.
+            let to = to;
+            to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])
+        };
+        match batch.as_ref() {
+            None => find().map(|_| 0),
+            Some(batch) => {
+                let op =
+                    batch.collect(|b| b.add("lookup", &[], move |_| find().map(|_| Outcome::Done)));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Searches collections.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_search(
+    workspace: *const Workspace,
+    predicate: *const c_char,
+    found: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(found)?;
+        let workspace = handle(workspace, "workspace")?.clone();
+        let predicate = Predicate::parse(text(predicate, "predicate")?)?;
+        let search = move || {
+            let to = to;
+            to.fill(&Collection::search(&workspace, &predicate)?)
+        };
+        match batch.as_ref() {
+            None => search().map(|_| 0),
+            Some(batch) => {
+                let op = batch
+                    .collect(|b| b.add("search", &[], move |_| search().map(|_| Outcome::Done)));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Deletes a collection.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_delete(
+    workspace: *const Workspace,
+    name: *const c_char,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let workspace = handle(workspace, "workspace")?;
+        let key = Key::Name(text(name, "name")?);
+        now_or_later(
+            batch,
+            || Collection::delete(workspace, key).map(|()| 0),
+            |b| b.delete(workspace, key),
+        )
+    })();
+    number(done)
+}
+
+/// Ends the use of a collection.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_close(
+    collection: *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let collection = take(collection, "collection")?;
+        now_or_later(
+            batch,
+            || collection.close().map(|()| 0),
+            |b| b.close(&collection),
+        )
+    })();
+    number(done)
+}
+
+/// Reads a chunk.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_read(
+    collection: *const Collection,
+    to: *mut c_void,
+    len: usize,
+    at: u64,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let collection = handle(collection, "collection")?;
+        let mut to = bytes(to, len)?;
+        match batch.as_ref() {
+            None => Ok(collection.read(to.as_mut(), at)? as i64),
+            Some(batch) => {
+                let op = batch.collect(|b| b.read_into(collection, at, to));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Writes a chunk.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_write(
+    collection: *const Collection,
+    from: *const c_void,
+    len: usize,
+    at: u64,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let collection = handle(collection, "collection")?;
+        let from = bytes(from.cast_mut(), len)?;
+        match batch.as_ref() {
+            None => collection.write(from.as_ref(), at).map(|()| 0),
+            Some(batch) => {
+                let op = batch.collect(|b| b.write(collection, at, from));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Appends a chunk.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_append(
+    collection: *const Collection,
+    from: *const c_void,
+    len: usize,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let collection = handle(collection, "collection")?;
+        let from = bytes(from.cast_mut(), len)?;
+        match batch.as_ref() {
+            None => collection.append(from.as_ref()).and_then(signed),
+            Some(batch) => {
+                let op = batch.collect(|b| b.append(collection, from));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Makes a collection so long.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_truncate(
+    collection: *const Collection,
+    size: u64,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let c = handle(collection, "collection")?;
+        now_or_later(
+            batch,
+            || c.truncate(size).map(|()| 0),
+            |b| b.truncate(c, size),
+        )
+    })();
+    number(done)
+}
+
+/// What fsync(2) does.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const Collected) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let c = handle(collection, "collection")?;
+        now_or_later(batch, || c.sync().map(|()| 0), |b| b.sync(c))
+    })();
+    number(done)
+}
+
+/// Copies a chunk.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_copy(
+    from: *const Collection,
+    at: u64,
+    len: u64,
+    to: *const Collection,
+    to_at: u64,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let (from, to) = (handle(from, "collection")?, handle(to, "other collection")?);
+        now_or_later(
+            batch,
+            || from.copy(at, len, to, to_at).and_then(signed),
+            |b| b.copy(from, (at, len), to, to_at),
+        )
+    })();
+    number(done)
+}
+
+/// How many bytes it has.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_size(collection: *const Collection) -> i64 {
+    // SAFETY: the caller's promise.
+    let size = unsafe { handle(collection, "collection") }.and_then(Collection::size);
+    number(size.and_then(signed))
+}
+
+/// Its UUID.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_uuid(
+    collection: *const Collection,
+    uuid: *mut abi::Uuid,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let told = (|| unsafe {
+        let to = place(uuid, "the place for the UUID")?;
+        to.bytes = handle(collection, "collection")?.uuid()?.0;
+        Ok(())
+    })();
+    code(told)
+}
+
+/// What is known of it.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_get_meta(
+    collection: *const Collection,
+    record: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(record)?;
+        let collection = handle(collection, "collection")?;
+        let known = collection.clone();
+        let find = move || {
+            let to = to;
+            let key = Key::Uuid(known.uuid()?);
+            to.fill(&[Collection::lookup(known.workspace(), key)?])
+        };
+        match batch.as_ref() {
+            None => find().map(|_| 0),
+            Some(batch) => {
+                let touch = [Touch::Uses(collection)];
+                let op = batch
+                    .collect(|b| b.add("get_meta", &touch, move |_| find().map(|_| Outcome::Done)));
+                op.map(|op| i64::from(op.0))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Changes its metadata.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_set_meta(
+    collection: *const Collection,
+    pairs: *const abi::Pair,
+    count: usize,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let c = handle(collection, "collection")?;
+        let changes = changes(pairs, count)?;
+        now_or_later(
+            batch,
+            || c.set_meta(&changes).map(|()| 0),
+            |b| b.set_meta(c, &changes),
+        )
+    })();
+    number(done)
+}

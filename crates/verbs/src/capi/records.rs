@@ -1,0 +1,90 @@
+//! Records as C structures: the texts and pairs of all of them are kept until they are freed together.
+
+use crate::abi;
+use crate::said::write_controls;
+use crate::{Error, Record, Result};
+use std::ffi::CString;
+
+/// `iov_records`.
+pub struct Records {
+    records: Vec<abi::Record>,
+    /// What they point to.
+    _texts: Vec<CString>,
+    _pairs: Vec<Box<[abi::Pair]>>,
+}
+
+impl Records {
+    pub fn new(found: &[Record]) -> Result<Records> {
+        let mut texts = Vec::new();
+        let mut pairs = Vec::new();
+        let mut keep = |text: &str| {
+            let text = CString::new(text).map_err(|_| Error::invalid("a text contains NUL"))?;
+            // What a CString points to doesn't move with it.
+            let at = text.as_ptr();
+            texts.push(text);
+            Ok::<_, Error>(at)
+        };
+        let mut records = Vec::with_capacity(found.len());
+        for record in found {
+            let all = record.meta.iter().map(|(key, value)| {
+                Ok(abi::Pair {
+                    key: keep(key)?,
+                    value: keep(value)?,
+                })
+            });
+            let meta: Box<[abi::Pair]> = all.collect::<Result<_>>()?;
+            records.push(abi::Record {
+                name: keep(&record.name)?,
+                backend: keep(&record.backend)?,
+                controls: keep(&write_controls(&record.controls))?,
+                meta: meta.as_ptr(),
+                meta_count: meta.len(),
+                uuid: abi::Uuid {
+                    bytes: record.uuid.0,
+                },
+            });
+            pairs.push(meta);
+        }
+        Ok(Records {
+            records,
+            _texts: texts,
+            _pairs: pairs,
+        })
+    }
+}
+
+/// How many there are.
+///
+/// # Safety
+/// A handle of the header's kind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_records_count(records: *const Records) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { records.as_ref() }.map_or(0, |r| r.records.len())
+}
+
+/// One of them.
+///
+/// # Safety
+/// A handle of the header's kind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_records_get(
+    records: *const Records,
+    which: usize,
+) -> *const abi::Record {
+    // SAFETY: the caller's promise.
+    let record = unsafe { records.as_ref() }.and_then(|r| r.records.get(which));
+    record.map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+/// Frees all of them.
+///
+/// # Safety
+/// A handle of the header's kind, not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_records_free(records: *mut Records) {
+    if !records.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(records) });
+    }
+}

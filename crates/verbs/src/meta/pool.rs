@@ -1,0 +1,429 @@
+//! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in that.
+//!
+//! Metadata are `user.*` attributes, so shells, `getfattr` and the view `.by/` see them, and the pool's own index
+//! answers searches. A UUID is made of the pool's and the object's id, which never changes; nothing has to
+//! be kept for it. Files that programs have put there are collections like others, with the back end `forebay`. To find such
+//! a one by its UUID takes a look through the workspace, as the pool doesn't know the names of files without attributes.
+//!
+//! A file gets its attributes before it gets its name (it is unnamed till then, and goes with its process), so
+//! nobody sees half a record. A directory is made under a hidden name and renamed.
+
+use super::{Change, Key, New, Record, Scope, Store};
+use crate::pool::Attached;
+use crate::query::Probe;
+use crate::undo::UndoLog;
+use crate::{Error, Meta, Predicate, Result, Uuid};
+use forebay_controls::Controls;
+use forebay_posix::{Fail, Follow, ObjectId, RenameMode};
+use forebay_store::record::Word;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+
+const USER: &[u8] = b"user.";
+/// The attribute that names a collection's back end.
+const BACKEND: &[u8] = b"user.forebay.backend";
+/// How a collection's or workspace's controls are written down.
+const CONTROLS: &[u8] = b"user.forebay.controls";
+const DEFAULT: &str = "forebay";
+
+/// See the module.
+pub struct Pool {
+    fs: Attached,
+    /// What its UUIDs begin with.
+    prefix: [u8; 6],
+    name: String,
+}
+
+type Errnos<T> = std::result::Result<T, Errno>;
+
+impl Pool {
+    pub(crate) fn new(fs: Attached) -> Pool {
+        let config = fs.pool().config();
+        let mut prefix = [0; 6];
+        // The configuration was checked: 32 hexadecimal digits.
+        for (byte, digits) in prefix.iter_mut().zip(config.uuid.as_bytes().chunks(2)) {
+            let text = std::str::from_utf8(digits).unwrap_or_default();
+            *byte = u8::from_str_radix(text, 16).unwrap_or_default();
+        }
+        let name = format!("the pool '{}'", config.name);
+        Pool { fs, prefix, name }
+    }
+
+    fn uuid_of(&self, id: ObjectId) -> Uuid {
+        let mut bytes = [0; 16];
+        bytes[..6].copy_from_slice(&self.prefix);
+        let id = id.0.to_be_bytes();
+        bytes[7] = id[0];
+        bytes[9..].copy_from_slice(&id[1..]);
+        Uuid::version(bytes, 8)
+    }
+
+    /// The object of a UUID, if it is of this pool.
+    fn id_of(&self, uuid: Uuid) -> Option<ObjectId> {
+        let mut id = [0; 8];
+        id[0] = uuid.0[7];
+        id[1..].copy_from_slice(&uuid.0[9..]);
+        let id = ObjectId(u64::from_be_bytes(id));
+        (self.uuid_of(id) == uuid && !id.is_view()).then_some(id)
+    }
+
+    fn failed(&self, what: impl std::fmt::Display, errno: Errno) -> Error {
+        Error::of(format!("{what}, in {}", self.name), errno)
+    }
+
+    fn gone(&self, uuid: Uuid) -> Error {
+        Error::new(
+            Errno::NOENT,
+            format!("there is nothing with the UUID {uuid} in {}", self.name),
+        )
+    }
+
+    /// The directory of a scope, and its path.
+    fn dir(&self, scope: Scope) -> Result<(ObjectId, Vec<u8>)> {
+        let Scope::In(uuid) = scope else {
+            return Ok((ObjectId::ROOT, b"/".to_vec()));
+        };
+        let gone = || Error::new(Errno::NOENT, format!("there is no workspace {uuid}"));
+        let id = self.id_of(uuid).ok_or_else(gone)?;
+        match self.fs.store().inode_tail(id) {
+            Ok((inode, name)) if inode.is_dir() && inode.parent == ObjectId::ROOT.0 => {
+                Ok((id, [b"/", &name[..], b"/"].concat()))
+            }
+            Ok(_) | Err(Errno::NOENT) => Err(gone()),
+            Err(e) => Err(self.failed(format!("workspace {uuid}"), e)),
+        }
+    }
+
+    /// Whether something of this kind and name is a record of the scope.
+    fn is_record(scope: Scope, kind: u32, name: &[u8]) -> bool {
+        let wanted = match scope {
+            Scope::Root => libc::S_IFDIR,
+            Scope::In(_) => libc::S_IFREG,
+        };
+        kind == wanted && !name.starts_with(b".")
+    }
+
+    /// Reads a record that was found.
+    fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
+        let store = self.fs.store();
+        let mut record = Record {
+            uuid: self.uuid_of(id),
+            name: String::from_utf8_lossy(name).into_owned(),
+            meta: Meta::new(),
+            backend: DEFAULT.into(),
+            controls: Controls::default(),
+        };
+        for attribute in store.attributes(id)? {
+            let Some(key) = attribute.strip_prefix(USER).filter(|key| !key.is_empty()) else {
+                continue;
+            };
+            let value = match store.attribute(id, &attribute) {
+                // Removed meanwhile.
+                Err(Errno::NODATA) => continue,
+                value => value?,
+            };
+            let text = String::from_utf8_lossy(&value).into_owned();
+            match &attribute[..] {
+                BACKEND => record.backend = text,
+                CONTROLS => {
+                    record.controls = serde_json::from_slice(&value).map_err(|_| Errno::PROTO)?;
+                }
+                _ => {
+                    let key = String::from_utf8_lossy(key).into_owned();
+                    record.meta.insert(key, text);
+                }
+            }
+        }
+        Ok(record)
+    }
+
+    /// The attributes of a new record.
+    fn attributes(new: &New<'_>, scope: Scope) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let own = |(key, value): (&String, &String)| {
+            ([USER, key.as_bytes()].concat(), value.as_bytes().to_vec())
+        };
+        let mut all: Vec<_> = new.meta.iter().map(own).collect();
+        if scope != Scope::Root {
+            all.push((BACKEND.to_vec(), new.backend.as_bytes().to_vec()));
+        }
+        if new.controls != Controls::default() {
+            let text = serde_json::to_vec(&new.controls);
+            let text = text.map_err(|e| Error::invalid(e.to_string()))?;
+            all.push((CONTROLS.to_vec(), text));
+        }
+        Ok(all)
+    }
+
+    fn set_all(&self, id: ObjectId, attributes: &[(Vec<u8>, Vec<u8>)]) -> Errnos<()> {
+        let set =
+            |(name, value): &(Vec<u8>, Vec<u8>)| self.fs.set_attribute(id, name, value, 0, None);
+        attributes.iter().try_for_each(set)
+    }
+
+    /// What is at a name of a scope.
+    fn at(&self, path: &[u8]) -> Errnos<(ObjectId, u32)> {
+        let entry = self
+            .fs
+            .at(ObjectId::ROOT, path, Follow::No, |place| place.existing());
+        entry.map(|e| (e.id, e.kind)).map_err(inside)
+    }
+
+    /// The name of an object in a directory, if it is a record there.
+    fn name_in(&self, scope: Scope, dir: ObjectId, id: ObjectId) -> Errnos<Option<Vec<u8>>> {
+        let store = self.fs.store();
+        let kind = match store.stat(id) {
+            Ok(inode) => inode.mode & libc::S_IFMT,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let name = match store.indexed_name(id) {
+            Ok((parent, name)) if parent == dir => name,
+            // It has another name here, or no attribute: its name is searched for.
+            Ok(_) | Err(Errno::NOENT) => store.name_in(dir, id)?.unwrap_or_default(),
+            Err(e) => return Err(e),
+        };
+        let is = !name.is_empty() && Pool::is_record(scope, kind, &name);
+        Ok(is.then_some(name))
+    }
+
+    /// What the index has for a probe: objects in `dir` and their names.
+    fn probe(
+        &self,
+        probe: &Probe<'_>,
+        dir: ObjectId,
+        found: &mut BTreeSet<(Vec<u8>, ObjectId)>,
+    ) -> Errnos<()> {
+        let store = self.fs.store();
+        let mut each = |id: ObjectId, parent: ObjectId, name: &[u8]| {
+            if parent == dir {
+                found.insert((name.to_vec(), id));
+            }
+        };
+        match probe {
+            Probe::Equal(all) => {
+                let words = all
+                    .iter()
+                    .map(|(k, v)| Word::new(k.as_bytes(), v.as_bytes()));
+                store.having(&words.collect::<Vec<_>>(), each)
+            }
+            Probe::Values(key, predicate) => {
+                let mut words = Vec::new();
+                store.values_of(key.as_bytes(), |word, value| {
+                    let text = value.map(String::from_utf8_lossy);
+                    // What is too long to be told may fit.
+                    if text.is_none_or(|text| predicate.holds_for(&text)) {
+                        words.push(word);
+                    }
+                })?;
+                words
+                    .iter()
+                    .try_for_each(|word| store.having(&[*word], &mut each))
+            }
+        }
+    }
+
+    fn search_dir(
+        &self,
+        scope: Scope,
+        (dir, path): (ObjectId, &[u8]),
+        predicate: &Predicate,
+        most: usize,
+    ) -> Errnos<Vec<Record>> {
+        let mut candidates = BTreeSet::new();
+        match predicate.plan() {
+            Some(probes) => probes
+                .iter()
+                .try_for_each(|probe| self.probe(probe, dir, &mut candidates))?,
+            None => {
+                let entries = self.fs.list(path)?.into_iter();
+                let entries = entries.filter(|e| Pool::is_record(scope, e.kind, &e.name));
+                candidates.extend(entries.map(|e| (e.name, ObjectId(e.ino))));
+            }
+        }
+        let mut found = BTreeMap::new();
+        for (name, id) in candidates {
+            if found.len() >= most {
+                break;
+            }
+            // It may have gone, or have changed, meanwhile.
+            let kind = match self.fs.store().stat(id) {
+                Ok(inode) => inode.mode & libc::S_IFMT,
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e),
+            };
+            if !Pool::is_record(scope, kind, &name) {
+                continue;
+            }
+            let record = match self.record(id, &name) {
+                Err(Errno::NOENT) => continue,
+                record => record?,
+            };
+            if predicate.holds(&record.meta) {
+                found.insert(name, record);
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+}
+
+fn inside(fail: Fail) -> Errno {
+    match fail {
+        Fail::Errno(e) => e,
+        Fail::Outside(_) => Errno::XDEV,
+    }
+}
+
+impl Store for Pool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn create(
+        &self,
+        scope: Scope,
+        new: &New<'_>,
+        before: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Record> {
+        let (_, dir) = self.dir(scope)?;
+        let path = [&dir, new.name.as_bytes()].concat();
+        let attributes = Pool::attributes(new, scope)?;
+        let failed = |e| match e {
+            Errno::EXIST => Error::new(
+                Errno::EXIST,
+                format!("'{}' exists already, in {}", new.name, self.name),
+            ),
+            e => self.failed(format!("can't create '{}'", new.name), e),
+        };
+        // Not to make what can't get its name; who is faster decides below.
+        if self.at(&path).is_ok() {
+            return Err(failed(Errno::EXIST));
+        }
+        let told = |id| Record {
+            uuid: self.uuid_of(id),
+            name: new.name.into(),
+            meta: new.meta.clone(),
+            backend: match scope {
+                Scope::Root => DEFAULT.into(),
+                Scope::In(_) => new.backend.into(),
+            },
+            controls: new.controls,
+        };
+        if scope == Scope::Root {
+            let hidden = format!("/.new-{}", Uuid::random()?).into_bytes();
+            self.fs.mkdir(&hidden, 0o777).map_err(failed)?;
+            let made = (|| {
+                let (id, _) = self.at(&hidden).map_err(failed)?;
+                self.set_all(id, &attributes).map_err(failed)?;
+                let record = told(id);
+                before(&record)?;
+                let root = ObjectId::ROOT;
+                let named =
+                    self.fs
+                        .rename_at((root, &hidden), (root, &path), RenameMode::NoReplace);
+                named.map_err(inside).map_err(failed)?;
+                Ok(record)
+            })();
+            return made.inspect_err(|_| _ = self.fs.rmdir(&hidden));
+        }
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        let file = self.fs.open(&dir, flags, 0o666).map_err(failed)?;
+        let id = ObjectId(file.stat().map_err(failed)?.ino);
+        self.set_all(id, &attributes).map_err(failed)?;
+        let record = told(id);
+        before(&record)?;
+        let named = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
+            self.fs.make_link(id, place)
+        });
+        named.map_err(inside).map_err(failed)?;
+        file.close().map_err(failed)?;
+        Ok(record)
+    }
+
+    fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
+        let (dir, path) = self.dir(scope)?;
+        let failed = |e| match (e, key) {
+            (Errno::NOENT, Key::Name(name)) => Error::new(
+                Errno::NOENT,
+                format!("there is no '{name}' in {}", self.name),
+            ),
+            (Errno::NOENT, Key::Uuid(uuid)) => self.gone(uuid),
+            (e, _) => self.failed("can't look it up", e),
+        };
+        let (id, name) = match key {
+            Key::Name(name) => {
+                let path = [&path, name.as_bytes()].concat();
+                let is_name = super::check_name(name).is_ok();
+                let (id, kind) = match is_name {
+                    true => self.at(&path).map_err(failed)?,
+                    false => return Err(failed(Errno::NOENT)),
+                };
+                match Pool::is_record(scope, kind, name.as_bytes()) {
+                    true => (id, name.as_bytes().to_vec()),
+                    false => return Err(failed(Errno::NOENT)),
+                }
+            }
+            Key::Uuid(uuid) => {
+                let id = self.id_of(uuid).ok_or_else(|| self.gone(uuid))?;
+                let name = self.name_in(scope, dir, id).map_err(failed)?;
+                (id, name.ok_or_else(|| self.gone(uuid))?)
+            }
+        };
+        self.record(id, &name).map_err(failed)
+    }
+
+    fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
+        let (dir, path) = self.dir(scope)?;
+        let found = self.search_dir(scope, (dir, &path), predicate, most);
+        found.map_err(|e| self.failed("can't search", e))
+    }
+
+    fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
+        let record = self.find(scope, Key::Uuid(uuid))?;
+        let id = self.id_of(uuid).ok_or_else(|| self.gone(uuid))?;
+        let (dir, _) = self.dir(scope)?;
+        let known = Some((dir, record.name.as_bytes()));
+        for (key, value) in changes {
+            let name = [USER, key.as_bytes()].concat();
+            let changed = match value {
+                Some(value) => {
+                    let value = value.as_bytes();
+                    self.fs.set_attribute(id, &name, value, 0, known)
+                }
+                None => match self.fs.remove_attribute(id, &name) {
+                    Err(Errno::NODATA) => Ok(()),
+                    removed => removed,
+                },
+            };
+            changed.map_err(|e| self.failed(format!("can't change '{key}'"), e))?;
+        }
+        Ok(record.meta)
+    }
+
+    fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()> {
+        let record = self.find(scope, Key::Uuid(uuid))?;
+        let (_, dir) = self.dir(scope)?;
+        let path = [&dir, record.name.as_bytes()].concat();
+        let removed = match scope {
+            Scope::Root => self.fs.rmdir(&path),
+            Scope::In(_) => self.fs.unlink(&path),
+        };
+        removed.map_err(|e| match (e, scope) {
+            (Errno::NOTEMPTY, Scope::Root) => Error::new(
+                Errno::NOTEMPTY,
+                format!(
+                    "the workspace '{}' has collections, or other files",
+                    record.name
+                ),
+            ),
+            (e, _) => self.failed(format!("can't remove '{}'", record.name), e),
+        })
+    }
+
+    fn undo_log(&self) -> Result<Box<dyn UndoLog>> {
+        Ok(Box::new(crate::undo::InProcess::default()))
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,131 @@
+//! Pools that this process has open: each once, whatever sessions and back ends use it.
+//!
+//! The records of a pool must not be opened twice in a process, so all uses share one [`Fs`], and the last one
+//! closes it before anybody can open it again. In a forked child nothing of the parent's is touched, not even
+//! to close it; the child opens the pool anew.
+
+use crate::process::Generation;
+use crate::{Error, Result};
+use forebay_client::{Pool, PoolError, choose};
+use forebay_posix::Fs;
+use rustix::io::Errno;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+struct Known {
+    generation: Generation,
+    dir: PathBuf,
+    fs: Weak<Fs>,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// How long one waits for another thread to open or close a pool. For ever, if a fork has left the lock behind.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pool in use.
+pub(crate) struct Attached {
+    /// Only `drop` takes it.
+    fs: Option<Arc<Fs>>,
+    generation: Generation,
+}
+
+fn known() -> Result<MutexGuard<'static, Vec<Known>>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match KNOWN.try_lock() {
+            Ok(known) => return Ok(known),
+            Err(TryLockError::Poisoned(known)) => return Ok(known.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let text = "another thread has been opening a pool for 30 s, or was when this process was forked";
+                return Err(Error::new(Errno::DEADLK, text));
+            }
+        }
+    }
+}
+
+fn of_pool(error: PoolError) -> Error {
+    let errno = match &error {
+        PoolError::Invalid(_) => Errno::INVAL,
+        PoolError::Exists(_) | PoolError::ExistsStale(_) => Errno::EXIST,
+        PoolError::Absent(_) => Errno::NOENT,
+        PoolError::Foreign(_) => Errno::ACCESS,
+        PoolError::Io { error, .. } => *error,
+        PoolError::Damaged { .. }
+        | PoolError::NoCheckpoint(_)
+        | PoolError::Lost(_)
+        | PoolError::Daemon(_) => Errno::IO,
+    };
+    Error::new(errno, error.to_string())
+}
+
+impl Attached {
+    /// The pool of this name; an empty name is $FOREBAY_POOL, as for the command line.
+    pub fn open(name: &str) -> Result<Attached> {
+        let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
+        let name = match name {
+            "" => from_environment().unwrap_or_else(|| "default".into()),
+            name => name.to_owned(),
+        };
+        let place = choose(&name, None).map_err(of_pool)?;
+        let generation = Generation::now();
+        let mut known = known()?;
+        known.retain(|k| k.generation.is_now() && k.fs.strong_count() > 0);
+        let there = known.iter().find(|k| k.dir == place.dir);
+        if let Some(fs) = there.and_then(|k| k.fs.upgrade()) {
+            let fs = Some(fs);
+            return Ok(Attached { fs, generation });
+        }
+        let fs = Arc::new(Fs::new(Arc::new(
+            Pool::open_dir(&place.dir).map_err(of_pool)?,
+        )));
+        known.push(Known {
+            generation,
+            dir: place.dir,
+            fs: Arc::downgrade(&fs),
+        });
+        let fs = Some(fs);
+        Ok(Attached { fs, generation })
+    }
+
+    /// Whether both are the same pool.
+    pub fn is(&self, other: &Attached) -> bool {
+        std::ptr::eq::<Fs>(&**self, &**other)
+    }
+}
+
+impl Clone for Attached {
+    fn clone(&self) -> Attached {
+        Attached {
+            fs: self.fs.clone(),
+            generation: self.generation,
+        }
+    }
+}
+
+impl std::ops::Deref for Attached {
+    type Target = Fs;
+
+    fn deref(&self) -> &Fs {
+        self.fs.as_deref().expect("only drop takes it")
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let fs = self.fs.take();
+        if !self.generation.is_now() {
+            std::mem::forget(fs);
+            return;
+        }
+        // Closed under the lock, so that nobody opens it meanwhile.
+        match known() {
+            Ok(_known) => drop(fs),
+            Err(_) => std::mem::forget(fs),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Tests of the C interface of the verbs.
+
+The headers, the library and tests/verbs/abi.txt (symbols, layouts, numbers) say the same; a change of the
+interface fails until it is recorded (--record) and the version in the header is thought about. The C program that
+uses every function is compiled by gcc and clang with warnings as errors and run on a session in memory and on
+a pool: plainly, under valgrind, and with AddressSanitizer.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
+RECORD = os.path.join(HERE, "abi.txt")
+# Rust's types as C has them. Handles: crates/verbs/src/capi.
+TYPES = {
+    "Session": "iov_session", "Workspace": "iov_workspace", "Collection": "iov_collection",
+    "Collected": "iov_batch", "Records": "iov_records", "abi::Pair": "struct iov_pair",
+    "abi::Options": "struct iov_options", "abi::Record": "struct iov_record",
+    "abi::Uuid": "struct iov_uuid", "c_char": "char", "c_void": "void", "c_int": "int",
+    "i64": "int64_t", "u64": "uint64_t", "u32": "uint32_t", "usize": "size_t",
+}
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+                          text=True, **more)
+    if done.returncode != 0:
+        raise Failed("%s: exit status %d\n%s" % (" ".join(command), done.returncode, done.stdout))
+    return done.stdout
+
+
+def c_prototypes():
+    """The functions of iov.h: name -> types of the result and the arguments, without const."""
+    with open(os.path.join(ROOT, "include/forebay/iov.h")) as f:
+        text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+    found = {}
+    for result, name, arguments in re.findall(r"^([\w ]+?[ *]+)(iov_\w+)\(([^)]*)\);", text, re.M):
+        types = []
+        for argument in arguments.split(","):
+            argument = re.sub(r"\bconst\b|\s+", " ", argument).strip()
+            types.append(re.sub(r"\s*\b\w+$", "", argument) if argument != "void" else "")
+        types = [plain(t) for t in types if t]
+        found[name] = [plain(re.sub(r"\bconst\b", "", result))] + types
+    return found
+
+
+def plain(c_type):
+    c_type = re.sub(r"enum \w+", "int", c_type)
+    return re.sub(r"\s+", "", c_type.replace("struct ", "struct_"))
+
+
+def rust_signatures():
+    """The same of crates/verbs/src/capi."""
+    found = {}
+    folder = os.path.join(ROOT, "crates/verbs/src")
+    files = [os.path.join(folder, "capi.rs")]
+    files += [os.path.join(folder, "capi", f) for f in os.listdir(os.path.join(folder, "capi"))]
+    for path in files:
+        with open(path) as f:
+            text = f.read()
+        pattern = r'extern "C" fn (iov_\w+)\(([^)]*)\)(?:\s*->\s*([^{]+?))?\s*\{'
+        for name, arguments, result in re.findall(pattern, text):
+            types = [a.split(":", 1)[1] for a in re.split(r",\s*", arguments.strip(", \n")) if a]
+            found[name] = [c_type(t.strip()) for t in [result or "void"] + types]
+    return found
+
+
+def c_type(rust):
+    stars = len(re.findall(r"\*(?:mut|const) ", rust))
+    base = re.sub(r"\*(?:mut|const) ", "", rust)
+    return plain(TYPES.get(base, base)) + "*" * stars
+
+
+def check_signatures():
+    header, library = c_prototypes(), rust_signatures()
+    if header != library:
+        wrong = [n for n in sorted(set(header) | set(library)) if header.get(n) != library.get(n)]
+        raise Failed("\n".join("%s: the header has %s, the library %s"
+                               % (n, header.get(n), library.get(n)) for n in wrong))
+    return header
+
+
+def check_record(room, record):
+    prototypes = check_signatures()
+    library = os.path.join(TARGET, "libforebay_iov.so")
+    symbols = [line.split()[-1] for line in run(["nm", "-D", "--defined-only", library]).splitlines()]
+    symbols = sorted(s for s in symbols if s.startswith("iov_"))
+    if symbols != sorted(prototypes):
+        raise Failed("the library has %s\nthe header %s" % (symbols, sorted(prototypes)))
+    layout = os.path.join(room, "layout")
+    run(["gcc", "-std=c11", *WARNINGS, "-I", os.path.join(ROOT, "include"), "-o", layout,
+         os.path.join(HERE, "layout.c")])
+    now = "".join("%s(%s) %s\n" % (n, ", ".join(prototypes[n][1:]), prototypes[n][0]) for n in symbols)
+    now += run([layout])
+    run(["g++", "-std=c++20", "-fsyntax-only", *WARNINGS[:-2], "-Werror", "-x", "c++",
+         os.path.join(ROOT, "include/forebay/iov_backend.h")])
+    if record:
+        with open(RECORD, "w") as f:
+            f.write(now)
+    with open(RECORD) as f:
+        recorded = f.read()
+    if now != recorded:
+        gone = set(recorded.splitlines()) - set(now.splitlines())
+        new = set(now.splitlines()) - set(recorded.splitlines())
+        raise Failed("the interface has changed: gone %s, new %s. What programs rely on keeps its form, or the version "
+                     "in the header changes; then: tests/verbs/run.py --record" % (sorted(gone), sorted(new)))
+
+
+def compiled(room, compiler, name, *options):
+    to = os.path.join(room, "%s-%s" % (name, compiler))
+    include = ["-I", os.path.join(ROOT, "include")]
+    heap = to + "-heap.so"
+    common = [compiler, "-std=c11", "-g", "-O1", *WARNINGS, *include, *options]
+    run([*common, "-shared", "-fPIC", "-o", heap,
+         os.path.join(ROOT, "examples/backends/heap.c"), "-lpthread"])
+    run([*common, "-o", to, os.path.join(HERE, "verbs.c"),
+         "-L", TARGET, "-lforebay_iov", "-Wl,-rpath," + TARGET])
+    return to, heap
+
+
+def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs")):
+    """Runs the program in memory, and on a pool of its own."""
+    forebay = os.path.join(TARGET, "forebay")
+    home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
+    environment = {**os.environ, "FOREBAY_HOME": home,
+                   "ASAN_OPTIONS": "detect_leaks=1", "LSAN_OPTIONS": "report_objects=1"}
+    try:
+        for place in places:
+            if place != "memory":
+                run([forebay, "up", "--pool", "verbs", "--media", "memory:64M"], env=environment)
+            scratch = tempfile.mkdtemp(dir=room)
+            said = run([*before, program, place, scratch, heap], env=environment)
+            if "all as it should be" not in said or os.listdir(scratch):
+                raise Failed("%s: %s\nleft: %s" % (place, said, os.listdir(scratch)))
+            if place != "memory":
+                run([forebay, "down", "--pool", "verbs"], env=environment)
+                run([forebay, "pools"], env=environment)
+    finally:
+        subprocess.run([forebay, "down", "--force", "--pool", "verbs"], env=environment,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write down what the interface is now")
+    options = parser.parse_args()
+    room = tempfile.mkdtemp(prefix="forebay-verbs-")
+
+    def plainly(compiler):
+        everywhere(room, *compiled(room, compiler, "plain"))
+
+    def valgrind():
+        tool = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
+                "--errors-for-leak-kinds=definite"]
+        everywhere(room, *compiled(room, "gcc", "valgrind"), tool)
+
+    def sanitized(compiler):
+        flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        everywhere(room, *compiled(room, compiler, "asan", *flags))
+
+    def cost():
+        to = os.path.join(room, "cost")
+        run(["gcc", "-std=c11", "-O2", *WARNINGS, "-I", os.path.join(ROOT, "include"), "-o", to,
+             os.path.join(ROOT, "examples/verbs/cost.c"), "-L", TARGET, "-lforebay_iov", "-Wl,-rpath," + TARGET])
+        said = run([to, "memory", "2000"])
+        if len(re.findall(r"[0-9]+ ns", said)) != 5:
+            raise Failed(said)
+
+    cases = [
+        ("headers, library and record", lambda: check_record(room, options.record)),
+        ("gcc", lambda: plainly("gcc")),
+        ("clang", lambda: plainly("clang")),
+        ("valgrind", valgrind),
+        ("example: cost", cost),
+        ("sanitizers", lambda: sanitized("gcc")),
+    ]
+    failed = 0
+    try:
+        for name, case in cases:
+            try:
+                case()
+                print("passed  %s" % name, flush=True)
+            except (Failed, OSError, subprocess.SubprocessError) as error:
+                failed += 1
+                print("FAILED  %s: %s" % (name, error), flush=True)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    print("%d passed, %d failed" % (len(cases) - failed, failed))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+/* Every function of iov.h, as a C program uses it: verbs PLACE DIRECTORY HEAP.SO
+ *
+ * PLACE is a session's; DIRECTORY one for the back end `directory`; HEAP.SO the example of a back end. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "forebay/iov.h"
+
+#define CHECK(what)                                                                              \
+    do {                                                                                         \
+        if (!(what)) {                                                                           \
+            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__, #what,    \
+                    iov_error());                                                                \
+            exit(1);                                                                             \
+        }                                                                                        \
+    } while (0)
+
+static const int64_t MINUTE = 60 * (int64_t)1000000000;
+
+/* Whether the last failure's sentence has this in it. */
+static int says(const char *text)
+{
+    return strstr(iov_error(), text) != NULL;
+}
+
+static void verbs_at_once(iov_workspace *w, const char *backend)
+{
+    const struct iov_pair meta[] = {{"project", "mcse"}, {"step", "3"}};
+    const struct iov_options options = {
+        .size = sizeof options, .backend = backend, .meta = meta, .meta_count = 2};
+    iov_collection *c = NULL, *second = NULL;
+    char bytes[16];
+    CHECK(iov_collection_create(w, backend, &options, &c, NULL) == 0);
+    CHECK(iov_collection_create(w, backend, &options, &second, NULL) == -EEXIST && second == NULL);
+    CHECK(says(backend));
+    CHECK(iov_write(c, "hello", 5, 2, NULL) == 0);
+    CHECK(iov_append(c, " world", 6, NULL) == 7);
+    CHECK(iov_size(c) == 13);
+    CHECK(iov_read(c, bytes, sizeof bytes, 0, NULL) == 13);
+    CHECK(memcmp(bytes, "\0\0hello world", 13) == 0);
+    CHECK(iov_read(c, NULL, 0, 0, NULL) == 0 && iov_read(c, NULL, 1, 0, NULL) == -EINVAL);
+    CHECK(iov_copy(c, 2, 3, c, 20, NULL) == 3);
+    CHECK(iov_read(c, bytes, 4, 19, NULL) == 4 && memcmp(bytes, "\0hel", 4) == 0);
+    CHECK(iov_truncate(c, 4, NULL) == 0 && iov_size(c) == 4);
+    CHECK(iov_sync(c, NULL) == 0);
+
+    struct iov_uuid uuid;
+    iov_records *known = NULL;
+    CHECK(iov_collection_uuid(c, &uuid) == 0);
+    CHECK(iov_get_meta(c, &known, NULL) == 0 && iov_records_count(known) == 1);
+    const struct iov_record *record = iov_records_get(known, 0);
+    CHECK(memcmp(&record->uuid, &uuid, sizeof uuid) == 0);
+    CHECK(strcmp(record->name, backend) == 0 && strcmp(record->backend, backend) == 0);
+    CHECK(strcmp(record->controls, "") == 0 && record->meta_count == 2);
+    CHECK(strcmp(record->meta[1].key, "step") == 0 && strcmp(record->meta[1].value, "3") == 0);
+    CHECK(iov_records_get(known, 1) == NULL);
+    iov_records_free(known);
+    const struct iov_pair changes[] = {{"step", "4"}, {"project", NULL}};
+    CHECK(iov_set_meta(c, changes, 2, NULL) == 0);
+    CHECK(iov_collection_search(w, "step > 3 and not exists project", &known, NULL) == 0);
+    CHECK(iov_records_count(known) == 1);
+    iov_records_free(known);
+    CHECK(iov_collection_search(w, "step >", &known, NULL) == -EINVAL && known == NULL);
+    CHECK(says("column 7"));
+    CHECK(iov_collection_lookup(w, backend, &known, NULL) == 0);
+    CHECK(iov_records_get(known, 0)->meta_count == 1);
+    iov_records_free(known);
+    CHECK(iov_collection_close(c, NULL) == 0);
+    CHECK(iov_collection_open_uuid(w, &uuid, &c, NULL) == 0 && iov_size(c) == 4);
+    CHECK(iov_collection_close(c, NULL) == 0);
+    CHECK(iov_collection_delete(w, backend, NULL) == 0);
+    CHECK(iov_collection_open(w, backend, &c, NULL) == -ENOENT && c == NULL);
+    CHECK(iov_collection_lookup(w, backend, &known, NULL) == -ENOENT && known == NULL);
+}
+
+static void verbs_in_a_batch(iov_session *session, iov_workspace *w, const char *backend)
+{
+    enum { COUNT = 50 };
+    const struct iov_options options = {.size = sizeof options, .backend = backend};
+    iov_batch *batch = NULL;
+    iov_collection *all[COUNT];
+    int64_t reads[COUNT];
+    char names[COUNT][16];
+    char *buffers = iov_allocate(session, COUNT * 8);
+    iov_records *found = NULL, *known = NULL;
+    CHECK(buffers != NULL && (size_t)buffers % 4096 == 0);
+    CHECK(iov_batch_create(session, IOV_STOP, IOV_FREE, &batch) == 0);
+    CHECK(iov_wait(batch, 0) == -EINVAL && says("hasn't been started"));
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "n%d", i);
+        const struct iov_pair number = {"n", names[i] + 1};
+        CHECK(iov_collection_create(w, names[i], &options, &all[i], batch) >= 0);
+        CHECK(iov_set_meta(all[i], &number, 1, batch) >= 0);
+        int64_t written = iov_write(all[i], names[i], strlen(names[i]), 0, batch);
+        int64_t appended = iov_append(all[i], "!", 1, batch);
+        CHECK(iov_batch_after(batch, appended, &written, 1) == 0);
+        reads[i] = iov_read(all[i], buffers + 8 * i, 8, 0, batch);
+        CHECK(iov_batch_after(batch, reads[i], &appended, 1) == 0);
+    }
+    CHECK(iov_get_meta(all[0], &known, batch) >= 0);
+    CHECK(iov_batch_start(batch) == 0);
+    CHECK(iov_batch_start(batch) == -EBUSY && iov_sync(all[0], batch) == -EBUSY);
+    CHECK(iov_wait(batch, MINUTE) == 1 && iov_test(batch) == 1);
+    CHECK(iov_batch_result(batch) == 0);
+    for (int i = 0; i < COUNT; i++) {
+        int64_t n = iov_result(batch, reads[i]);
+        CHECK(n == (int64_t)strlen(names[i]) + 1 && buffers[8 * i + n - 1] == '!');
+        CHECK(iov_request_status(batch, reads[i]) == IOV_DONE);
+    }
+    CHECK(iov_result(batch, 9999) == -EINVAL && iov_result(batch, -1) == -EINVAL);
+    CHECK(known != NULL && strcmp(iov_records_get(known, 0)->name, "n0") == 0);
+    iov_records_free(known);
+    CHECK(iov_batch_free(batch) == 0);
+
+    CHECK(iov_batch_create(session, IOV_CONTINUE, IOV_CHAIN, &batch) == 0);
+    iov_collection *absent = NULL;
+    int64_t fails = iov_collection_open(w, "absent", &absent, batch);
+    int64_t skipped = iov_truncate(absent, 0, batch);
+    CHECK(iov_collection_close(absent, batch) >= 0);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(iov_collection_close(all[i], batch) >= 0);
+        if (i < COUNT - 1)
+            CHECK(iov_collection_delete(w, names[i], batch) >= 0);
+    }
+    int64_t search = iov_collection_search(w, "n >= 0", &found, batch);
+    CHECK(iov_collection_lookup(w, names[COUNT - 1], &known, batch) >= 0);
+    CHECK(iov_batch_start(batch) == 0 && iov_wait(batch, MINUTE) == 1);
+    CHECK(iov_result(batch, fails) == -ENOENT && says("absent"));
+    CHECK(iov_result(batch, skipped) == -ECANCELED);
+    CHECK(iov_request_status(batch, skipped) == IOV_SKIPPED);
+    CHECK(iov_batch_result(batch) == -ENOENT);
+    CHECK(iov_result(batch, search) == 0 && iov_records_count(found) == 1);
+    CHECK(strcmp(iov_records_get(found, 0)->name, names[COUNT - 1]) == 0);
+    CHECK(known != NULL);
+    iov_records_free(known);
+    iov_records_free(found);
+    CHECK(iov_batch_free(batch) == 0);
+    CHECK(iov_collection_delete(w, names[COUNT - 1], NULL) == 0);
+
+    /* Never started, and cancelled. */
+    CHECK(iov_batch_create(session, IOV_ROLLBACK, IOV_FREE, &batch) == 0);
+    CHECK(iov_collection_create(w, "never", &options, &absent, batch) == 0);
+    CHECK(iov_batch_free(batch) == 0);
+    CHECK(iov_size(absent) == -EBADF && iov_collection_close(absent, NULL) == -EBADF);
+    CHECK(iov_batch_create(session, IOV_STOP, IOV_FREE, &batch) == 0);
+    CHECK(iov_collection_search(w, "", &found, batch) == 0);
+    CHECK(iov_batch_start(batch) == 0 && iov_cancel(batch) == 0);
+    CHECK(iov_wait(batch, -1) == 1 && iov_batch_free(batch) == 0);
+    iov_records_free(found);
+    iov_free(session, buffers);
+}
+
+static void what_is_refused(iov_session *session, iov_workspace *w, const char *heap)
+{
+    iov_session *other = NULL;
+    iov_workspace *none = NULL;
+    iov_collection *c = NULL;
+    iov_batch *batch = NULL;
+    CHECK(iov_session_open("nowhere", &other) == -EINVAL && other == NULL && says("nowhere"));
+    CHECK(iov_session_open(NULL, &other) == -EINVAL && iov_session_open("memory", NULL) == -EINVAL);
+    CHECK(iov_backend_attach(session, "b", "/nonexistent.so", NULL) == -ENOENT && says("nonexistent"));
+    CHECK(iov_backend_attach(session, "b", heap, "limit=x") == -EINVAL && says("limit=BYTES"));
+    CHECK(iov_backend_attach(session, "b", "tape", "") == -EINVAL && says("tape"));
+    CHECK(iov_workspace_load(session, "absent", &none) == -ENOENT && none == NULL);
+    CHECK(iov_workspace_create(session, "a/b", NULL, 0, &none) == -EINVAL);
+    CHECK(iov_workspace_create(session, "\xff", NULL, 0, &none) == -EINVAL && says("UTF-8"));
+    struct iov_options options = {.size = 8};
+    CHECK(iov_collection_create(w, "c", &options, &c, NULL) == -EINVAL && says("iov_options.size"));
+    options = (struct iov_options){.size = sizeof options, .controls = "mutability=soft"};
+    CHECK(iov_collection_create(w, "c", &options, &c, NULL) == -EINVAL && says("soft"));
+    options.controls = "mutability=append";
+    options.backend = "heap";
+    CHECK(iov_collection_create(w, "c", &options, &c, NULL) == -ENOTSUP);
+    CHECK(says("'heap'") && says("mutability=append") && says("only the default controls"));
+    options.controls = "consistency=commit";
+    CHECK(iov_collection_create(w, "c", &options, &c, NULL) == 0);
+    CHECK(iov_write(c, "x", 1, 1000000, NULL) == -EFBIG && says("the limit of the configuration"));
+    CHECK(iov_collection_close(c, NULL) == 0 && iov_collection_delete(w, "c", NULL) == 0);
+    options = (struct iov_options){.size = sizeof options, .backend = "absent"};
+    CHECK(iov_collection_create(w, "c", &options, &c, NULL) == -ENODEV && says("attached:"));
+    CHECK(iov_batch_create(session, (enum iov_failure)7, IOV_FREE, &batch) == -EINVAL);
+    CHECK(iov_read(NULL, NULL, 0, 0, NULL) == -EINVAL && iov_collection_close(NULL, NULL) == -EINVAL);
+}
+
+static void a_fork(iov_session *session, const char *place, iov_workspace *w)
+{
+    const struct iov_options options = {.size = sizeof options, .backend = "memory"};
+    iov_collection *c = NULL;
+    CHECK(iov_collection_create(w, "forked", &options, &c, NULL) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        iov_session *own = NULL;
+        iov_workspace *same = NULL;
+        CHECK(iov_write(c, "x", 1, 0, NULL) == -EPERM && says("fork"));
+        CHECK(iov_session_close(session) == 0);
+        CHECK(iov_session_open(place, &own) == 0);
+        int there = strcmp(place, "memory") == 0 ? -ENOENT : 0;
+        CHECK(iov_workspace_load(own, "w", &same) == there);
+        /* Another program: what the parent has isn't a leak of the child's. */
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(iov_write(c, "x", 1, 0, NULL) == 0);
+    CHECK(iov_collection_close(c, NULL) == 0 && iov_collection_delete(w, "forked", NULL) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    iov_session *session = NULL;
+    iov_workspace *w = NULL, *again = NULL;
+    iov_records *found = NULL;
+    const struct iov_pair owner = {"owner", "me"};
+    CHECK(argc == 4 && iov_abi() == IOV_ABI && strcmp(iov_error(), "") == 0);
+    CHECK(iov_session_open(argv[1], &session) == 0);
+    CHECK(iov_backend_attach(session, "scratch", "directory", argv[2]) == 0);
+    CHECK(iov_backend_attach(session, "heap", argv[3], "limit=100000") == 0);
+    CHECK(iov_backend_attach(session, "large", argv[3], NULL) == 0);
+    CHECK(iov_workspace_create(session, "w", &owner, 1, &w) == 0);
+    CHECK(iov_workspace_load(session, "w", &again) == 0);
+    CHECK(iov_workspace_set_meta(again, &(struct iov_pair){"kind", "run"}, 1) == 0);
+    CHECK(iov_workspace_get_meta(w, &found) == 0 && iov_records_get(found, 0)->meta_count == 2);
+    iov_records_free(found);
+    CHECK(iov_workspace_search(session, "owner = \"me\"", &found) == 0);
+    CHECK(iov_records_count(found) == 1);
+    iov_records_free(found);
+    CHECK(iov_workspace_close(again) == 0);
+
+    const char *const backends[] = {"memory", "scratch", "heap", "large", "forebay"};
+    size_t count = strcmp(argv[1], "memory") == 0 ? 4 : 5;
+    for (size_t i = 0; i < count; i++) {
+        verbs_at_once(w, backends[i]);
+        verbs_in_a_batch(session, w, backends[i]);
+    }
+    what_is_refused(session, w, argv[3]);
+    a_fork(session, argv[1], w);
+    CHECK(iov_workspace_delete(w) == 0);
+    CHECK(iov_session_close(session) == 0);
+    puts("all as it should be");
+    return 0;
+}
