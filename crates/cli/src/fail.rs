@@ -70,6 +70,7 @@ impl From<PoolError> for Fail {
             | PoolError::Daemon(_) => code::FAILED,
             PoolError::Absent(_)
             | PoolError::Foreign(_)
+            | PoolError::Elsewhere(_)
             | PoolError::Damaged { .. }
             | PoolError::Lost(_)
             | PoolError::NoCheckpoint(_) => code::NO_POOL,

@@ -4,7 +4,7 @@ use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
 use crate::{capacity, keeper, mpi, node, nodes, prefix};
-use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places};
+use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places, take_over};
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::How;
 use std::path::{Path, PathBuf};
@@ -163,6 +163,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         // Opening it says what is wrong.
         PoolState::Damaged(_) | PoolState::Stale => {}
     }
+    take_over(name);
     let places = places(name);
     if places.iter().any(|p| p.node.is_some()) {
         return reopen_nodes(name, &places);

@@ -21,6 +21,8 @@ pub enum PoolError {
     },
     /// What its records could be loaded from is missing or damaged.
     NoCheckpoint(PathBuf),
+    /// Its processes are those of another PID namespace.
+    Elsewhere(String),
     /// Its data was in memory and has gone.
     Lost(String),
     Io {
@@ -91,6 +93,10 @@ impl fmt::Display for PoolError {
                 f,
                 "the checkpoint in {} is missing or damaged; nothing there was changed",
                 dir.display()
+            ),
+            PoolError::Elsewhere(name) => write!(
+                f,
+                "the pool '{name}' belongs to the processes of another PID namespace, which can't be seen from here; start the container in that of its host (--pid=host), or show it a mount of the pool (forebay mount)"
             ),
             PoolError::Lost(name) => write!(
                 f,

@@ -31,7 +31,7 @@ pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
-pub use nodes::{Place, choose, node_dir, places};
+pub use nodes::{Place, choose, node_dir, places, take_over};
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_placement::NodeId;
@@ -245,6 +245,9 @@ impl Pool {
         let control = dir.join("control");
         let store = Store::open(&control, &records, config.record_bytes, media, journal)
             .map_err(|e| damaged("the control region", e))?;
+        if !forebay_store::process::sees_others(store.control()) {
+            return Err(PoolError::Elsewhere(config.name));
+        }
         store.set_journal_bound(config.journal_bound());
         let others = match (others, config.member) {
             (None, Some(member)) => {

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
+use forebay_store::Store;
 use std::path::{Path, PathBuf};
 
 /// Beginning of the name of a node's directory.
@@ -135,6 +136,15 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
         None => rank().unwrap_or(0) % places.len(),
     };
     Ok(places.swap_remove(at))
+}
+
+/// Before a pool is reopened: takes over what a keeper of another PID namespace, which is gone, has left.
+/// What can't be taken over is told by whoever opens it.
+pub fn take_over(name: &str) {
+    let places = places(name).into_iter();
+    for place in places.filter(|p| p.state() == PoolState::Stale) {
+        let _ = Store::take_over(&place.dir.join("control"));
+    }
 }
 
 /// Refuses a node whose pool never came up: nobody may use it alone.

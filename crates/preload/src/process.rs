@@ -365,7 +365,9 @@ fn take_lent(slot: u32) {
         return;
     }
     store.between_slots();
-    slots::claim(store.control(), slot);
+    if !slots::is_apart() {
+        slots::claim(store.control(), slot);
+    }
     match store.map_area(slot) {
         Ok(area) => {
             store.lend(slot, area);
@@ -383,6 +385,10 @@ fn begin_forked_child() {
     COPYING.with(|c| c.set(false));
     IN_VFORK_CHILD.with(|c| c.set(false));
     runtime::after_fork_in_child();
+    if slots::is_apart() {
+        // Its number says nothing to the others. The slot stays its parent's, until that ends.
+        return runtime::leave_behind();
+    }
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
     if slot != NONE {

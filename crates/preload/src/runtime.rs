@@ -308,6 +308,13 @@ pub fn forget_childs() {
     }
 }
 
+/// In a forked child that can't use the pool as its parent has opened it.
+pub fn leave_behind() {
+    FS.store(std::ptr::null_mut(), Release);
+    fds::forget_placeholder();
+    paths::child_without_slot();
+}
+
 /// In a forked child: another thread may have been inside `fs` when the process forked.
 pub fn after_fork_in_child() {
     OPENING.reset();

@@ -72,6 +72,8 @@ pub struct Header {
     /// lost until [`crate::Store::put_in_order`] has found them.
     pub leaks: AtomicU32,
     pub journal: crate::journal::State,
+    /// In which PID namespace the numbers of processes mean something; 0: not known.
+    pub namespace: AtomicU64,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -472,6 +474,7 @@ impl Control {
         h.names_epoch.store(2, Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         h.born.store(now.map_or(0, |d| d.as_secs() as u32), Relaxed);
+        h.namespace.store(crate::process::namespace(), Relaxed);
         h.magic.store(MAGIC, Release);
     }
 

@@ -168,15 +168,7 @@ impl Store {
         media: Vec<Medium>,
         journal: Option<Journal>,
     ) -> Result<Store> {
-        let fd = rustix::fs::open(
-            control_path,
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )?;
-        if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
-            return Err(Errno::NODATA);
-        }
-        let control = Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)?;
+        let control = Store::open_control(control_path)?;
         let envs = (0..control.shards())
             .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
             .collect();
@@ -194,6 +186,30 @@ impl Store {
             journal,
             elsewhere: None,
         })
+    }
+
+    /// Takes a store over into this process's PID namespace: those of another one that still use it count
+    /// as dead from now on.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn take_over(control_path: &Path) -> Result<()> {
+        let control = Store::open_control(control_path)?;
+        let namespace = &control.header().namespace;
+        namespace.store(process::namespace(), Release);
+        Ok(())
+    }
+
+    fn open_control(path: &Path) -> Result<Control> {
+        let fd = rustix::fs::open(
+            path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
+            return Err(Errno::NODATA);
+        }
+        Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)
     }
 
     /// Makes this the store of one node among several.

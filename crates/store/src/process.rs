@@ -55,6 +55,25 @@ fn start_time(pid: u32) -> Option<u64> {
     std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
 }
 
+/// What tells this process's PID namespace from others; 0 if it can't be found out.
+pub fn namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |s| s.st_ino)
+}
+
+/// Whether the processes of this pool have their numbers from this process's PID namespace, as far
+/// as can be found out. In another one all of them would look dead, and their locks free.
+pub fn sees_others(control: &Control) -> bool {
+    match control.header().namespace.load(Relaxed) {
+        0 => true,
+        theirs => matches!(namespace(), 0) || theirs == namespace(),
+    }
+}
+
+/// Whether this process has been made into another PID namespace than its parent's.
+pub fn is_apart() -> bool {
+    rustix::process::getppid().is_none()
+}
+
 /// Whether the process is stopped, by a signal or a debugger.
 pub fn is_stopped(pid: u32) -> bool {
     let mut text = [0u8; 512];
