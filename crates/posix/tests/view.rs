@@ -303,6 +303,8 @@ fn it_lists_many() {
         };
         touch(&p, &path);
         tag(&p, &path, "all", "yes");
+        tag(&p, &path, "third", &(n % 3).to_string());
+        tag(&p, &path, "fine", &(n % 1500).to_string());
         if n % 1000 == 0 {
             tag(&p, &path, "few", "yes");
         }
@@ -312,6 +314,12 @@ fn it_lists_many() {
     assert!(all.iter().all(|name| name.contains('~')));
     assert_eq!(list(&p, "/.by/all=yes/few=yes").len(), FILES / 1000);
     assert_eq!(list(&p, "/.by/few=yes/all=yes").len(), FILES / 1000);
+    // Keys and values: few that many have, many that few have.
+    let keys = ["all", "few", "fine", "third"];
+    assert_eq!(list(&p, "/.by"), keys.map(String::from).into());
+    let numbers = |n: usize| (0..n).map(|n| n.to_string()).collect::<BTreeSet<_>>();
+    assert_eq!(list(&p, "/.by/third"), numbers(3));
+    assert_eq!(list(&p, "/.by/fine"), numbers(1500));
 }
 
 #[test]

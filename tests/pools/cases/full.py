@@ -100,13 +100,13 @@ def overflow(t):
 def overflow_from_a_medium_in_pieces(t):
     """Free space in many small pieces is not a full medium."""
     t.up("p", media=["memory:8M", "files:%s:256M" % t.disk])
-    t.bash("p", '''mkdir /fb/s; cd /fb/s; for i in $(seq 1 900); do head -c 8192 /dev/zero > f$i
+    t.bash("p", '''mkdir /fb/s; cd /fb/s; for i in $(seq 1 900); do printf %08192d 0 > f$i
         done; rm f*[13579]''').quiet()
     t.check("overflow", t.bash, "p", "head -c 30000000 /dev/urandom > /fb/big")
     t.check("all of the first medium", t.bash, "p",
             "dd if=/dev/zero of=/fb/many bs=4k count=40000")
     t.up("q", media=["memory:8M"])
-    t.bash("q", '''mkdir /fb/s; cd /fb/s; for i in $(seq 1 900); do head -c 8192 /dev/zero > f$i
+    t.bash("q", '''mkdir /fb/s; cd /fb/s; for i in $(seq 1 900); do printf %08192d 0 > f$i
         done; rm f*[13579]''').quiet()
     t.check("3 MB in pieces", t.bash, "q", "head -c 3000000 /dev/urandom > /fb/big; wc -c < /fb/big; "
             "test $(stat -c %s /fb/big) = 3000000")

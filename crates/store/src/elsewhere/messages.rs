@@ -318,20 +318,23 @@ impl Part for RenameMode {
     }
 }
 
-impl Part for SetAttr {
-    fn put(&self, to: &mut Vec<u8>) {
-        (self.mode, self.uid, self.gid, self.mtime, self.atime).put(to);
-    }
-    fn take(from: &mut &[u8]) -> Option<SetAttr> {
-        let (mode, uid, gid, mtime, atime) = Part::take(from)?;
-        Some(SetAttr {
-            mode,
-            uid,
-            gid,
-            mtime,
-            atime,
-        })
-    }
+/// Structures of which each field is told, in this order.
+macro_rules! fields {
+    ($($t:ty { $($field:ident),+ })+) => {$(
+        impl Part for $t {
+            fn put(&self, to: &mut Vec<u8>) {
+                $(self.$field.put(to);)+
+            }
+            fn take(from: &mut &[u8]) -> Option<$t> {
+                Some(Self { $($field: Part::take(from)?),+ })
+            }
+        }
+    )+};
+}
+pub(crate) use fields;
+
+fields! {
+    SetAttr { mode, uid, gid, mtime, atime }
 }
 
 /// An inode with the tail of its record.

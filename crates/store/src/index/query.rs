@@ -5,7 +5,7 @@
 //! is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{List, Part, decode, encode, kind};
+use crate::elsewhere::messages::{List, Part, decode, encode, fields, kind};
 use crate::lmdb::Snapshot;
 use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
 use crate::{ObjectId, Store};
@@ -13,6 +13,8 @@ use rustix::io::{Errno, Result};
 
 /// Places that are looked at in one shard for one page, where several attributes are asked for.
 const STEPS: usize = 4_000;
+/// Steps from record to record that take about as long as looking for one.
+const SEEK: usize = 8;
 /// Most hits, keys or values of one message.
 const MOST: usize = 1024;
 /// Bytes of an answer that one message takes.
@@ -39,35 +41,10 @@ pub(crate) struct Page<T, P> {
     pub next: Option<P>,
 }
 
-impl Part for Mark {
-    fn put(&self, to: &mut Vec<u8>) {
-        (self.name, self.id).put(to);
-    }
-    fn take(from: &mut &[u8]) -> Option<Mark> {
-        let (name, id) = Part::take(from)?;
-        Some(Mark { name, id })
-    }
-}
-
-impl Part for Word {
-    fn put(&self, to: &mut Vec<u8>) {
-        (self.key, self.value).put(to);
-    }
-    fn take(from: &mut &[u8]) -> Option<Word> {
-        let (key, value) = Part::take(from)?;
-        Some(Word { key, value })
-    }
-}
-
-impl Part for Hit {
-    fn put(&self, to: &mut Vec<u8>) {
-        (self.mark, self.name.0, &self.name.1[..]).put(to);
-    }
-    fn take(from: &mut &[u8]) -> Option<Hit> {
-        let (mark, dir, name) = Part::take(from)?;
-        let name = (dir, name);
-        Some(Hit { mark, name })
-    }
+fields! {
+    Mark { name, id }
+    Word { key, value }
+    Hit { mark, name }
 }
 
 impl<T: Part, P: Part> Part for Page<T, P> {
@@ -248,32 +225,20 @@ impl Store {
 
     /// As [`Store::written`], of what lies here.
     fn written_here(&self, of: Option<u64>, from: u64, most: usize) -> Result<Page<Written, u64>> {
-        let mut pages = Vec::new();
-        for shard in 0..self.shard_count() {
-            let snapshot = self.snapshot(shard)?;
-            let mut page = Page {
-                items: Vec::new(),
-                next: Some(from),
-            };
-            while let Some(hash) = page.next.filter(|_| page.items.len() < most) {
-                let (key, value) = of.map_or((hash, 0), |key| (key, hash));
-                // From one key or value to the next, over all that have it.
-                let found = first_from(&snapshot, Word { key, value }, Mark::FIRST)?;
-                let Some((word, mark)) = found.filter(|f| of.is_none_or(|key| key == f.0.key))
-                else {
-                    page.next = None;
-                    break;
-                };
-                let hash = if of.is_some() { word.value } else { word.key };
-                let text = write(&snapshot, mark.id, word, of.is_some())?;
-                page.items.extend(text.map(|text| (hash, text)));
-                page.next = hash.checked_add(1);
+        let snapshots = (0..self.shard_count()).map(|shard| self.snapshot(shard));
+        let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
+        let pages = snapshots.iter().map(|s| distinct(s, of, from, most));
+        let found = Page::join(pages.collect::<Result<_>>()?, |one| one.0);
+        // Most shards have most of them: each is written down once.
+        let mut items: Vec<Written> = Vec::new();
+        for (hash, word, id) in found.items {
+            if items.last().is_none_or(|last| last.0 != hash) {
+                let text = write(&snapshots[self.shard_of(id)], id, word, of.is_some())?;
+                items.extend(text.map(|text| (hash, text)));
             }
-            pages.push(page);
         }
-        let mut page = Page::join(pages, |item| item.0);
-        page.items.dedup_by_key(|item| item.0);
-        Ok(page)
+        let next = found.next;
+        Ok(Page { items, next })
     }
 
     /// Answers another node's [`Store::written`].
@@ -365,6 +330,47 @@ fn first_from(snapshot: &Snapshot<'_>, word: Word, mark: Mark) -> Result<Option<
         false
     })?;
     Ok(found)
+}
+
+/// A key or value by its hash, and one that has it.
+type Distinct = (u64, Word, ObjectId);
+
+/// The keys in a shard, or the values of one, from a hash on.
+fn distinct(
+    snapshot: &Snapshot<'_>,
+    of: Option<u64>,
+    from: u64,
+    most: usize,
+) -> Result<Page<Distinct, u64>> {
+    let mut items: Vec<Distinct> = Vec::new();
+    let mut next = Some(from);
+    while let Some(hash) = next.take_if(|_| items.len() < most) {
+        let (key, value) = of.map_or((hash, 0), |key| (key, hash));
+        let mut steps = 0;
+        snapshot.scan(&Key::indexed(Word { key, value }, Mark::FIRST), |key, _| {
+            let found = parse_indexed(key).filter(|f| of.is_none_or(|key| key == f.0.key));
+            let Some((word, mark)) = found else {
+                return false;
+            };
+            let hash = if of.is_some() { word.value } else { word.key };
+            if items.last().is_some_and(|last| last.0 == hash) {
+                // Over many that have the same it is faster to look for the next one.
+                steps += 1;
+                if steps == SEEK {
+                    next = hash.checked_add(1);
+                }
+                return steps < SEEK;
+            }
+            if items.len() == most {
+                next = Some(hash);
+                return false;
+            }
+            items.push((hash, word, mark.id));
+            steps = 0;
+            true
+        })?;
+    }
+    Ok(Page { items, next })
 }
 
 /// Places in a shard, and where the rest begins.

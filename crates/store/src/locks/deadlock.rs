@@ -11,7 +11,7 @@
 
 use super::wait::Waited;
 use super::{InTheWay, LockType, Owner, Request};
-use crate::elsewhere::messages::{List, Part, kind};
+use crate::elsewhere::messages::{List, Part, fields, kind};
 use crate::{NodeId, ObjectId, Store};
 use rustix::io::Result;
 
@@ -147,19 +147,8 @@ impl Part for Request {
     }
 }
 
-impl Part for InTheWay {
-    fn put(&self, to: &mut Vec<u8>) {
-        (self.owner, self.has, self.start, self.end).put(to);
-    }
-    fn take(from: &mut &[u8]) -> Option<InTheWay> {
-        let (owner, has, start, end) = Part::take(from)?;
-        Some(InTheWay {
-            owner,
-            has,
-            start,
-            end,
-        })
-    }
+fields! {
+    InTheWay { owner, has, start, end }
 }
 
 /// What a process waits for.
