@@ -121,6 +121,12 @@ pub trait Store: Send + Sync {
     /// ENOTSUP if it can't keep one.
     fn undo_log(&self) -> Result<Box<dyn UndoLog>>;
 
+    /// Logs of batches whose processes have died. They are this caller's now.
+    ///
+    /// # Errors
+    /// What the store has to say.
+    fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>>;
+
     /// Whether what it keeps outlives this process.
     fn outlives_process(&self) -> bool;
 }

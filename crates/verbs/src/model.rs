@@ -74,12 +74,14 @@ impl Workspace {
         Ok(Workspace::of(session, made.map_err(about(name))?))
     }
 
-    /// Uses a workspace that is there.
+    /// Uses a workspace that is there. What killed processes have left half done in batches with `rollback` is
+    /// undone first.
     ///
     /// # Errors
-    /// ENOENT if it isn't.
+    /// ENOENT if it isn't there; ENODEV if a back end that is needed to undo isn't attached.
     pub fn load(session: &Session, key: Key<'_>) -> Result<Workspace> {
         session.check()?;
+        session.settle()?;
         let found = session.store().find(Scope::Root, key);
         found
             .map(|record| Workspace::of(session, record))
@@ -175,8 +177,8 @@ fn set_meta(
 fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
     match log {
         Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(
-            "failure=rollback can't be kept for collections of the back end '{backend}': they outlive this process, and \
-             this version can't undo what a killed process has left half done"
+            "failure=rollback can't be kept: what the back end '{backend}' has outlives this process, but not \
+             this session's metadata, in which the way back would have to be noted"
         ))),
         _ => Ok(()),
     }

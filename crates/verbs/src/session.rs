@@ -8,6 +8,7 @@ use crate::crew::Crew;
 use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
+use crate::undo::settle;
 use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -108,6 +109,18 @@ impl Session {
         let backends = backends.unwrap_or_else(PoisonError::into_inner);
         let known = backends.iter();
         known.map(|(n, b)| (n.clone(), b.kind().into())).collect()
+    }
+
+    /// Settles batches that dead processes have left half done.
+    ///
+    /// # Errors
+    /// ENODEV if a back end that one of them used isn't attached; what couldn't be undone.
+    pub(crate) fn settle(&self) -> Result<()> {
+        for log in self.store().left_behind()? {
+            let settled = settle(self, &*log);
+            settled.map_err(|e| e.about("a batch that a killed process has left half done"))?;
+        }
+        Ok(())
     }
 
     /// # Errors

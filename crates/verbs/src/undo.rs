@@ -6,7 +6,8 @@
 //! back, so they are noted and carried out behind the commit.
 //!
 //! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is for
-//! collections that do the same; for others the operation is refused by name.
+//! collections that do the same; for others the operation is refused by name. A pool keeps logs itself; what a killed process
+//! has left is settled by who loads a workspace next.
 
 use crate::meta::{Change, Key, Scope};
 use crate::{Error, Meta, Result, Session, Uuid};
@@ -62,11 +63,11 @@ pub trait UndoLog: Send + Sync {
     /// If it can't be kept. The operation must not be done then.
     fn note(&self, entry: Undo) -> Result<()>;
 
-    /// The entries, in the order they came.
+    /// The entries, in the order they came, and whether the log was committed.
     ///
     /// # Errors
     /// If they can't be read.
-    fn entries(&self) -> Result<Vec<Undo>>;
+    fn entries(&self) -> Result<(Vec<Undo>, bool)>;
 
     /// From here on nothing is undone any more, whatever happens.
     ///
@@ -92,12 +93,9 @@ impl UndoLog for InProcess {
         Ok(())
     }
 
-    fn entries(&self) -> Result<Vec<Undo>> {
-        Ok(self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone())
+    fn entries(&self) -> Result<(Vec<Undo>, bool)> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((entries.clone(), false))
     }
 
     fn commit(&self) -> Result<()> {
@@ -117,19 +115,29 @@ pub(crate) fn changes_back(before: &Meta, changes: &[Change]) -> Vec<Change> {
     changes.iter().map(back).collect()
 }
 
+/// Settles what a dead process has left: takes it back, or carries out the rest.
+///
+/// # Errors
+/// What couldn't be done. The log stays then, for the next one who comes.
+pub(crate) fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    match log.entries()? {
+        (entries, true) => carry_out(session, log, entries),
+        (_, false) => undo(session, log),
+    }
+}
+
 /// Takes back all that is in the log.
 ///
 /// # Errors
 /// What couldn't be taken back; all else was.
 pub(crate) fn undo(session: &Session, log: &dyn UndoLog) -> Result<()> {
-    let entries = log.entries()?.into_iter().rev();
-    // What is gone needs no undoing.
-    let failed: Vec<Error> = entries
-        .filter_map(|entry| undo_one(session, entry).err())
-        .filter(|error| error.errno() != Errno::NOENT)
-        .collect();
-    log.end();
-    told(failed, "not all of the batch could be undone")
+    let entries = log.entries()?.0.into_iter().rev();
+    let failed = entries.filter_map(|entry| undo_one(session, entry).err());
+    told(
+        log,
+        failed.collect(),
+        "not all of the batch could be undone",
+    )
 }
 
 fn undo_one(session: &Session, entry: Undo) -> Result<()> {
@@ -163,22 +171,37 @@ pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
         undo(session, log)?;
         return Err(error.about("the batch was undone, as it couldn't be committed"));
     }
+    let entries = log.entries()?.0;
+    carry_out(session, log, entries)
+}
+
+/// Does what waited for the commit.
+fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result<()> {
     let delete = |entry| match entry {
         Undo::Delete { workspace, uuid } => session.delete_collection(workspace, uuid).err(),
         _ => None,
     };
-    let failed = log.entries()?.into_iter().filter_map(delete).collect();
-    log.end();
-    told(failed, "not all that the batch deletes could be deleted")
+    let failed = entries.into_iter().filter_map(delete).collect();
+    told(
+        log,
+        failed,
+        "not all that the batch deletes could be deleted",
+    )
 }
 
-fn told(failed: Vec<Error>, what: &str) -> Result<()> {
+/// Ends the log, unless something failed.
+fn told(log: &dyn UndoLog, mut failed: Vec<Error>, what: &str) -> Result<()> {
+    // What is gone needs nothing more.
+    failed.retain(|error| error.errno() != Errno::NOENT);
     match failed.first() {
-        None => Ok(()),
+        None => {
+            log.end();
+            Ok(())
+        }
         Some(first) => {
             let more = failed.len() - 1;
             let text = format!("{what}: {first} (and {more} more)");
-            Err(Error::new(Errno::IO, text))
+            Err(Error::new(first.errno(), text))
         }
     }
 }

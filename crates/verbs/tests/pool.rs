@@ -3,12 +3,15 @@
 mod support;
 
 use forebay_client::Pool;
+use forebay_iov::backend::{Address, Backend, Object};
 use forebay_iov::{
-    Batch, Collection, Errno, Failure, Key, Meta, Options, Order, Predicate, Session, Workspace,
+    Batch, Collection, Controls, Errno, Failure, Key, Meta, Options, Order, Predicate, Session,
+    Workspace,
 };
 use forebay_posix::Fs;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use support::{Dir, TestPool, meta, options};
 
 #[test]
@@ -139,7 +142,7 @@ fn every_back_end_under_a_pool() {
 }
 
 #[test]
-fn a_batch_on_a_pool_and_what_it_refuses() {
+fn a_batch_on_a_pool() {
     let pool = TestPool::new("batch");
     let session = pool.session();
     let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
@@ -161,28 +164,267 @@ fn a_batch_on_a_pool_and_what_it_refuses() {
     let c = Collection::open(&w, Key::Uuid(found[9].uuid)).unwrap();
     assert_eq!(c.size().unwrap(), 100);
 
-    let mut batch = Batch::new(&session, Failure::Rollback, Order::Free);
-    batch.write(&c, 0, b"x").unwrap();
-    let running = batch.start().unwrap();
-    running.wait(None).unwrap();
-    assert_eq!(running.error().unwrap().errno(), Errno::OPNOTSUPP);
-    // What would be gone with the process leaves its record.
-    let mut batch = Batch::new(&session, Failure::Rollback, Order::Free);
-    batch.create(&w, "m", options("memory", &[])).unwrap();
-    let running = batch.start().unwrap();
-    running.wait(None).unwrap();
-    assert_eq!(running.error().unwrap().errno(), Errno::OPNOTSUPP);
-    assert!(Collection::lookup(&w, Key::Name("m")).is_err());
     drop((running, c, w, session));
     pool.assert_whole();
 }
 
-/// In another process, started by the test below.
+/// A batch that changes everything there is, and then waits for the end of the world.
+fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
+    let session = Session::open(place).unwrap();
+    session.attach("scratch", "directory", scratch).unwrap();
+    session.attach_backend("stuck", Arc::new(Stuck)).unwrap();
+    let w = Workspace::load(&session, Key::Name("w")).unwrap();
+    let old = Collection::open(&w, Key::Name("old")).unwrap();
+    let file = Collection::open(&w, Key::Name("file")).unwrap();
+    let mut batch = Batch::new(&session, Failure::Rollback, Order::Chain);
+    let (_, new) = batch
+        .create(&w, "new", options("forebay", &[("k", "2")]))
+        .unwrap();
+    batch.write(&new, 0, b"n").unwrap();
+    batch
+        .create(&w, "new file", options("scratch", &[]))
+        .unwrap();
+    batch.write(&old, 2, vec![b'x'; 3 << 20]).unwrap();
+    batch.truncate(&old, 3).unwrap();
+    batch.write(&file, 0, b"changed").unwrap();
+    let changes = [
+        ("k".into(), Some("3".into())),
+        ("l".into(), Some("4".into())),
+    ];
+    batch.set_meta(&old, &changes).unwrap();
+    batch.delete(&w, Key::Name("doomed")).unwrap();
+    match commit {
+        // Its deletion is what kills the process.
+        true => batch.delete(&w, Key::Name("stuck")).unwrap(),
+        false => batch.create(&w, "stuck", options("stuck", &[])).unwrap().0,
+    };
+    batch.start().unwrap().wait(None).unwrap();
+    panic!("still here");
+}
+
+/// A back end that kills the process that creates something, or deletes it.
+struct Stuck;
+
+impl Stuck {
+    fn kill() -> ! {
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+        panic!("still here");
+    }
+}
+
+impl Backend for Stuck {
+    fn kind(&self) -> &str {
+        "stuck"
+    }
+    fn outlives_process(&self) -> bool {
+        true
+    }
+    fn supports(&self, _: &Controls) -> forebay_iov::Result<()> {
+        Ok(())
+    }
+    fn create(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
+        Stuck::kill()
+    }
+    fn open(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
+        Stuck::kill()
+    }
+    fn delete(&self, _: &Address) -> forebay_iov::Result<()> {
+        Stuck::kill()
+    }
+}
+
+#[test]
+fn what_a_killed_process_has_begun_is_undone_or_completed() {
+    for commit in [false, true] {
+        let pool = TestPool::new("killed");
+        let dir = Dir::new();
+        let session = pool.session();
+        session.attach("scratch", "directory", dir.text()).unwrap();
+        session.attach("stuck", "null", "").unwrap();
+        let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+        let old = Collection::create(&w, "old", &options("forebay", &[("k", "1")])).unwrap();
+        old.write(b"0123456789", 0).unwrap();
+        let file = Collection::create(&w, "file", &options("scratch", &[])).unwrap();
+        file.write(b"as it was before", 0).unwrap();
+        Collection::create(&w, "doomed", &Options::default()).unwrap();
+        if commit {
+            Collection::create(&w, "stuck", &options("stuck", &[])).unwrap();
+        }
+        let test = std::env::current_exe().unwrap();
+        let ran = Command::new(test)
+            .args(["--exact", "child"])
+            .env("VERBS_TEST_CHILD", pool.place())
+            .env("VERBS_TEST_KILLED", dir.text())
+            .env("VERBS_TEST_COMMIT", if commit { "yes" } else { "no" })
+            .output()
+            .unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&ran.status),
+            Some(9),
+            "{ran:?}"
+        );
+        let names = |w: &Workspace| -> Vec<String> {
+            let all = Collection::search(w, &Predicate::everything()).unwrap();
+            all.into_iter().map(|r| r.name).collect()
+        };
+        assert!(names(&w).contains(&"new".into()));
+        // Who lacks a back end can't settle it, and is told which one.
+        let lacking = pool.session();
+        let error = Workspace::load(&lacking, Key::Name("w")).err().unwrap();
+        assert_eq!(error.errno(), Errno::NODEV, "{error}");
+        assert!(error.to_string().contains("half done"), "{error}");
+        drop(lacking);
+        Workspace::load(&session, Key::Name("w")).unwrap();
+        let mut bytes = [0; 32];
+        let n = old.read(&mut bytes, 0).unwrap();
+        let was = file.read(&mut [0; 32], 0).unwrap();
+        assert_eq!(was, 16);
+        if commit {
+            assert_eq!(&bytes[..n], b"01x");
+            assert_eq!(old.get_meta().unwrap(), meta(&[("k", "3"), ("l", "4")]));
+            assert_eq!(names(&w), ["file", "new", "new file", "old"]);
+        } else {
+            assert_eq!(&bytes[..n], b"0123456789");
+            assert_eq!(old.get_meta().unwrap(), meta(&[("k", "1")]));
+            assert_eq!(names(&w), ["doomed", "file", "old"]);
+            let mut text = [0; 16];
+            file.read(&mut text, 0).unwrap();
+            assert_eq!(&text, b"as it was before");
+            assert!(!dir.0.join("w/new file").exists());
+        }
+        // Nothing is left of it, and once is enough.
+        old.write(b"later", 0).unwrap();
+        Workspace::load(&session, Key::Name("w")).unwrap();
+        old.read(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes[..5], b"later");
+        drop((old, file, w, session));
+        let fs = Fs::new(Arc::new(Pool::open("killed").unwrap()));
+        let names: Vec<_> = fs.list(b"/").unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, [b"w".to_vec()]);
+        drop(fs);
+        pool.assert_whole();
+    }
+}
+
+/// Batches that keep two collections and the metadata of one alike; each third is rolled back.
+fn change_for_ever(place: &str) -> ! {
+    let session = Session::open(place).unwrap();
+    let w = Workspace::load(&session, Key::Name("w")).unwrap();
+    let a = Collection::open(&w, Key::Name("a")).unwrap();
+    let b = Collection::open(&w, Key::Name("b")).unwrap();
+    let mut bytes = [0; 8];
+    a.read(&mut bytes, 0).unwrap();
+    for n in u64::from_le_bytes(bytes) + 1.. {
+        let mut batch = Batch::new(&session, Failure::Rollback, Order::Chain);
+        batch.write(&a, 0, n.to_le_bytes()).unwrap();
+        batch.truncate(&a, 8 + n % 5000).unwrap();
+        batch
+            .set_meta(&a, &[("n".into(), Some(n.to_string()))])
+            .unwrap();
+        batch
+            .create(&w, &format!("made {n}"), Options::default())
+            .unwrap();
+        batch.truncate(&b, 8 + n % 5000).unwrap();
+        batch.write(&b, 0, n.to_le_bytes()).unwrap();
+        match n % 3 {
+            0 => _ = batch.open(&w, Key::Name("absent")).unwrap(),
+            _ => _ = batch.delete(&w, Key::Name(&format!("made {n}"))).unwrap(),
+        }
+        batch.start().unwrap().wait(None).unwrap();
+    }
+    unreachable!()
+}
+
+#[test]
+fn kills_at_any_time_leave_all_or_nothing() {
+    let pool = TestPool::new("kills");
+    let session = pool.session();
+    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let a = Collection::create(&w, "a", &options("forebay", &[("n", "0")])).unwrap();
+    let b = Collection::create(&w, "b", &Options::default()).unwrap();
+    a.write(&[0; 8], 0).unwrap();
+    b.write(&[0; 8], 0).unwrap();
+    let seen = |c: &Collection| {
+        let mut bytes = [0; 8];
+        c.read(&mut bytes, 0).unwrap();
+        (u64::from_le_bytes(bytes), c.size().unwrap())
+    };
+    let mut random = forebay_fuzz::Random::new(5);
+    let test = std::env::current_exe().unwrap();
+    for _ in 0..15 {
+        let before = seen(&a).0;
+        let mut child = Command::new(&test)
+            .args(["--exact", "child"])
+            .env("VERBS_TEST_CHILD", pool.place())
+            .env("VERBS_TEST_ENDLESS", "yes")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while seen(&a).0 == before {
+            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
+            std::thread::yield_now();
+        }
+        // Anywhere in some batch.
+        std::thread::sleep(Duration::from_micros(random.below(5000) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        Workspace::load(&session, Key::Name("w")).unwrap();
+        let (n, size) = seen(&a);
+        assert_eq!(seen(&b), (n, size));
+        assert_eq!(a.get_meta().unwrap()["n"], n.to_string());
+        assert!(n % 3 != 0 || n == 0, "{n} was to be rolled back");
+        assert_eq!(
+            Collection::search(&w, &Predicate::everything())
+                .unwrap()
+                .len(),
+            2
+        );
+    }
+    drop((a, b, w, session));
+    pool.assert_whole();
+}
+
+#[test]
+fn a_batch_on_a_pool_is_rolled_back_where_it_runs() {
+    let pool = TestPool::new("rolled");
+    let session = pool.session();
+    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let c = Collection::create(&w, "c", &Options::default()).unwrap();
+    c.write(b"before", 0).unwrap();
+    let mut batch = Batch::new(&session, Failure::Rollback, Order::Chain);
+    batch.create(&w, "new", Options::default()).unwrap();
+    batch.create(&w, "memory", options("memory", &[])).unwrap();
+    batch.write(&c, 0, b"behind it all").unwrap();
+    // While it runs nobody else takes its log for one of the dead.
+    let (_, again) = batch.open(&w, Key::Name("c")).unwrap();
+    batch.open(&w, Key::Name("absent")).unwrap();
+    let running = batch.start().unwrap();
+    running.wait(None).unwrap();
+    assert_eq!(running.error().unwrap().errno(), Errno::NOENT);
+    let mut bytes = [0; 32];
+    let n = again.read(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes[..n], b"before");
+    let all = Collection::search(&w, &Predicate::everything()).unwrap();
+    assert_eq!(all.len(), 1);
+    drop((running, again, c, w, session));
+    pool.assert_whole();
+}
+
+/// In another process, started by the tests here.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("VERBS_TEST_CHILD") else {
         return;
     };
+    if std::env::var("VERBS_TEST_ENDLESS").is_ok() {
+        change_for_ever(&place);
+    }
+    if let Ok(scratch) = std::env::var("VERBS_TEST_KILLED") {
+        let commit = std::env::var("VERBS_TEST_COMMIT").is_ok_and(|c| c == "yes");
+        begin_and_wait(&place, &scratch, commit);
+    }
     let session = Session::open(&place).unwrap();
     let w = Workspace::load(&session, Key::Name("w")).unwrap();
     let theirs = Collection::search(&w, &Predicate::equal("from", "parent")).unwrap();

@@ -210,6 +210,10 @@ impl Store for Memory {
         Ok(Box::new(InProcess::default()))
     }
 
+    fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>> {
+        Ok(Vec::new())
+    }
+
     fn outlives_process(&self) -> bool {
         false
     }

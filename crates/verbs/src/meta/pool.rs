@@ -8,6 +8,8 @@
 //! A file gets its attributes before it gets its name (it is unnamed till then, and goes with its process), so
 //! nobody sees half a record. A directory is made under a hidden name and renamed.
 
+mod log;
+
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::query::Probe;
@@ -420,7 +422,13 @@ impl Store for Pool {
     }
 
     fn undo_log(&self) -> Result<Box<dyn UndoLog>> {
-        Ok(Box::new(crate::undo::InProcess::default()))
+        Ok(Box::new(log::Log::create(&self.fs)?))
+    }
+
+    fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>> {
+        let left = log::Log::left_behind(&self.fs);
+        let left = left.map_err(|e| self.failed("can't look for batches of the dead", e))?;
+        Ok(left.into_iter().map(|log| Box::new(log) as _).collect())
     }
 
     fn outlives_process(&self) -> bool {
