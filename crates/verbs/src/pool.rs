@@ -55,10 +55,7 @@ fn of_pool(error: PoolError) -> Error {
         PoolError::Absent(_) => Errno::NOENT,
         PoolError::Foreign(_) | PoolError::Elsewhere(_) => Errno::ACCESS,
         PoolError::Io { error, .. } => *error,
-        PoolError::Damaged { .. }
-        | PoolError::NoCheckpoint(_)
-        | PoolError::Lost(_)
-        | PoolError::Daemon(_) => Errno::IO,
+        _ => Errno::IO,
     };
     Error::new(errno, error.to_string())
 }
