@@ -323,8 +323,9 @@ def dbench(forebay, face, media, seconds, nodes=1):
         rc, out = bench.run(command, 60 + 3 * seconds)
         rate = re.search(r"^Throughput ([\d.]+) MB/sec", out, re.M)
         # It goes on after errors.
-        if rc != 0 or not rate or re.search("failed|ERROR|Bad file", out):
-            raise Failed("exit code %d\n%s" % (rc, tail(out)))
+        wrong = [line for line in out.split("\n") if re.search("failed|ERROR|Bad file", line)]
+        if rc != 0 or not rate or wrong:
+            raise Failed("exit code %d\n%s\n    ...\n%s" % (rc, tail("\n".join(wrong[:8])), tail(out)))
         bench.fsck()
     return "%s MB/s" % rate[1]
 
