@@ -4,7 +4,7 @@
 The headers, the library and tests/verbs/abi.txt (symbols, layouts, numbers) say the same; a change of the
 interface fails until it is recorded (--record) and the version in the header is thought about. The C program that
 uses every function is compiled by gcc and clang with warnings as errors and run on a session in memory and on
-a pool: plainly, under valgrind, and with AddressSanitizer.
+a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way.
 """
 import argparse
 import os
@@ -159,6 +159,16 @@ def main():
     options = parser.parse_args()
     room = tempfile.mkdtemp(prefix="forebay-verbs-")
 
+    def cpp(compiler):
+        _, heap = compiled(room, "gcc", "for-" + compiler)
+        to = os.path.join(room, "cpp-" + compiler)
+        flags = [w for w in WARNINGS if w != "-Wstrict-prototypes"]
+        if compiler == "g++":
+            flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        run([compiler, "-std=c++20", "-g", "-O1", *flags, "-I", os.path.join(ROOT, "include"), "-o", to,
+             os.path.join(HERE, "verbs.cpp"), "-L", TARGET, "-lforebay_iov", "-Wl,-rpath," + TARGET])
+        everywhere(room, to, heap)
+
     def plainly(compiler):
         everywhere(room, *compiled(room, compiler, "plain"))
 
@@ -183,6 +193,8 @@ def main():
         ("headers, library and record", lambda: check_record(room, options.record)),
         ("gcc", lambda: plainly("gcc")),
         ("clang", lambda: plainly("clang")),
+        ("C++, g++ with sanitizers", lambda: cpp("g++")),
+        ("C++, clang++", lambda: cpp("clang++")),
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),

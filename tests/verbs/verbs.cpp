@@ -1,0 +1,102 @@
+// What iov.hpp adds to iov.h: verbs PLACE DIRECTORY HEAP.SO, as verbs.c.
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "forebay/iov.hpp"
+
+#define CHECK(what)                                                                              \
+    do {                                                                                         \
+        if (!(what)) {                                                                           \
+            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #what << "\n";            \
+            std::exit(1);                                                                        \
+        }                                                                                        \
+    } while (0)
+
+static std::span<const std::byte> bytes(std::string_view text)
+{
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+static std::string text(const iov::collection &c)
+{
+    std::array<std::byte, 64> buffer;
+    size_t n = c.read(buffer, 0);
+    return std::string(reinterpret_cast<const char *>(buffer.data()), n);
+}
+
+template <typename F>
+static bool fails(int code, std::string_view word, F f)
+{
+    try {
+        f();
+    } catch (const iov::error &e) {
+        return e.code() == std::error_code(code, std::generic_category()) &&
+               std::string_view(e.what()).find(word) != std::string_view::npos;
+    }
+    return false;
+}
+
+static void all(const char *place, const char *directory, const char *heap)
+{
+    iov::session session{place};
+    session.attach("scratch", "directory", directory);
+    session.attach("heap", heap, "limit=100000");
+    iov::workspace w = session.create_workspace("w", {{"owner", "me"}});
+    CHECK(session.search_workspaces("owner = \"me\"").at(0).name == "w");
+    CHECK(fails(ENOENT, "absent", [&] { session.load_workspace("absent"); }));
+    CHECK(fails(EINVAL, "nowhere", [] { iov::session("nowhere"); }));
+    for (const char *backend : {"memory", "scratch", "heap"}) {
+        iov::collection c = w.create("c", {.meta = {{"step", "3"}}, .backend = backend});
+        c.write(bytes("hello"), 0);
+        CHECK(c.append(bytes(" world")) == 5 && c.size() == 11 && text(c) == "hello world");
+        CHECK(c.copy(0, 5, c, 11) == 5);
+        c.truncate(4);
+        c.sync();
+        c.set("step", "4");
+        c.set("gone", "x");
+        c.unset("gone");
+        CHECK(w.search("step > 3").at(0).backend == backend);
+        CHECK((w.lookup("c").meta == iov::metadata{{"step", "4"}}) && c.known().name == "c");
+        c.close();
+        CHECK(text(w.open(w.lookup("c").uuid)) == "hell" && text(w.open("c")) == "hell");
+        w.remove("c");
+        CHECK(fails(ENOENT, "'c'", [&] { w.open("c"); }));
+
+        std::string from = "from the batch";
+        std::array<std::byte, 64> to;
+        iov::batch batch{session};
+        iov::collection made = w.create("made", {.backend = backend}, batch);
+        iov::request written = batch.write(made, bytes(from), 0);
+        iov::request appended = batch.append(made, bytes("!"));
+        appended.after(written);
+        iov::request read = batch.read(made, to, 0).after(appended);
+        batch.start();
+        batch.wait();
+        batch.result();
+        CHECK(batch.test() && batch.wait(std::chrono::seconds(1)));
+        CHECK(appended.result() == 14 && read.result() == 15 && std::memcmp(to.data(), "from the batch!", 15) == 0);
+
+        iov::batch other{session, iov::failure::keep_on, iov::order::chain};
+        iov::request cut = other.truncate(made, 3);
+        iov::request fails_here = other.remove(w, "absent");
+        iov::request closed = other.close(std::move(made));
+        other.remove(w, "made");
+        other.start();
+        other.wait();
+        CHECK(cut.status() == iov::status::done && closed.status() == iov::status::done);
+        CHECK(fails(ENOENT, "absent", [&] { fails_here.result(); }));
+        CHECK(fails(ENOENT, "absent", [&] { other.result(); }));
+        CHECK(w.search().empty());
+    }
+    w.remove_self();
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 4);
+    all(argv[1], argv[2], argv[3]);
+    std::cout << "all as it should be\n";
+}
