@@ -7,7 +7,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod library {
-    use forebay_intercept::{Call, Hooks, PASS, WATCH, bitmap, install, raw};
+    use forebay_intercept::{Call, Hooks, PASS, WATCH, bitmap, install, install_in_others, raw};
     use std::ffi::{CStr, c_char, c_int};
     use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -127,6 +127,34 @@ mod library {
                 out("xmm0") _, out("xmm1") _, out("xmm7") _, out("xmm15") _
             );
         }
+        // What libc's own functions change, in code that isn't for the baseline.
+        if std::is_x86_feature_detected!("avx") {
+            // SAFETY: the processor has it; nobody here keeps anything in these registers.
+            unsafe { clobber_wide() };
+        }
+        if std::is_x86_feature_detected!("avx512f") {
+            // SAFETY: as above.
+            unsafe { clobber_widest() };
+        }
+    }
+
+    #[target_feature(enable = "avx")]
+    unsafe fn clobber_wide() {
+        // SAFETY: says what it changes.
+        unsafe {
+            std::arch::asm!("vzeroall", out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _)
+        }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    unsafe fn clobber_widest() {
+        // SAFETY: says what it changes.
+        unsafe {
+            std::arch::asm!(
+                "kxnorw k1, k1, k1", "kxnorw k7, k7, k7", "vpxord zmm16, zmm16, zmm16", "vpxord zmm31, zmm31, zmm31",
+                out("k1") _, out("k7") _, out("zmm16") _, out("zmm31") _
+            )
+        }
     }
 
     fn count() {
@@ -195,6 +223,10 @@ mod library {
         }
         // SAFETY: in a constructor; the hooks need nothing.
         let result = unsafe { install(hooks, cache) };
+        if result.is_ok() {
+            // SAFETY: as above; the program hasn't begun.
+            unsafe { install_in_others(hooks, cache) };
+        }
         if report {
             match result {
                 Ok(report) => {

@@ -53,7 +53,7 @@ impl Drop for Cached {
     }
 }
 
-struct Path {
+pub(crate) struct Path {
     bytes: [u8; PATH_MAX],
     len: usize,
 }
@@ -75,25 +75,38 @@ impl Path {
         }
     }
 
-    fn of(dir: &CStr, object: &Object, suffix: &[u8]) -> Path {
+    /// A file's path.
+    pub(crate) fn in_dir(dir: &CStr, name: &[u8]) -> Path {
         let mut path = Path {
             bytes: [0; PATH_MAX],
             len: 0,
         };
         path.push(dir.to_bytes());
-        path.push(b"/sites-");
+        path.push(b"/");
+        path.push(name);
+        path
+    }
+
+    fn of(dir: &CStr, object: &Object, suffix: &[u8]) -> Path {
+        let mut path = Path::in_dir(dir, b"sites-");
         path.push_hex(object.id());
+        if object.part > 0 {
+            path.push(b"-");
+            path.push_hex(&[object.part]);
+        }
         path.push(b"-v1");
         path.push(suffix);
         path
     }
 
-    fn arg(&self) -> i64 {
+    /// As a call's argument.
+    pub(crate) fn arg(&self) -> i64 {
         self.bytes.as_ptr() as i64
     }
 }
 
-fn mix(sum: u64, bytes: &[u8]) -> u64 {
+/// A sum over bytes, going on from another.
+pub(crate) fn mix(sum: u64, bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(8);
     let step = |sum: u64, word: u64| {
         (sum ^ word)
@@ -159,7 +172,8 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     cached
 }
 
-fn map(fd: i64, object: &Object) -> Option<Cached> {
+/// The length of an open file, if it is one that nobody else can write.
+pub(crate) fn sealed(fd: i64) -> Option<usize> {
     // SAFETY: all zeros is a valid stat, and the kernel fills it.
     let (stat, uid) = unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
@@ -168,12 +182,17 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
         }
         (stat, raw(libc::SYS_geteuid, [0; 6]))
     };
-    let len = usize::try_from(stat.st_size).ok()?;
     let mine = stat.st_uid == 0 || i64::from(stat.st_uid) == uid;
     let sealed = stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_mode & 0o022 == 0;
+    let len = usize::try_from(stat.st_size).ok()?;
+    (mine && sealed).then_some(len)
+}
+
+fn map(fd: i64, object: &Object) -> Option<Cached> {
+    let len = sealed(fd)?;
     let whole =
         len >= size_of::<Head>() && (len - size_of::<Head>()).is_multiple_of(size_of::<Site>());
-    if !mine || !sealed || !whole || len > size_of::<Head>() + SITES_MAX * size_of::<Site>() {
+    if !whole || len > size_of::<Head>() + SITES_MAX * size_of::<Site>() {
         return None;
     }
     // Read, not mapped: a file that is cut short under a mapping would be a SIGBUS.

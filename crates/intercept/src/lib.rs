@@ -3,15 +3,15 @@
 //! What it is for: a preloaded library that wants to see what libc and the loader ask of the kernel,
 //! whichever libc function asks. No libc function is wrapped; the `syscall` instructions of `libc.so.6`,
 //! of the loader and, for older glibc, of `libpthread`, `librt` and `libdl` become jumps into small
-//! trampolines, which lead to one handler.
+//! trampolines, which lead to one handler. So do, on request, those of the program and of other libraries.
 //!
 //! What it promises: an intercepted call behaves to the code around it like the instruction that it replaces
 //! (only `rax`, `rcx`, `r11` and the flags change; the stack below `rsp` beyond the red zone is free to use).
 //! Calls that the handler doesn't want cost a few nanoseconds. Unwinding (exceptions, `pthread_cancel`,
 //! debuggers) passes through the trampolines. A damaged cache is noticed and ignored.
 //!
-//! What it doesn't do: it knows nothing of files; it doesn't see `syscall` instructions outside libc (Go, static
-//! programs, hand-written assembly), nor the vDSO.
+//! What it doesn't do: it knows nothing of files; it doesn't see `syscall` instructions in functions that `.eh_frame`
+//! doesn't describe (Go, hand-written assembly), nor static programs, nor the vDSO.
 
 #![warn(missing_docs)]
 
@@ -19,7 +19,13 @@ mod arch;
 #[cfg(target_arch = "x86_64")]
 mod cache;
 #[cfg(target_arch = "x86_64")]
+mod frames;
+#[cfg(target_arch = "x86_64")]
+mod known;
+#[cfg(target_arch = "x86_64")]
 mod object;
+#[cfg(target_arch = "x86_64")]
+mod others;
 #[cfg(target_arch = "x86_64")]
 mod patch;
 
@@ -198,6 +204,48 @@ pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result
         let _ = (hooks, cache_dir);
         Err(Error::Unsupported)
     }
+}
+
+/// Patches the system calls that other objects make by instructions of their own: those that are loaded now, and those of
+/// which [`mapped`] is told later. Once, after [`install`], with the same hooks.
+///
+/// To the hooks there is no difference, but that such a call may come from any code: from one that has vector registers in
+/// use, or from a thread that libc doesn't know (its calls go to the kernel).
+///
+/// # Safety
+/// As for [`install`]; nothing of these objects has run yet.
+pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: our own contract is the same.
+    unsafe {
+        others::start(hooks, cache_dir)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (hooks, cache_dir);
+}
+
+/// A file that is being loaded.
+pub struct File<'a> {
+    /// Its descriptor in the kernel, if it has one.
+    pub fd: Option<i32>,
+    /// Reads at an offset: how many bytes; None if that fails.
+    pub read: &'a dyn Fn(&mut [u8], u64) -> Option<usize>,
+}
+
+/// The loader has mapped `len` bytes of a file's code, from `offset` on, to `at`: patches what system calls are in it.
+///
+/// Does nothing without [`install_in_others`].
+///
+/// # Safety
+/// The code is mapped there, privately, and nothing runs in it yet.
+pub unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: our own contract is the same.
+    unsafe {
+        others::mapped(file, at, len, offset)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (file, at, len, offset);
 }
 
 /// The loader's system calls, patched by [`install_in_loader`].

@@ -16,13 +16,16 @@ pub(crate) struct Object {
     pub code_low: u32,
     /// Where it ends.
     pub code_high: u32,
+    /// Which of its segments of code that is: nearly all have one.
+    pub part: u8,
     /// Its file's name.
     pub name: [u8; 32],
     id: [u8; ID_MAX],
     id_len: usize,
     /// Segments that are readable and not writable: from, to.
     segments: [(u32, u32); SEGMENTS],
-    frames: u32,
+    /// Where `.eh_frame_hdr` is; 0 if nowhere.
+    pub frames: u32,
 }
 
 /// File names of the objects whose system calls count, as prefixes.
@@ -53,6 +56,52 @@ impl Objects {
     }
 }
 
+/// Whether a file of this name is patched by [`crate::install`] itself.
+pub(crate) fn is_libc(file: &[u8]) -> bool {
+    NAMES.iter().any(|n| file.starts_with(n))
+}
+
+/// Passes all objects that are loaded to `visit`, with their paths as the loader says them; one with several segments of
+/// code once for each of them.
+pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
+    unsafe extern "C" fn pass<F: FnMut(&CStr, Object)>(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: valid during the callback; `visit` is `for_each`'s.
+        unsafe {
+            let (info, visit) = (&*info, &mut *visit.cast::<F>());
+            if !info.dlpi_name.is_null() && !info.dlpi_phdr.is_null() {
+                let path = CStr::from_ptr(info.dlpi_name);
+                let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+                let (base, name) = (info.dlpi_addr as usize, file_name(path));
+                for part in 0..SEGMENTS {
+                    match Object::read(base, name, headers, part) {
+                        Some(o) => visit(path, o),
+                        None => break,
+                    }
+                }
+            }
+        }
+        0
+    }
+    fn passing<F: FnMut(&CStr, Object)>(
+        _: &F,
+    ) -> unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int {
+        pass::<F>
+    }
+    let callback = passing(&visit);
+    // SAFETY: the callback gets what the loader says, and our own closure.
+    unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast()) };
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &CStr) -> &[u8] {
+    let path = path.to_bytes();
+    path.rsplit(|&b| b == b'/').next().unwrap_or(path)
+}
+
 /// Finds the objects that are loaded.
 pub(crate) fn loaded() -> Objects {
     let mut found = Objects {
@@ -75,15 +124,14 @@ unsafe extern "C" fn visit(
         return 0;
     }
     // SAFETY: the loader's string.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let file = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
-    if !NAMES.iter().any(|n| file.starts_with(n)) {
+    let file = file_name(unsafe { CStr::from_ptr(info.dlpi_name) });
+    if !is_libc(file) {
         return 0;
     }
     // SAFETY: the loader's table.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     // SAFETY: the headers are this object's.
-    if let Some(object) = unsafe { Object::read(info.dlpi_addr as usize, file, headers) } {
+    if let Some(object) = unsafe { Object::read(info.dlpi_addr as usize, file, headers, 0) } {
         found.list[found.count] = Some(object);
         found.count += 1;
     }
@@ -91,11 +139,34 @@ unsafe extern "C" fn visit(
 }
 
 impl Object {
-    unsafe fn read(base: usize, file: &[u8], headers: &[libc::Elf64_Phdr]) -> Option<Object> {
+    unsafe fn read(
+        base: usize,
+        file: &[u8],
+        headers: &[libc::Elf64_Phdr],
+        part: usize,
+    ) -> Option<Object> {
+        let mut object = Object::of_headers(base, file, headers, part)?;
+        for h in headers.iter().filter(|h| h.p_type == libc::PT_NOTE) {
+            // SAFETY: segments were read above.
+            if let Some(notes) = unsafe { object.bytes(h.p_vaddr as u32, h.p_memsz as usize) } {
+                object.read_notes(notes);
+            }
+        }
+        Some(object)
+    }
+
+    /// What program headers say of an object and one of its segments of code. It has no build id yet.
+    pub(crate) fn of_headers(
+        base: usize,
+        file: &[u8],
+        headers: &[libc::Elf64_Phdr],
+        part: usize,
+    ) -> Option<Object> {
         let mut object = Object {
             base,
             code_low: 0,
             code_high: 0,
+            part: part as u8,
             name: [0; 32],
             id: [0; ID_MAX],
             id_len: 0,
@@ -104,7 +175,7 @@ impl Object {
         };
         let n = file.len().min(object.name.len());
         object.name[..n].copy_from_slice(&file[..n]);
-        let mut segments = 0;
+        let (mut segments, mut codes) = (0, 0);
         for h in headers {
             let low = u32::try_from(h.p_vaddr).ok()?;
             let high = u32::try_from(h.p_vaddr.checked_add(h.p_memsz)?).ok()?;
@@ -114,24 +185,30 @@ impl Object {
                         object.segments[segments] = (low, high);
                         segments += 1;
                     }
-                    if h.p_flags & libc::PF_X != 0 && object.code_high == 0 {
-                        (object.code_low, object.code_high) = (low, high);
+                    if h.p_flags & libc::PF_X != 0 {
+                        if codes == part {
+                            (object.code_low, object.code_high) = (low, high);
+                        }
+                        codes += 1;
                     }
                 }
                 libc::PT_GNU_EH_FRAME => object.frames = low,
                 _ => {}
             }
         }
-        for h in headers.iter().filter(|h| h.p_type == libc::PT_NOTE) {
-            // SAFETY: segments were read above.
-            if let Some(notes) = unsafe { object.bytes(h.p_vaddr as u32, h.p_memsz as usize) } {
-                object.read_notes(notes);
-            }
-        }
         (object.code_high > object.code_low).then_some(object)
     }
 
-    fn read_notes(&mut self, mut notes: &[u8]) {
+    /// Takes this for its build id if it has none.
+    pub(crate) fn set_id(&mut self, id: &[u8]) {
+        if self.id_len == 0 && id.len() <= ID_MAX {
+            self.id[..id.len()].copy_from_slice(id);
+            self.id_len = id.len();
+        }
+    }
+
+    /// Finds the build id among notes.
+    pub(crate) fn read_notes(&mut self, mut notes: &[u8]) {
         let word = |b: &[u8], i: usize| {
             b.get(i..i + 4)
                 .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]) as usize)
@@ -173,6 +250,7 @@ impl Object {
             base,
             code_low: 0,
             code_high: end,
+            part: 0,
             name: [0; 32],
             id: [0; ID_MAX],
             id_len: 0,
@@ -195,7 +273,10 @@ impl Object {
     }
 
     /// Bytes that lie in one segment.
-    unsafe fn bytes(&self, at: u32, len: usize) -> Option<&'static [u8]> {
+    ///
+    /// # Safety
+    /// As for [`Object::code`].
+    pub(crate) unsafe fn bytes(&self, at: u32, len: usize) -> Option<&'static [u8]> {
         let fits = self
             .segments
             .iter()

@@ -3,7 +3,9 @@
 //! Promises: until the first patch nothing of the process has changed, so that every error leaves it as it was; between
 //! the first and the last patch no libc function is called; code is left readable and executable, not writable.
 
-use crate::arch::{self, FAR_HEAD, FAR_TAIL, FORM_NONE, OWN_SLOTS, Region, SLOT, Site, raw};
+use crate::arch::{
+    self, FAR_HEAD, FAR_TAIL, FORM_HOP, FORM_NONE, JUMP, OWN_SLOTS, Region, SLOT, Site, raw,
+};
 use crate::cache::{self, Cached, SITES_MAX};
 use crate::object::{self, Object};
 use crate::{Error, Hooks, MAX_OBJECTS, ObjectReport, Report};
@@ -18,12 +20,20 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const RWX: i32 = RX | libc::PROT_WRITE;
 
 /// Sites from the cache or newly found.
-enum Sites {
+pub(crate) enum Sites {
     Cached(Cached),
     Found(Vec<Site>),
 }
 
 impl Sites {
+    /// What the cache has.
+    pub(crate) fn kept(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Sites> {
+        // A cache that was made from code that something else had patched would hide sites for ever: all or none.
+        let fits = |s: &Site| !s.wanted(hooks) || s.form == FORM_NONE || is_patchable(object, s);
+        let cached = cache::open(dir, object).filter(|c| c.sites().iter().all(fits));
+        cached.map(Sites::Cached)
+    }
+
     fn list(&self) -> &[Site] {
         match self {
             Sites::Cached(c) => c.sites(),
@@ -32,14 +42,8 @@ impl Sites {
     }
 
     unsafe fn of(object: &Object, dir: Option<&CStr>, hooks: &Hooks) -> Sites {
-        // A cache that was made from code that something else had patched would hide sites for ever: all or none.
-        let fits = |c: &Cached| {
-            c.sites()
-                .iter()
-                .all(|s| !s.wanted(hooks) || is_patchable(object, s))
-        };
-        if let Some(cached) = dir.and_then(|d| cache::open(d, object)).filter(fits) {
-            return Sites::Cached(cached);
+        if let Some(cached) = dir.and_then(|d| Sites::kept(object, d, hooks)) {
+            return cached;
         }
         // SAFETY: loaded, and not patched yet.
         let found = unsafe { arch::find(object) };
@@ -51,15 +55,17 @@ impl Sites {
 }
 
 /// One object's share of the work.
-struct Job {
+pub(crate) struct Job {
     object: Object,
     sites: Sites,
     region: Region,
     /// The first slot of this job.
     first: usize,
-    /// One bit per site: it has a slot.
-    chosen: [u64; SITES_MAX / 64],
+    chosen: Chosen,
 }
+
+/// One bit per site: it has a slot.
+type Chosen = [u64; SITES_MAX / 64];
 
 pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Report, Error> {
     let begun = now();
@@ -137,6 +143,7 @@ unsafe fn install_once(
         len: own_len,
         next: start,
         far: false,
+        wide: false,
     };
     protect(own.start, own.len, RW)?;
 
@@ -148,22 +155,7 @@ unsafe fn install_once(
         line.name = object.name;
         line.cached = matches!(sites, Sites::Cached(_));
         line.found = sites.list().len() as u32;
-        let mut slots = 0;
-        let mut chosen = [0; SITES_MAX / 64];
-        for (i, site) in sites
-            .list()
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.wanted(hooks))
-        {
-            line.wanted += 1;
-            if is_patchable(&object, site) && i < SITES_MAX {
-                chosen[i / 64] |= 1 << (i % 64);
-                slots += site.slots();
-            } else {
-                line.miss(site);
-            }
-        }
+        let (chosen, slots) = choose(hooks, &object, &sites, line);
         if slots == 0 {
             continue;
         }
@@ -172,7 +164,7 @@ unsafe fn install_once(
         let mut region = if near {
             own
         } else {
-            far_region(&object, slots).inspect_err(|_| undo(&own))?
+            far_region(&object, slots, false).inspect_err(|_| undo(&own))?
         };
         line.far = region.far;
         let first = region.next;
@@ -194,19 +186,13 @@ unsafe fn install_once(
 
     protect(own.start, own.len, RX)?;
     for job in jobs.iter().flatten().filter(|j| j.region.far) {
-        // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of std's needs.
-        unsafe {
-            let mut region = job.region;
-            let table = region.end_far();
-            protect(region.start, region.len, RX)?;
-            __register_frame(table as *const u8);
-        }
+        finish_far(job.region)?;
     }
     // SAFETY: nothing is patched yet.
     unsafe { arch::set_hooks(hooks) };
     for (i, job) in jobs.iter().flatten().enumerate() {
         // SAFETY: the trampolines are in place and executable.
-        let patched = unsafe { patch(job) };
+        let patched = unsafe { patch(job, code_pages(&job.object)) };
         match patched {
             Ok(n) => {
                 if let Some(line) = report
@@ -225,6 +211,94 @@ unsafe fn install_once(
     Ok((report, jobs))
 }
 
+/// The sites that are patched, one bit each, and how many slots they need.
+fn choose(
+    hooks: &Hooks,
+    object: &Object,
+    sites: &Sites,
+    line: &mut ObjectReport,
+) -> (Chosen, usize) {
+    let (mut chosen, mut slots) = ([0; SITES_MAX / 64], 0);
+    let wanted = sites.list().iter().enumerate();
+    for (i, site) in wanted.filter(|(_, s)| s.wanted(hooks)) {
+        line.wanted += 1;
+        if is_patchable(object, site) && i < SITES_MAX {
+            chosen[i / 64] |= 1 << (i % 64);
+            slots += site.slots();
+        } else {
+            line.miss(site);
+        }
+    }
+    (chosen, slots)
+}
+
+/// Makes a far region executable, and known to the unwinder.
+fn finish_far(mut region: Region) -> Result<(), Error> {
+    // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of std's needs.
+    unsafe {
+        let table = region.end_far();
+        protect(region.start, region.len, RX)?;
+        __register_frame(table as *const u8);
+    }
+    Ok(())
+}
+
+impl Job {
+    /// Another object's sites, with their trampolines; its code is as it was. None if there is nothing to patch.
+    ///
+    /// # Safety
+    /// The object is mapped, and not patched yet; the gates have their hooks; one thread at a time.
+    pub(crate) unsafe fn of_other(hooks: &Hooks, object: Object, sites: Sites) -> Option<Job> {
+        let mut line = ObjectReport::default();
+        let (chosen, slots) = choose(hooks, &object, &sites, &mut line);
+        // SAFETY: this is where wide sites are made.
+        if slots == 0 || !unsafe { arch::widen() } {
+            return None;
+        }
+        let mut region = far_region(&object, slots, true).ok()?;
+        let first = region.next;
+        for site in marked(&sites, &chosen) {
+            // SAFETY: writable, with room, in reach; the site was compared with the code.
+            unsafe { region.add(hooks, object.base, site) }?;
+        }
+        finish_far(region).ok()?;
+        Some(Job {
+            object,
+            sites,
+            region,
+            first,
+            chosen,
+        })
+    }
+
+    /// Patches the object's code, if it is still what the sites were made for.
+    ///
+    /// # Safety
+    /// Made by [`Job::of_other`]; the object is mapped, and nothing runs in it yet.
+    pub(crate) unsafe fn patch_other(&self) {
+        let base = self.object.base;
+        let ends = marked(&self.sites, &self.chosen).flat_map(|s| {
+            let hop = (s.form == FORM_HOP).then_some(s.hop as usize..s.hop as usize + JUMP);
+            let start = s.start as usize;
+            [Some(start..start + s.window_len()), hop]
+        });
+        let (mut low, mut high) = (usize::MAX, 0);
+        for place in ends.flatten() {
+            (low, high) = (low.min(base + place.start), high.max(base + place.end));
+        }
+        low &= !(PAGE - 1);
+        if low < high {
+            // SAFETY: by the contract. Without permission to write, all is as it was.
+            let _ = unsafe { patch(self, (low, high.next_multiple_of(PAGE) - low)) };
+        }
+    }
+
+    /// Whether it was made for the same code at the same place.
+    pub(crate) fn is_for(&self, object: &Object) -> bool {
+        self.object.code_range() == object.code_range() && self.object.id() == object.id()
+    }
+}
+
 impl ObjectReport {
     fn miss(&mut self, site: &Site) {
         match usize::try_from(site.nr) {
@@ -240,10 +314,7 @@ fn is_patchable(object: &Object, site: &Site) -> bool {
 }
 
 /// The sites that have a slot, in the order of their slots.
-fn marked<'a>(
-    sites: &'a Sites,
-    chosen: &'a [u64; SITES_MAX / 64],
-) -> impl Iterator<Item = &'a Site> {
+fn marked<'a>(sites: &'a Sites, chosen: &'a Chosen) -> impl Iterator<Item = &'a Site> {
     let list = sites.list().iter().take(SITES_MAX).enumerate();
     list.filter(|(i, _)| chosen[i / 64] >> (i % 64) & 1 == 1)
         .map(|(_, s)| s)
@@ -256,9 +327,8 @@ fn code_pages(object: &Object) -> (usize, usize) {
     (low, high.next_multiple_of(PAGE) - low)
 }
 
-unsafe fn patch(job: &Job) -> Result<u32, Error> {
-    let (low, len) = code_pages(&job.object);
-    // The whole segment at once: a part of it would leave several mappings behind. Without permission for both at once
+unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
+    // Of libc the whole segment at once: a part of it would leave several mappings behind. Without permission for both at once
     // the code can't be executed for a moment, which only matters to other threads: nothing here is in libc.
     protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
@@ -280,7 +350,7 @@ unsafe fn patch(job: &Job) -> Result<u32, Error> {
 }
 
 /// A new mapping in reach of the object's code, writable.
-fn far_region(object: &Object, slots: usize) -> Result<Region, Error> {
+fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error> {
     let len = (FAR_HEAD + slots * SLOT + FAR_TAIL).next_multiple_of(PAGE);
     let code = object.code_range();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -301,19 +371,21 @@ fn far_region(object: &Object, slots: usize) -> Result<Region, Error> {
                     [start as i64, len as i64, RW.into(), flags.into(), -1, 0],
                 )
             };
-            if got == start as i64 {
+            // A kernel that doesn't know the flag, or valgrind, takes the address for a hint.
+            let start = got as usize;
+            if got >= 0 && arch::in_reach((start, start + len), code) {
                 let mut region = Region {
                     start,
                     len,
                     next: start,
                     far: true,
+                    wide,
                 };
                 // SAFETY: new and writable.
                 unsafe { region.begin_far() };
                 return Ok(region);
             }
             if got >= 0 {
-                // A kernel that doesn't know the flag took the address for a hint.
                 // SAFETY: the mapping just made.
                 unsafe { raw(libc::SYS_munmap, [got, len as i64, 0, 0, 0, 0]) };
             } else {

@@ -201,7 +201,7 @@ calls! {
     exit 60 Kernel, "of the last thread: the keeper cleans up", "";
     fork 57 Clone, "served: descriptors, mappings, working directory, umask go to the child", "c-robust";
     vfork 58 Clone, "served: what the child closes stays its own business", "python-subprocess";
-    clone 56 Clone, "as fork, vfork or for a thread; CLONE_VM without CLONE_VFORK and CLONE_SETTLS gives a process with its own thread area inside our code; CLONE_FILES without CLONE_VM is taken for a fork", "beside";
+    clone 56 Clone, "as fork, vfork or for a thread; CLONE_VM without CLONE_VFORK and CLONE_SETTLS gives a process or thread with its own thread area inside our code; CLONE_FILES without CLONE_VM is taken for a fork", "beside";
     clone3 435 Clone, "as clone", "python-subprocess";
     unshare 272 Ours, "CLONE_FILES with files of the pool open and several threads is EINVAL; else the kernel's", "c-refused";
     setns 308 Kernel, "a PID namespace: see semantics.md, Processes", "";
@@ -253,7 +253,7 @@ calls! {
     recvmmsg 299 Ours, "as recvmsg", "c-passing";
     pidfd_getfd 438 Ours, "refused for a descriptor of the pool", "c-passing";
     kcmp 312 Ours, "KCMP_FILE of two descriptors of this process is served", "c-descriptors";
-    io_uring_setup 425 Ours, "refused with ENOSYS, as where it is switched off: the kernel would not find the pool. (Not seen if made without libc)", "c-refused";
+    io_uring_setup 425 Ours, "refused with ENOSYS, as where it is switched off: the kernel would not find the pool.", "c-refused";
     io_uring_enter 426 Kernel, "on a descriptor of the pool: EBADF", "";
     io_uring_register 427 Kernel, "a descriptor of the pool: EBADF", "";
     io_submit 209 Kernel, "on a descriptor of the pool: EBADF. POSIX's aio_read and the like are served", "c-refused";

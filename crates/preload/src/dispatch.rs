@@ -8,8 +8,8 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, calls, copies, exec, fds, io, limits, links, locks, map, mask, names, nodes,
-    passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
+    attributes, calls, copies, exec, fds, io, limits, links, loading, locks, map, mask, names,
+    nodes, passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -171,6 +171,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_mmap if a[3] as i32 & MAP_ANONYMOUS == 0 && fds::is_path_only(a[4] as i32) => {
                 errno(Errno::BADF)
             }
+            SYS_mmap if loading::is_code(a) => loading::mmap(a),
             SYS_mmap => map::mmap(a),
             SYS_munmap => map::munmap(a),
             SYS_mremap => map::mremap(a),

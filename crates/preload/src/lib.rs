@@ -31,6 +31,7 @@ mod image;
 mod io;
 mod limits;
 mod links;
+mod loading;
 mod locks;
 mod magic;
 mod map;

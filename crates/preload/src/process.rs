@@ -491,7 +491,7 @@ fn leave(fs: &forebay_posix::Fs) {
         }
         return;
     }
-    if strangers::is_one() {
+    if strangers::is_one() && !strangers::is_thread() {
         return; // All that it has is its parent's.
     }
     crate::map::before_exit();

@@ -1,6 +1,8 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
-use crate::{dispatch, early, environ, exe, fds, limits, paths, process, signals, static_tls};
+use crate::{
+    dispatch, early, environ, exe, fds, limits, loading, paths, process, signals, static_tls,
+};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use forebay_store::Errno;
@@ -168,6 +170,8 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
         ));
         return;
     }
+    // SAFETY: as above; what the loader has loaded hasn't begun.
+    unsafe { forebay_intercept::install_in_others(&dispatch::HOOKS, cache.as_deref()) };
     let resumed = match (early, handed_slot()) {
         (Some(slot), _) => process::resume_after_exec(slot, false),
         (None, Some(slot)) => process::resume_after_exec(slot, true),
@@ -292,6 +296,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
     if !filters {
         return;
     }
+    loading::stop();
     let _critical = Critical::enter();
     if let Ok(fs) = fs() {
         open_all();

@@ -1,4 +1,4 @@
-//! Processes that share the memory and the thread area of the thread that made them, while both
+//! Processes and threads that share the memory and the thread area of the thread that made them, while both
 //! run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
 //!
 //! What libc and we keep for each thread (errno, critical sections, the slot of a vfork child) is
@@ -84,6 +84,11 @@ pub fn any() -> bool {
 /// Whether who runs is one, inside our code.
 pub fn is_one() -> bool {
     STRANGER.with(Cell::get)
+}
+
+/// Whether who runs isn't the first thread of its process.
+pub fn is_thread() -> bool {
+    gettid() != super::process::own_pid()
 }
 
 /// On a thread area of its own until dropped.

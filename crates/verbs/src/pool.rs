@@ -53,7 +53,7 @@ fn of_pool(error: PoolError) -> Error {
         PoolError::Invalid(_) => Errno::INVAL,
         PoolError::Exists(_) | PoolError::ExistsStale(_) => Errno::EXIST,
         PoolError::Absent(_) => Errno::NOENT,
-        PoolError::Foreign(_) | PoolError::Elsewhere(_) => Errno::ACCESS,
+        PoolError::Foreign(_) => Errno::ACCESS,
         PoolError::Io { error, .. } => *error,
         _ => Errno::IO,
     };

@@ -131,15 +131,10 @@ def memmap(t):
 
 
 TENSORS = r"""
-import numpy, os, sys
+import numpy, sys
 from safetensors import safe_open
-from safetensors.numpy import load_file, save, save_file
+from safetensors.numpy import load_file, save_file
 top, node = sys.argv[1], int(sys.argv[2])
-if "FOREBAY_DIR" in os.environ:
-    # Its library makes some system calls itself, which the preload doesn't see: it puts files in place by one of these.
-    def save_file(tensors, path, metadata):
-        with open(path, "wb") as f:
-            f.write(save(tensors, metadata))
 rng = numpy.random.default_rng(node)
 made = {"layer.%d" % k: rng.standard_normal((257, 64 + k)).astype("f4") for k in range(20)}
 save_file(made, top + "/model-%d.safetensors" % node, metadata={"node": str(node)})
@@ -173,7 +168,7 @@ def safetensors(t):
 
 LOADER = r"""
 import json, numpy, os, sys, torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 top, node = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
@@ -183,8 +178,7 @@ if node == 0:
     numpy.save(top + "/all.npy", numpy.arange(SAMPLES * 64, dtype="f4").reshape(SAMPLES, 64))
     for i in range(SAMPLES):
         torch.save({"x": torch.full((64,), float(i)), "y": i}, top + "/samples/%d.pt" % i)
-    with open(top + "/w.safetensors", "wb") as f:
-        f.write(save({"w": torch.arange(64.0)}))
+    save_file({"w": torch.arange(64.0)}, top + "/w.safetensors")
 print("written", flush=True)
 sys.stdin.readline()
 

@@ -19,8 +19,8 @@
 
 mod finder;
 mod gates;
-pub(crate) use finder::find;
-pub(crate) use gates::{own_region, raw, set_hooks};
+pub(crate) use finder::{find, single::find as find_by_function};
+pub(crate) use gates::{own_region, raw, set_hooks, widen};
 
 use crate::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
@@ -181,6 +181,8 @@ pub(crate) struct Region {
     pub next: usize,
     /// Not inside the library: gates are reached through the jumps in its head.
     pub far: bool,
+    /// Far, and for code that isn't libc's: see [`gates`].
+    pub wide: bool,
 }
 
 /// A writer of code at an address. Bytes are written singly, since it must not call libc.
@@ -193,6 +195,30 @@ impl Pen {
             unsafe { (self.0 as *mut u8).write_volatile(b) };
             self.0 += 1;
         }
+    }
+
+    /// Instructions that were at `from`, with what they address relative to themselves; false if that is too far.
+    unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
+        use iced_x86::{Decoder, DecoderOptions};
+        let start = self.0;
+        // SAFETY: as above.
+        unsafe { self.put(code) };
+        let mut decoder = Decoder::with_ip(64, code, from as u64, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let at = decoder.position();
+            let i = decoder.decode();
+            if !i.is_ip_rel_memory_operand() {
+                continue;
+            }
+            let place = at + decoder.get_constant_offsets(&i).displacement_offset();
+            let next = start + decoder.position();
+            let Ok(distance) = i32::try_from(i.ip_rel_memory_address() as i64 - next as i64) else {
+                return false;
+            };
+            // SAFETY: inside what was just written.
+            unsafe { Pen(start + place).put(&distance.to_le_bytes()) };
+        }
+        true
     }
 
     /// An instruction that ends in a 32-bit distance from its end.
@@ -216,7 +242,7 @@ impl Region {
     /// The region is writable and unused.
     pub(crate) unsafe fn begin_far(&mut self) {
         let mut pen = Pen(self.start);
-        for gate in gates() {
+        for gate in gates(self.wide) {
             // SAFETY: 8 times 14 bytes, inside the head.
             unsafe {
                 pen.put(&[0xff, 0x25, 0, 0, 0, 0]);
@@ -230,7 +256,7 @@ impl Region {
         if self.far {
             self.start + 14 * index
         } else {
-            gates()[index]
+            gates(self.wide)[index]
         }
     }
 
@@ -240,11 +266,12 @@ impl Region {
         self.next + slots * SLOT <= self.start + self.len - tail
     }
 
-    /// Writes the trampoline of a site and returns its address.
+    /// Writes the trampoline of a site and returns its address; None if it would be out of reach of what the displaced
+    /// instructions address.
     ///
     /// # Safety
     /// The region is writable, has room, and is in reach of the object; the site matches the object at `base`.
-    pub(crate) unsafe fn add(&mut self, hooks: &Hooks, base: usize, site: &Site) -> usize {
+    pub(crate) unsafe fn add(&mut self, hooks: &Hooks, base: usize, site: &Site) -> Option<usize> {
         let slot = self.next;
         self.next += site.slots() * SLOT;
         let (pre, len) = (usize::from(site.pre), site.window_len());
@@ -261,7 +288,12 @@ impl Region {
         let mut pen = Pen(slot);
         // SAFETY: at most UNWIND_AT bytes, then 8 at the slot's end; the stubs are 56 bytes and 8.
         unsafe {
-            pen.put(&site.bytes[..pre]);
+            // Only others' have such operands: see the finder.
+            if !self.wide {
+                pen.put(&site.bytes[..pre]);
+            } else if !pen.moved(&site.bytes[..pre], base + site.start as usize) {
+                return None;
+            }
             if inline {
                 // mov %edi,%ecx; cmp $len,%ecx; jae kernel; movabs $filter,%r11; cmpb $0,(%r11,%rcx); je kernel
                 pen.put(&[0x89, 0xf9, 0x81, 0xf9]);
@@ -275,7 +307,11 @@ impl Region {
             pen.relative(&LEA_RCX, ret);
             pen.relative(&[JMP], self.gate(gate.into()));
             pen.put(&SYSCALL);
-            pen.put(&site.bytes[pre + 2..len]);
+            if !self.wide {
+                pen.put(&site.bytes[pre + 2..len]);
+            } else if !pen.moved(&site.bytes[pre + 2..len], behind) {
+                return None;
+            }
             pen.relative(&[JMP], base + site.start as usize + len);
             Pen(slot + UNWIND_AT).put(&behind.to_le_bytes());
             if site.slots() == 2 {
@@ -288,7 +324,7 @@ impl Region {
                 Pen(slot + SLOT + UNWIND_AT).put(&behind.to_le_bytes());
             }
         }
-        slot
+        Some(slot)
     }
 
     /// Writes a far region's unwind table (the rule of `forebay_slots`) into its tail; returns where it begins.

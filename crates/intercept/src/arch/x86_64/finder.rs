@@ -5,6 +5,8 @@
 //! looks like a jump table. Promises that no such address lies inside a window that it proposes, and that a window's
 //! instructions mean the same elsewhere. Too many presumed targets only cost a site its best form.
 
+pub(crate) mod single;
+
 use super::{FORM_HOP, FORM_NONE, FORM_WINDOW, JUMP, SYSCALL, Site, WINDOW};
 use crate::object::Object;
 use iced_x86::{
@@ -30,6 +32,12 @@ struct Sweep<'a> {
     syscalls: Vec<u32>,
     /// Dead bytes: from, to.
     gaps: Vec<(u32, u32)>,
+    /// Something may jump to any instruction.
+    open: bool,
+    /// Those of `syscalls` that count only if something jumps to them.
+    doubtful: Vec<u32>,
+    /// Operands relative to `rip` are changed when an instruction is moved.
+    adjusts: bool,
 }
 
 impl Sweep<'_> {
@@ -63,6 +71,14 @@ impl Sweep<'_> {
         .decode()
     }
 
+    /// Whether an instruction means the same at another address, and goes on to the next.
+    fn movable(&self, i: &Instruction) -> bool {
+        i.flow_control() == FlowControl::Next
+            && !i.is_invalid()
+            && (self.adjusts || !i.is_ip_rel_memory_operand())
+            && i.mnemonic() != Mnemonic::Syscall
+    }
+
     /// The instruction that ends where `at` begins.
     fn before(&self, at: u32) -> Option<Instruction> {
         (1..=15)
@@ -73,14 +89,6 @@ impl Sweep<'_> {
                 (i.next_ip() == u64::from(at)).then_some(i)
             })
     }
-}
-
-/// Whether an instruction means the same at another address, and goes on to the next.
-fn movable(i: &Instruction) -> bool {
-    i.flow_control() == FlowControl::Next
-        && !i.is_invalid()
-        && !i.is_ip_rel_memory_operand()
-        && i.mnemonic() != Mnemonic::Syscall
 }
 
 /// All sites of an object.
@@ -103,6 +111,9 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         starts: vec![0; words],
         syscalls: Vec::new(),
         gaps: Vec::new(),
+        open: false,
+        doubtful: Vec::new(),
+        adjusts: false,
     };
     let mut tables = Vec::new();
     for &f in &functions {
@@ -288,7 +299,7 @@ impl Sweep<'_> {
     }
 
     /// How many bytes before and after the instruction make its window: best, five before it, so that the instruction
-    /// itself stays; else as few as possible.
+    /// itself stays; else as few as possible. If anything may be jumped to: one instruction of five bytes before it.
     fn window(&self, at: u32, taken: u32) -> Option<(u32, u32)> {
         let mut posts = vec![0u32];
         let mut end = at + SYSCALL.len() as u32;
@@ -297,7 +308,7 @@ impl Sweep<'_> {
                 break;
             }
             let i = self.decode(end);
-            if !movable(&i) {
+            if !self.movable(&i) {
                 break;
             }
             end = i.next_ip() as u32;
@@ -311,11 +322,18 @@ impl Sweep<'_> {
                 break;
             }
             let Some(i) = self.before(start) else { break };
-            if !movable(&i) || (i.ip() as u32) < taken {
+            if !self.movable(&i) || (i.ip() as u32) < taken {
                 break;
             }
             start = i.ip() as u32;
             pres.push(at - start);
+        }
+        // What the jump overwrites is one instruction; the others stay for who jumps to them.
+        let whole = |w: &&[u32]| (w[1] - w[0]) as usize >= JUMP;
+        let fits = |pre: &u32| *pre as usize + SYSCALL.len() <= WINDOW;
+        if self.open {
+            let pre = pres.windows(2).find(whole).map(|w| w[1]).filter(fits);
+            return pre.map(|pre| (pre, 0));
         }
         if let Some(&pre) = pres.iter().find(|&&p| p as usize >= JUMP)
             && pre as usize + SYSCALL.len() <= WINDOW

@@ -20,11 +20,14 @@ struct Settings {
     after: usize,
     fd_filter: usize,
     fd_filter_len: usize,
+    /// The parts of the vector state that the wide gates keep.
+    wide_state: u64,
 }
 
 #[repr(transparent)]
 struct Shared(UnsafeCell<Settings>);
-// SAFETY: written once by `set_hooks`, before the first site is patched; only read afterwards.
+// SAFETY: written once by `set_hooks`, before the first site is patched, and by `widen`, before the first that is wide; only
+// read afterwards.
 unsafe impl Sync for Shared {}
 
 static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
@@ -35,6 +38,7 @@ static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
     after: 0,
     fd_filter: 0,
     fd_filter_len: 0,
+    wide_state: 0,
 }));
 
 pub(super) const CLASS_KERNEL: u8 = 0;
@@ -78,6 +82,48 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
     s.fd_filter_len = hooks.fd_filter_len;
 }
 
+/// SSE, AVX and the three parts of AVX-512, as far as the system keeps them.
+const WIDE_STATE: u64 = 0b1110_0110;
+/// Bytes of that: none of its parts ends later, rounded up to whole lines.
+const WIDE_LEN: usize = 2752;
+
+fn wide_state() -> u64 {
+    use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    const OSXSAVE: u32 = 1 << 27;
+    if __cpuid(1).ecx & OSXSAVE == 0 {
+        return 0;
+    }
+    #[target_feature(enable = "xsave")]
+    unsafe fn enabled() -> u64 {
+        // SAFETY: by OSXSAVE, the instruction is there.
+        unsafe { _xgetbv(0) }
+    }
+    // SAFETY: as above.
+    let parts = unsafe { enabled() } & WIDE_STATE;
+    let end = |part: u32| {
+        let said = __cpuid_count(0xd, part);
+        said.eax as usize + said.ebx as usize
+    };
+    let fits = (2..8).all(|part| parts >> part & 1 == 0 || end(part) <= WIDE_LEN);
+    if fits { parts } else { 0 }
+}
+
+/// Makes the wide gates ready; false if they can't be used on this machine. Not earlier than there is need: in a virtual
+/// machine, asking the processor takes longer than all the rest of a program's start.
+///
+/// # Safety
+/// By one thread at a time; the first time before any site leads to a wide gate.
+pub(crate) unsafe fn widen() -> bool {
+    // SAFETY: no gate reads it yet, or it is as before.
+    unsafe {
+        let state = &raw mut (*SETTINGS.0.get()).wide_state;
+        if *state == 0 {
+            *state = wide_state();
+        }
+        *state != 0
+    }
+}
+
 core::arch::global_asm!(
     r#"
     .pushsection .text.forebay_gates,"ax",@progbits
@@ -85,7 +131,8 @@ core::arch::global_asm!(
     # Keeps what the handler may change. xmm0-15 count: libc may keep values there over an inlined call. The upper
     # halves of ymm and zmm don't: libc's sites are in code compiled for the baseline, and everything outside libc has
     # called a function to get there. After it: rsp -> Call (56 bytes), 8 free, xmm; rbp -> saved rbp, saved rcx.
-    .macro FOREBAY_SAVE
+    # Wide, for other code: all of the vector registers are kept.
+    .macro FOREBAY_SAVE wide
     lea -128(%rsp), %rsp
     .cfi_def_cfa_offset 128
     push %rcx
@@ -96,8 +143,13 @@ core::arch::global_asm!(
     .cfi_offset %rbp, -144
     mov %rsp, %rbp
     .cfi_def_cfa_register %rbp
+    .if \wide
+    and $-64, %rsp
+    sub $64+{wide_len}, %rsp
+    .else
     and $-16, %rsp
     sub $320, %rsp
+    .endif
     mov %rax, (%rsp)
     mov %rdi, 8(%rsp)
     mov %rsi, 16(%rsp)
@@ -105,6 +157,21 @@ core::arch::global_asm!(
     mov %r10, 32(%rsp)
     mov %r8, 40(%rsp)
     mov %r9, 48(%rsp)
+    .if \wide
+    xor %eax, %eax
+    mov %rax, 64+512(%rsp)
+    mov %rax, 64+520(%rsp)
+    mov %rax, 64+528(%rsp)
+    mov %rax, 64+536(%rsp)
+    mov %rax, 64+544(%rsp)
+    mov %rax, 64+552(%rsp)
+    mov %rax, 64+560(%rsp)
+    mov %rax, 64+568(%rsp)
+    xor %edx, %edx
+    mov {settings}+{o_wide}(%rip), %eax
+    xsave 64(%rsp)
+    mov (%rsp), %rax
+    .else
     movaps %xmm0, 64(%rsp)
     movaps %xmm1, 80(%rsp)
     movaps %xmm2, 96(%rsp)
@@ -121,9 +188,17 @@ core::arch::global_asm!(
     movaps %xmm13, 272(%rsp)
     movaps %xmm14, 288(%rsp)
     movaps %xmm15, 304(%rsp)
+    .endif
     .endm
 
-    .macro FOREBAY_RESTORE
+    .macro FOREBAY_RESTORE wide
+    .if \wide
+    mov %rax, 56(%rsp)
+    xor %edx, %edx
+    mov {settings}+{o_wide}(%rip), %eax
+    xrstor 64(%rsp)
+    mov 56(%rsp), %rax
+    .else
     movaps 64(%rsp), %xmm0
     movaps 80(%rsp), %xmm1
     movaps 96(%rsp), %xmm2
@@ -140,6 +215,7 @@ core::arch::global_asm!(
     movaps 272(%rsp), %xmm13
     movaps 288(%rsp), %xmm14
     movaps 304(%rsp), %xmm15
+    .endif
     mov 8(%rsp), %rdi
     mov 16(%rsp), %rsi
     mov 24(%rsp), %rdx
@@ -174,36 +250,51 @@ core::arch::global_asm!(
     .size \name, . - \name
     .endm
 
-    FOREBAY_GATE forebay_gate_any
+    # Only on a thread area of libc's, which begins with its own address, and has it again behind that: a runtime of
+    # another kind (Go's, say) has areas that hold nothing of ours.
+    .macro FOREBAY_OWN_THREADS s
+    mov %fs:0, %r11
+    cmp %fs:16, %r11
+    jne forebay_kernel\s
+    .endm
+
+    .macro FOREBAY_GATES s, wide
+    FOREBAY_GATE forebay_gate_any\s
+    .if \wide
+    FOREBAY_OWN_THREADS \s
+    .endif
     cmp $511, %rax
-    ja forebay_kernel
+    ja forebay_kernel\s
     lea {settings}(%rip), %r11
     movzbl (%r11,%rax), %r11d
     cmp ${fd}, %r11d
-    je forebay_gate_fd
-    ja forebay_gate_clone
+    je forebay_gate_fd\s
+    ja forebay_gate_clone\s
     test %r11d, %r11d
-    jnz forebay_gate_call
-    .globl forebay_kernel
-    .hidden forebay_kernel
-forebay_kernel:
+    jnz forebay_gate_call\s
+    .globl forebay_kernel\s
+    .hidden forebay_kernel\s
+forebay_kernel\s:
     sub $2, %rcx
     jmp *%rcx
-    FOREBAY_END forebay_gate_any
+    FOREBAY_END forebay_gate_any\s
 
-    FOREBAY_GATE forebay_gate_fd
+    FOREBAY_GATE forebay_gate_fd\s
     mov %edi, %r11d
     cmp {settings}+{o_len}(%rip), %r11
-    jae forebay_kernel
+    jae forebay_kernel\s
     add {settings}+{o_filter}(%rip), %r11
     cmpb $0, (%r11)
-    jne forebay_gate_call
+    jne forebay_gate_call\s
     sub $2, %rcx
     jmp *%rcx
-    FOREBAY_END forebay_gate_fd
+    FOREBAY_END forebay_gate_fd\s
 
-    FOREBAY_GATE forebay_gate_call
-    FOREBAY_SAVE
+    FOREBAY_GATE forebay_gate_call\s
+    .if \wide
+    FOREBAY_OWN_THREADS \s
+    .endif
+    FOREBAY_SAVE \wide
     mov %rsp, %rdi
     call *{settings}+{o_handler}(%rip)
     movabs ${pass}, %r11
@@ -231,32 +322,36 @@ forebay_kernel:
     mov (%rsp), %rax
     subq $2, 8(%rbp)
 2:
-    FOREBAY_RESTORE
+    FOREBAY_RESTORE \wide
     jmp *%rcx
-    FOREBAY_END forebay_gate_call
+    FOREBAY_END forebay_gate_call\s
 
-    # A new thread is none of the hooks' business, and its parent may go on before the hooks could.
-    FOREBAY_GATE forebay_gate_clone
+    # A new thread with a thread area of its own is none of the hooks' business, and its parent may go on before the
+    # hooks could.
+    FOREBAY_GATE forebay_gate_clone\s
+    .if \wide
+    FOREBAY_OWN_THREADS \s
+    .endif
+    mov %edi, %r11d
     cmp ${nr_clone}, %eax
-    jne 1f
-    test $0x10000, %edi
-    jnz forebay_kernel
-    jmp 3f
-1:  cmp ${nr_clone3}, %eax
+    je 1f
+    cmp ${nr_clone3}, %eax
     jne 3f
     cmp $64, %rsi
-    jb forebay_kernel
+    jb forebay_kernel\s
     test %rdi, %rdi
-    jz forebay_kernel
-    testl $0x10000, (%rdi)
-    jnz forebay_kernel
+    jz forebay_kernel\s
+    mov (%rdi), %r11d
+1:  not %r11d
+    test ${own_thread}, %r11d
+    jz forebay_kernel\s
 3:
-    FOREBAY_SAVE
+    FOREBAY_SAVE \wide
     mov %rsp, %rdi
     call *{settings}+{o_before}(%rip)
     mov %rax, %r11
     mov (%rsp), %rax
-    FOREBAY_RESTORE
+    FOREBAY_RESTORE \wide
     test %r11, %r11
     js 5f
     and $-{slot}, %rcx
@@ -273,37 +368,42 @@ forebay_kernel:
 4:  jmp *%r11
 5:  mov %r11, %rax
     jmp *%rcx
-    FOREBAY_END forebay_gate_clone
+    FOREBAY_END forebay_gate_clone\s
 
-    FOREBAY_GATE forebay_after_clone
+    FOREBAY_GATE forebay_after_clone\s
     mov ${nr_clone}, %r11d
-    jmp forebay_after
-    FOREBAY_END forebay_after_clone
-    FOREBAY_GATE forebay_after_fork
+    jmp forebay_after\s
+    FOREBAY_END forebay_after_clone\s
+    FOREBAY_GATE forebay_after_fork\s
     mov ${nr_fork}, %r11d
-    jmp forebay_after
-    FOREBAY_END forebay_after_fork
-    FOREBAY_GATE forebay_after_vfork
+    jmp forebay_after\s
+    FOREBAY_END forebay_after_fork\s
+    FOREBAY_GATE forebay_after_vfork\s
     mov ${nr_vfork}, %r11d
-    jmp forebay_after
-    FOREBAY_END forebay_after_vfork
-    FOREBAY_GATE forebay_after_clone3
+    jmp forebay_after\s
+    FOREBAY_END forebay_after_vfork\s
+    FOREBAY_GATE forebay_after_clone3\s
     mov ${nr_clone3}, %r11d
-    jmp forebay_after
-    FOREBAY_END forebay_after_clone3
+    jmp forebay_after\s
+    FOREBAY_END forebay_after_clone3\s
 
     # rax = what the kernel returned, r11 = the number.
-    FOREBAY_GATE forebay_after
-    FOREBAY_SAVE
+    FOREBAY_GATE forebay_after\s
+    FOREBAY_SAVE \wide
     mov %rax, 56(%rsp)
     mov %r11, (%rsp)
     mov %rsp, %rdi
     mov %rax, %rsi
     call *{settings}+{o_after}(%rip)
     mov 56(%rsp), %rax
-    FOREBAY_RESTORE
+    FOREBAY_RESTORE \wide
     jmp *%rcx
-    FOREBAY_END forebay_after
+    FOREBAY_END forebay_after\s
+
+    .endm
+
+    FOREBAY_GATES "", 0
+    FOREBAY_GATES _wide, 1
 
     # i64 forebay_raw(nr, *args)
     .balign 32
@@ -352,6 +452,9 @@ forebay_slots:
     o_after = const core::mem::offset_of!(Settings, after),
     o_filter = const core::mem::offset_of!(Settings, fd_filter),
     o_len = const core::mem::offset_of!(Settings, fd_filter_len),
+    o_wide = const core::mem::offset_of!(Settings, wide_state),
+    wide_len = const WIDE_LEN,
+    own_thread = const libc::CLONE_THREAD | libc::CLONE_SETTLS,
     nr_clone = const NR_CLONES[0],
     nr_fork = const NR_CLONES[1],
     nr_vfork = const NR_CLONES[2],
@@ -371,6 +474,14 @@ unsafe extern "C" {
     fn forebay_after_fork();
     fn forebay_after_vfork();
     fn forebay_after_clone3();
+    fn forebay_gate_any_wide();
+    fn forebay_gate_fd_wide();
+    fn forebay_gate_call_wide();
+    fn forebay_gate_clone_wide();
+    fn forebay_after_clone_wide();
+    fn forebay_after_fork_wide();
+    fn forebay_after_vfork_wide();
+    fn forebay_after_clone3_wide();
     fn forebay_slots();
 }
 
@@ -385,16 +496,32 @@ pub(crate) fn own_region() -> usize {
     forebay_slots as *const () as usize
 }
 
-/// The gates, a site's first four by class (0: known at run time), then `clone_after`'s by [`NR_CLONES`].
-pub(super) fn gates() -> [usize; 8] {
-    [
-        forebay_gate_any as *const () as usize,
-        forebay_gate_call as *const () as usize,
-        forebay_gate_fd as *const () as usize,
-        forebay_gate_clone as *const () as usize,
-        forebay_after_clone as *const () as usize,
-        forebay_after_fork as *const () as usize,
-        forebay_after_vfork as *const () as usize,
-        forebay_after_clone3 as *const () as usize,
-    ]
+/// The gates, a site's first four by class (0: known at run time), then `clone_after`'s by [`NR_CLONES`]. The wide ones
+/// are for code that isn't libc's: they keep all of the vector registers, and let calls from threads that libc doesn't know
+/// through to the kernel.
+pub(super) fn gates(wide: bool) -> [usize; 8] {
+    let narrow: [unsafe extern "C" fn(); 8] = [
+        forebay_gate_any,
+        forebay_gate_call,
+        forebay_gate_fd,
+        forebay_gate_clone,
+        forebay_after_clone,
+        forebay_after_fork,
+        forebay_after_vfork,
+        forebay_after_clone3,
+    ];
+    let all = match wide {
+        false => narrow,
+        true => [
+            forebay_gate_any_wide,
+            forebay_gate_call_wide,
+            forebay_gate_fd_wide,
+            forebay_gate_clone_wide,
+            forebay_after_clone_wide,
+            forebay_after_fork_wide,
+            forebay_after_vfork_wide,
+            forebay_after_clone3_wide,
+        ],
+    };
+    all.map(|gate| gate as *const () as usize)
 }

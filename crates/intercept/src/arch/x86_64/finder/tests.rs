@@ -292,10 +292,11 @@ fn hops() {
             len: len - 4096,
             next: start,
             far: true,
+            wide: false,
         };
         region.begin_far();
         arch::set_hooks(&SEEING);
-        let slot = region.add(&SEEING, object.base, &site);
+        let slot = region.add(&SEEING, object.base, &site).unwrap();
         arch::patch(object.base, &site, slot);
         assert_eq!(
             libc::mprotect(block, len, libc::PROT_READ | libc::PROT_EXEC),
