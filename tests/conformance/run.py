@@ -215,11 +215,9 @@ class Turning:
 
 def fsx(program, forebay, face, media, runs, operations, seed, mapread, nodes=1, striped=False):
     """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
-    maps = face == "fuse" or nodes == 1
     with open(os.path.join(HERE, "fsx.toml")) as f:
         settings = f.read()
-    values = {"MAPREAD": mapread if maps else 0, "MAPWRITE": 8 if maps else 0,
-              "INVALIDATE": 1 if maps else 0,
+    values = {"MAPREAD": mapread, "MAPWRITE": 8, "INVALIDATE": 1,
               "REOPEN": 5 if face == "both" else 1}
     for name, value in values.items():
         settings = settings.replace("@%s@" % name, "%g" % value)

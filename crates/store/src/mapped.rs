@@ -110,11 +110,11 @@ impl Store {
             return Ok(());
         };
         let mut result = Ok(());
-        // A copy's changes are written, which changes the times.
-        if place.flags.load(Relaxed) & (map_flag::CHANGES | map_flag::COPY) == map_flag::CHANGES
+        let kind = place.flags.load(Relaxed);
+        if kind & map_flag::CHANGES != 0
             && let Some(live) = self.open_file(open).live.load(Acquire).checked_sub(1)
         {
-            result = self.touch_open(live);
+            result = self.touch_mapped(live, kind);
         }
         self.open_release(open).and(result)
     }
@@ -178,6 +178,17 @@ impl Store {
         if self.is_away(index) {
             return Err(Errno::NODEV);
         }
+        self.map_here(index, offset, len, budget)
+    }
+
+    /// As [`Store::map`], of what this node has of the file.
+    pub(crate) fn map_here(
+        &self,
+        index: u32,
+        offset: u64,
+        len: usize,
+        budget: usize,
+    ) -> Result<Vec<MapPiece>> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -418,13 +429,15 @@ impl Store {
         };
         // SAFETY: just mapped; made of atomics.
         let maps = unsafe { &(*area).maps };
-        let of = |open: &AtomicU32| {
-            let open = open.load(SeqCst).checked_sub(1)?;
-            self.open_file(open).live.load(Acquire).checked_sub(1)
+        // The file itself, or one of which it is this node's part.
+        let is = |open: &AtomicU32| {
+            let open = open.load(SeqCst).checked_sub(1);
+            let live = open.and_then(|o| self.open_file(o).live.load(Acquire).checked_sub(1));
+            live.is_some_and(|l| l == index || self.live(l).part.load(Acquire) == index + 1)
         };
         let mut found = false;
         for m in &maps[..end.min(maps.len())] {
-            if of(&m.open) == Some(index) {
+            if is(&m.open) {
                 m.cut.fetch_max(u64::MAX - size, SeqCst);
                 found = true;
             }

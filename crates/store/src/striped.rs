@@ -19,6 +19,7 @@
 
 mod cuts;
 mod merged;
+mod own;
 mod parts;
 
 use crate::across::Nap;

@@ -120,6 +120,95 @@ for path in top + "/one", top + "/s/striped":
 
 
 @case(60)
+def mapped_where_it_lies(t):
+    """Of a striped file, what lies on a process's own node is mapped as it lies: stores there are seen by all nodes at once, and outlive
+    who is killed; cutting takes it away."""
+    up(t)
+    t.fb("set", "--pool", POOL, "--distribution", "striped", "/s")
+    t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "2M", "/t")
+    ranks(t, MAPS + r'''
+MIB, CHUNKS = 1 << 20, 12
+for path, each in (top + "/s/f", 1), (top + "/t/f", 2):
+    if rank == 1:
+        os.truncate(os.open(path, os.O_RDWR | os.O_CREAT), CHUNKS * MIB)
+    barrier()
+    m, fd = mapped(path), os.open(path, os.O_RDWR)
+    barrier()
+    def turns(at):
+        """Each node's process stores to all chunks, in turn: the chunks where the others see it at once. Nobody syncs."""
+        seen = {}
+        for r in range(4):
+            if rank == r:
+                for chunk in range(CHUNKS):
+                    m[chunk * MIB + at + r] = r + 1
+            barrier()
+            if rank % 4 == r:
+                assert all(m[chunk * MIB + at + r] == r + 1 for chunk in range(CHUNKS))
+            else:
+                seen[r] = {c for c in range(CHUNKS) if os.pread(fd, 1, c * MIB + at + r) == bytes([r + 1])}
+            barrier()
+        seen[rank % 4] = set(range(CHUNKS)).difference(*seen.values())
+        return seen
+    owns = turns(1000)
+    own = sorted(owns[rank % 4])
+    assert sum(map(len, owns.values())) == CHUNKS, owns
+    assert all(chunk // each * each in own for chunk in own), own
+    with open("%s/own-%d-%d" % (meet, each, rank), "w") as f:
+        print(sorted((r, sorted(chunks)) for r, chunks in owns.items()), file=f)
+    barrier()
+    assert len({open("%s/own-%d-%d" % (meet, each, r)).read() for r in range(ranks)}) == 1
+    # One by whom another's writes are seen at once, and who is killed.
+    for chunk in own:
+        if rank < 4:
+            os.pwrite(fd, b"w", chunk * MIB + 2000)
+            assert m[chunk * MIB + 2000] == ord("w")
+            assert child(lambda: (m.__setitem__(chunk * MIB + 3000, 33), os.kill(os.getpid(), 9))) == -9
+    barrier()
+    for chunk in range(CHUNKS):
+        assert os.pread(fd, 1, chunk * MIB + 3000) == bytes([33]), chunk
+    if rank == 3:
+        for chunk in range(CHUNKS):
+            os.pwrite(fd, b"v", chunk * MIB + 4000)
+    barrier()
+    for chunk in own:
+        assert m[chunk * MIB + 4000] == ord("v"), chunk
+    barrier()
+    # Cut within a chunk, and grown again.
+    end = 3 * MIB + 5000
+    if rank == 2:
+        os.truncate(fd, end)
+    barrier()
+    for chunk in own:
+        if chunk > 3:
+            assert child(lambda: m[chunk * MIB]) == -signal.SIGBUS, chunk
+            break
+    barrier()
+    if rank == 1:
+        os.truncate(fd, CHUNKS * MIB)
+    barrier()
+    for chunk in own:
+        at = max(end, chunk * MIB)
+        if at < (chunk + 1) * MIB:
+            assert m[at:(chunk + 1) * MIB] == bytes((chunk + 1) * MIB - at), chunk
+    barrier()
+    assert turns(end % MIB) == owns
+    # Times follow at msync.
+    before = os.stat(path).st_mtime_ns
+    barrier()
+    if own and rank < 4:
+        time.sleep(0.05)
+        m[own[0] * MIB] = 1
+        m.flush()
+        assert os.stat(path).st_mtime_ns > before
+    m.close()
+    os.close(fd)
+    barrier()
+''', n=5)
+    t.fb("fsck", "--pool", POOL)
+    tidy(t)
+
+
+@case(60)
 def mapped_elsewhere(t):
     """One node's mapping of another's file: grown, cut, sparse, beside read and write, protected, moved; after fork, exec,
     exit and kills."""

@@ -351,9 +351,7 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
             continue;
         }
         if let Some(live) = span.open().and_then(|o| spans.fs.live_of(o).ok()) {
-            if !span.has(map_flag::COPY) {
-                let _ = store.touch_open(live);
-            }
+            let _ = store.touch_mapped(live, span.0.flags.load(Relaxed));
             if a[2] as i32 & libc::MS_SYNC != 0
                 && let Err(e) = store.sync(live)
                 && result == 0

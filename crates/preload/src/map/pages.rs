@@ -324,9 +324,16 @@ pub fn cut(spans: &Spans) {
     let mut behind: Vec<(u64, Span)> = Vec::new();
     for span in spans.iter() {
         let mark = span.0.cut.swap(0, AcqRel);
-        let (true, Some((_, size))) = (mark != 0, span.file(spans.fs)) else {
+        if mark == 0 {
             continue;
+        }
+        // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't asked for. What the file
+        // still has of it comes back when it is touched.
+        let size = match span.has(map_flag::COPY) {
+            true => Some(u64::MAX),
+            false => span.file(spans.fs).map(|(_, size)| size),
         };
+        let Some(size) = size else { continue };
         let lowest = (u64::MAX - mark).checked_next_multiple_of(PAGE as u64);
         let size = size.min(lowest.unwrap_or(size));
         let from = span.start() + size.saturating_sub(span.offset_of(span.start()));

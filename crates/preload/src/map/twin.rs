@@ -27,6 +27,8 @@ const BEFORE: u64 = 1 << 40;
 const STATE: u64 = 1 << 41;
 const LEN: u64 = STATE + 2 * (BEFORE / CHUNK);
 const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
+/// Instead of a number of pages: the chunk lies on this node, and is mapped as it lies there.
+const OWN: u16 = u16::MAX;
 /// Pieces of it have this added to the descriptor for a medium.
 pub const MEDIUM: usize = 1 << 32;
 /// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't fault for system calls,
@@ -345,10 +347,15 @@ impl<'a> Twin<'a> {
             let from = (chunk * CHUNK).max(range.start);
             (from, (chunk * CHUNK + CHUNK).min(end))
         };
+        // All processes of the node have the same of a chunk, the copy or what is copied.
+        let is_own = |chunk: u64, state: u16| {
+            let store = self.fs.store();
+            state == OWN || state == 0 && store.is_own(self.live, chunk * CHUNK, CHUNK, size)
+        };
         let missing: u64 = chunks
             .clone()
             .zip(&states)
-            .filter(|(_, state)| **state == 0)
+            .filter(|(chunk, state)| **state == 0 && !is_own(*chunk, 0))
             .map(|(chunk, _)| part(chunk).1 - part(chunk).0)
             .sum();
         let fetch = missing.div_ceil(PAGE as u64) as usize <= budget;
@@ -357,6 +364,13 @@ impl<'a> Twin<'a> {
             let (from, to) = part(chunk);
             let have =
                 |state: u16| chunk * CHUNK + u64::from(state.saturating_sub(1)) * PAGE as u64;
+            if is_own(chunk, state) {
+                if state == 0 {
+                    self.set_state(chunk, OWN)?;
+                }
+                pieces.extend(self.own(from, to, if fetch { budget } else { 0 })?);
+                continue;
+            }
             if state == 0 && fetch {
                 state = self.fetch(chunk, size)?;
             } else if state != 0 && state <= CHUNK_PAGES && have(state) < to {
@@ -369,7 +383,7 @@ impl<'a> Twin<'a> {
             }
             let len = (to - from) as usize;
             match pieces.last_mut() {
-                Some(p) if p.at + p.len as u64 == from => p.len += len,
+                Some(p) if p.medium >= MEDIUM && p.at + p.len as u64 == from => p.len += len,
                 _ => pieces.push(MapPiece {
                     at: from,
                     medium: MEDIUM + self.file.as_raw_fd() as usize,
@@ -379,6 +393,17 @@ impl<'a> Twin<'a> {
             }
         }
         Ok(pieces)
+    }
+
+    /// What can be mapped of a chunk that lies here.
+    fn own(&self, from: u64, to: u64, budget: usize) -> Result<Vec<MapPiece>, Errno> {
+        let store = self.fs.store();
+        let len = (to - from) as usize;
+        match store.map_own(self.live, from, len, budget) {
+            // Sparse, and no room: what isn't there is made when it is touched.
+            Err(Errno::NOSPC) if budget != usize::MAX => store.map_own(self.live, from, len, 0),
+            other => other,
+        }
     }
 
     /// Takes over into a fetched chunk what has been changed elsewhere.
@@ -427,7 +452,9 @@ impl<'a> Twin<'a> {
         };
         let states = self.states(from..chunks.end.max(from))?;
         let all = (from..).zip(states);
-        Ok(all.filter(|(_, state)| *state != 0).collect())
+        Ok(all
+            .filter(|(_, state)| *state != 0 && *state != OWN)
+            .collect())
     }
 
     /// Takes over what has been changed elsewhere in `range`.

@@ -29,7 +29,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::TORN
     | live_flag::TAIL
     | live_flag::CUT
-    | live_flag::AWAY;
+    | live_flag::AWAY
+    | live_flag::COPIED;
 
 impl Store {
     /// At a quiet moment.

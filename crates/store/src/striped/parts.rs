@@ -5,6 +5,7 @@ use crate::process::Critical;
 use crate::record::Key;
 use crate::shards::Need;
 use crate::{CHUNK, now};
+use forebay_media::PAGE;
 
 /// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its holder stands still.
 const LEASE: u64 = 5_000;
@@ -259,7 +260,7 @@ impl Store {
     }
 
     /// EXFULL if the part was cut more often than the asker knows. Locked, or looked at again.
-    fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
+    pub(super) fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
         // Fewer: it lost the last with a power cut.
         match live.cuts.load(Acquire) > cuts {
             true => Err(CHANGED),
@@ -347,7 +348,12 @@ impl Store {
             noted?;
             live.cuts.store(cuts, Release);
             Ok(size.min(live.size.load(Relaxed)))
-        })
+        })?;
+        match Store::is_mapped(self.live(part)) {
+            // The page in which the file ends stays in mappings.
+            true => self.reach(part, cuts, size.next_multiple_of(PAGE as u64)),
+            false => Ok(()),
+        }
     }
 
     /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
