@@ -27,6 +27,8 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
+/// How often it looks for watches that nobody has any more, if there are any.
+const SWEEP: Duration = Duration::from_secs(2);
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -124,6 +126,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
+    let mut swept = Instant::now();
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -149,6 +152,11 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
         told = failed;
+        if swept.elapsed() >= SWEEP {
+            // What can't be looked at now will be the next time.
+            let _ = store.sweep_watches();
+            swept = Instant::now();
+        }
         let mut used = 0;
         for (i, m) in store.media().iter().enumerate() {
             used += m.usage().used;
@@ -156,7 +164,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store) && !unfinished;
+        let calm = saver.step(store) && !unfinished && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {

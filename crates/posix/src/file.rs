@@ -64,6 +64,26 @@ impl Fs {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
+        // SAFETY: passed on.
+        let n = unsafe { self.read_part(open, offset, to, len)? };
+        self.tell_bytes(open, n, libc::IN_ACCESS);
+        Ok(n)
+    }
+
+    /// As [`Fs::read`], without telling those who watch the file.
+    ///
+    /// # Errors
+    /// As for read.
+    ///
+    /// # Safety
+    /// As for read.
+    pub unsafe fn read_part(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.check_access(open, false)?;
         let store = self.store();
         if let Some(offset) = offset {
@@ -77,6 +97,13 @@ impl Fs {
         let n = unsafe { store.read(live, at, to, len)? };
         o.offset.store(at + n as u64, Release);
         Ok(n)
+    }
+
+    /// Tells those who watch the file that so many bytes were read or written.
+    pub fn tell_bytes(&self, open: u32, n: usize, what: u32) {
+        if n > 0 {
+            self.store().tell_open(open, what);
+        }
     }
 
     /// write(2), or pwrite(2) with an offset.
@@ -108,6 +135,27 @@ impl Fs {
     /// # Safety
     /// `from` must be readable for `len` bytes.
     pub unsafe fn write_as(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        append: bool,
+        from: *const u8,
+        len: usize,
+    ) -> Result<usize> {
+        // SAFETY: passed on.
+        let n = unsafe { self.write_part(open, offset, append, from, len)? };
+        self.tell_bytes(open, n, libc::IN_MODIFY);
+        Ok(n)
+    }
+
+    /// As [`Fs::write_as`], without telling those who watch the file.
+    ///
+    /// # Errors
+    /// As for write.
+    ///
+    /// # Safety
+    /// As for write.
+    pub unsafe fn write_part(
         &self,
         open: u32,
         offset: Option<u64>,
@@ -274,6 +322,7 @@ impl Fs {
         {
             if !each(name, ino, libc::S_IFDIR, offset + 1) {
                 o.offset.store(offset, Release);
+                store.tell_open(open, libc::IN_ACCESS);
                 return Ok(());
             }
             offset += 1;
@@ -293,6 +342,7 @@ impl Fs {
         o.shard.store(position.shard as u32, Relaxed);
         store.open_set_name(o, &position.name);
         o.offset.store(offset, Release);
+        store.tell_open(open, libc::IN_ACCESS);
         listed
     }
 
@@ -335,7 +385,9 @@ impl Fs {
             e => e,
         })?;
         self.check_growth(live, size)?;
-        self.store().truncate(live, size)
+        self.store().truncate(live, size)?;
+        self.store().tell_open(open, libc::IN_MODIFY);
+        Ok(())
     }
 
     /// fallocate(2).
@@ -361,7 +413,9 @@ impl Fs {
             libc::FALLOC_FL_PUNCH_HOLE if keep => store.punch(live, at, len, false),
             libc::FALLOC_FL_ZERO_RANGE => store.punch(live, at, len, !keep),
             _ => Err(Errno::OPNOTSUPP),
-        }
+        }?;
+        store.tell_open(open, libc::IN_MODIFY);
+        Ok(())
     }
 
     /// fsync(2): durable as far as the pool's media can make it. On memory media the data

@@ -127,6 +127,18 @@ impl Fs {
     pub fn after_fork_in_child(&self) {
         self.cache.after_fork_in_child();
         self.store().after_fork_in_child();
+        forebay_store::watches::after_fork_in_child();
+    }
+
+    /// Tells those who watch what is at a place, or the directory it is in, that `what` (bits of
+    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told anyway.
+    pub fn tell_place(&self, place: &Place, what: u32) {
+        if self.store().has_watches()
+            && let Ok(e) = place.existing()
+        {
+            let at = place.parent_and_name();
+            self.store().tell(e.id, e.kind, Some(at), what);
+        }
     }
 
     // ---- simple path interface: absolute inside the pool; links out of it are EXDEV ----
@@ -151,6 +163,7 @@ impl Fs {
         let open = self
             .open_at(ObjectId::ROOT, path, flags, mode)
             .map_err(no_outside)?;
+        self.store().tell_opened(open);
         Ok(File::new(self, open))
     }
 

@@ -6,7 +6,9 @@ use crate::fs::{Fs, Stat};
 use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
 use forebay_store::{Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
-use libc::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
+use libc::{
+    IN_ATTRIB, IN_CREATE, IN_DELETE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
+};
 use rustix::io::{Errno, Result};
 
 /// Longest extended attribute.
@@ -93,7 +95,7 @@ impl Fs {
 
     fn new_object<'a>(&self, dir: &DirInfo, mode: u32, target: &'a [u8]) -> NewObject<'a> {
         let setgid = dir.mode & S_ISGID != 0;
-        let inherit = if setgid && mode & forebay_store::S_IFMT == S_IFDIR {
+        let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
         } else {
             0
@@ -114,9 +116,13 @@ impl Fs {
             return Err(Errno::EXIST);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
-        self.store()
+        let id = self
+            .store()
             .create_object(p.dir.id, p.name, new, p.epoch)?
-            .map_err(|_| Errno::EXIST)
+            .map_err(|_| Errno::EXIST)?;
+        self.store()
+            .tell_dir(p.dir.id, p.name, new.mode & S_IFMT, IN_CREATE);
+        Ok(id)
     }
 
     /// mkdir(2).
@@ -209,11 +215,16 @@ impl Fs {
         if p.slash {
             return Err(Errno::NOENT);
         }
-        if self.store().stat(id)?.is_dir() {
+        let store = self.store();
+        let inode = store.stat(id)?;
+        if inode.is_dir() {
             return Err(Errno::PERM);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
-        self.store().link(id, p.dir.id, p.name, p.epoch)
+        store.link(id, p.dir.id, p.name, p.epoch)?;
+        store.tell_self(id, inode.kind(), IN_ATTRIB);
+        store.tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
+        Ok(())
     }
 
     /// In a sticky directory only the owner of the entry or of the directory may take it.
@@ -246,8 +257,12 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.store().unlink(p.dir.id, p.name, Some(e), p.epoch)?;
+        let store = self.store();
+        store.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         self.drop_stand_in(e);
+        store.tell_self(e.id, e.kind, IN_ATTRIB);
+        store.tell_if_gone(e.id, e.kind);
+        store.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
     }
 
@@ -270,7 +285,11 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.store().rmdir(p.dir.id, p.name, p.epoch)
+        let store = self.store();
+        store.rmdir(p.dir.id, p.name, p.epoch)?;
+        store.tell_if_gone(e.id, e.kind);
+        store.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
+        Ok(())
     }
 
     /// rename(2) and renameat2(2) inside the pool.
@@ -337,6 +356,16 @@ impl Fs {
             .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
         if let Some(target) = t.entry {
             self.drop_stand_in(target);
+        }
+        let (old, new) = ((f.dir.id, &f.name[..]), (t.dir.id, &t.name[..]));
+        // Of two names of one file, none goes.
+        if t.entry.is_none_or(|target| target.id != source.id) {
+            let store = self.store();
+            let replaced = t.entry.filter(|_| !exchange).map(|t| (t.id, t.kind));
+            store.tell_moved(source.id, source.kind, old, new, replaced);
+            if let Some(back) = t.entry.filter(|_| exchange) {
+                store.tell_moved(back.id, back.kind, new, old, None);
+            }
         }
         Ok(())
     }
@@ -544,6 +573,7 @@ impl Fs {
                 let _section = self.store().section()?;
                 match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
                     Ok((id, live, held)) => {
+                        self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
                         let (kind, flags) = (S_IFREG, flags as u32);
                         return self

@@ -27,6 +27,25 @@ fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     Some((fs, crate::paths::cwd(fs)?))
 }
 
+/// Tells those who watch what happened to an object by a descriptor, or to the working directory.
+fn told_by(fs: &Fs, fd: i64, id: ObjectId, what: u32) {
+    if !fs.store().has_watches() {
+        return;
+    }
+    match fds::pool_object(fd as i32) {
+        Some((fs, open)) => fs.tell_place(&place_of_open(fs, open), what),
+        None => fs.store().tell(id, libc::S_IFDIR, None, what),
+    }
+}
+
+/// Of a change of owner.
+fn owner_mask(uid: Option<u32>, gid: Option<u32>) -> u32 {
+    match uid.or(gid) {
+        Some(_) => libc::IN_ATTRIB,
+        None => 0,
+    }
+}
+
 fn follow(no_follow: bool) -> Follow {
     if no_follow { Follow::No } else { Follow::Yes }
 }
@@ -88,13 +107,18 @@ pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match object(a[0]).or_else(|| working_directory(a[0])) {
-                Some((fs, id)) => value(fs.change_mode(id, mode).map(|()| 0)),
+                Some((fs, id)) => {
+                    let changed = fs.change_mode(id, mode).map(|()| 0);
+                    value(changed.inspect(|_| told_by(fs, a[0], id, libc::IN_ATTRIB)))
+                }
                 None => PASS,
             };
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, dirfd, path, f, |fs, place| {
-            fs.change_mode(place.existing()?.id, mode).map(|()| 0)
+            fs.change_mode(place.existing()?.id, mode)?;
+            fs.tell_place(place, libc::IN_ATTRIB);
+            Ok(0)
         })
     }
 }
@@ -104,7 +128,8 @@ pub fn fchmod(a: &[i64; 6]) -> i64 {
     let Some((fs, id)) = object(a[0]) else {
         return PASS;
     };
-    value(fs.change_mode(id, a[1] as u32).map(|()| 0))
+    let changed = fs.change_mode(id, a[1] as u32).map(|()| 0);
+    value(changed.inspect(|_| told_by(fs, a[0], id, libc::IN_ATTRIB)))
 }
 
 fn owner(n: i64) -> Option<u32> {
@@ -128,13 +153,18 @@ pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match object(a[0]).or_else(|| working_directory(a[0])) {
-                Some((fs, id)) => value(fs.change_owner(id, uid, gid).map(|()| 0)),
+                Some((fs, id)) => {
+                    let changed = fs.change_owner(id, uid, gid).map(|()| 0);
+                    value(changed.inspect(|_| told_by(fs, a[0], id, owner_mask(uid, gid))))
+                }
                 None => PASS,
             };
         }
         let f = follow(p.nr == libc::SYS_lchown || flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, dirfd, path, f, |fs, place| {
-            fs.change_owner(place.existing()?.id, uid, gid).map(|()| 0)
+            fs.change_owner(place.existing()?.id, uid, gid)?;
+            fs.tell_place(place, owner_mask(uid, gid));
+            Ok(0)
         })
     }
 }
@@ -144,7 +174,9 @@ pub fn fchown(a: &[i64; 6]) -> i64 {
     let Some((fs, id)) = object(a[0]) else {
         return PASS;
     };
-    value(fs.change_owner(id, owner(a[1]), owner(a[2])).map(|()| 0))
+    let (uid, gid) = (owner(a[1]), owner(a[2]));
+    let changed = fs.change_owner(id, uid, gid).map(|()| 0);
+    value(changed.inspect(|_| told_by(fs, a[0], id, owner_mask(uid, gid))))
 }
 
 /// What utimensat and its older forms ask for.
@@ -212,8 +244,21 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
     })
 }
 
-fn set_times(fs: &Fs, id: ObjectId, t: &Times) -> Result<i64, Errno> {
-    fs.change_times(id, t.atime, t.mtime, t.now).map(|()| 0)
+impl Times {
+    fn set(&self, fs: &Fs, id: ObjectId) -> Result<i64, Errno> {
+        fs.change_times(id, self.atime, self.mtime, self.now)
+            .map(|()| 0)
+    }
+
+    /// As what the kernel tells those who watch.
+    fn mask(&self) -> u32 {
+        match (self.atime, self.mtime) {
+            (Some(_), Some(_)) => libc::IN_ATTRIB,
+            (Some(_), None) => libc::IN_ACCESS,
+            (None, Some(_)) => libc::IN_MODIFY,
+            (None, None) => 0,
+        }
+    }
 }
 
 /// utimensat; a null path means the descriptor.
@@ -235,11 +280,18 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
             let Some((fs, id)) = object(a[0]).or_else(|| working_directory(a[0])) else {
                 return PASS;
             };
-            return value(timespecs(fs, a[2]).and_then(|t| set_times(fs, id, &t)));
+            return value(timespecs(fs, a[2]).and_then(|t| {
+                let set = t.set(fs, id)?;
+                told_by(fs, a[0], id, t.mask());
+                Ok(set)
+            }));
         }
         let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         on_path(p, Some(0), 1, f, |fs, place| {
-            set_times(fs, place.existing()?.id, &timespecs(fs, a[2])?)
+            let t = timespecs(fs, a[2])?;
+            let set = t.set(fs, place.existing()?.id)?;
+            fs.tell_place(place, t.mask());
+            Ok(set)
         })
     }
 }
@@ -253,11 +305,17 @@ pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
             && a[1] == 0
             && let Some((fs, id)) = object(a[0])
         {
-            return value(older_times(fs, a[2], true).and_then(|t| set_times(fs, id, &t)));
+            return value(older_times(fs, a[2], true).and_then(|t| {
+                let set = t.set(fs, id)?;
+                told_by(fs, a[0], id, t.mask());
+                Ok(set)
+            }));
         }
         on_path(p, dirfd, path, Follow::Yes, |fs, place| {
             let t = older_times(fs, a[path + 1], p.nr != libc::SYS_utime)?;
-            set_times(fs, place.existing()?.id, &t)
+            let set = t.set(fs, place.existing()?.id)?;
+            fs.tell_place(place, t.mask());
+            Ok(set)
         })
     }
 }
@@ -274,7 +332,9 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
             }
             let open = fs.open_place(place, libc::O_WRONLY, 0)?;
             let result = crate::io::cut(fs, open, size);
-            fs.store().open_release(open).and(result).map(|()| 0)
+            fs.store().open_release(open).and(result)?;
+            fs.tell_place(place, libc::IN_MODIFY);
+            Ok(0)
         })
     }
 }
@@ -336,13 +396,18 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, place: &Place) -> Result<i64, Er
                 }
                 let value = crate::paths::take_list(a[2], len)?;
                 let known = Some(place.parent_and_name());
-                fs.set_attribute(id, name, &value, a[4] as i32, known)
-                    .map(|()| 0)
+                fs.set_attribute(id, name, &value, a[4] as i32, known)?;
+                fs.tell_place(place, libc::IN_ATTRIB);
+                Ok(0)
             }
             libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
                 give(&names(fs, id)?, a[1], a[2])
             }
-            _ => fs.remove_attribute(id, name(a[1])?).map(|()| 0),
+            _ => {
+                fs.remove_attribute(id, name(a[1])?)?;
+                fs.tell_place(place, libc::IN_ATTRIB);
+                Ok(0)
+            }
         }
     }
 }

@@ -220,12 +220,11 @@ calls! {
     rt_sigaction 13 Ours, "handlers are wrapped: none runs while we hold a lock", "signals";
     rt_sigprocmask 14 Ours, "SIGSEGV and SIGBUS aren't really blocked: faults must reach us. What the program sees is as ever", "signal-masks";
 
-    inotify_add_watch 254 NoPath(None, 1), "refused", "c-refused";
     fanotify_mark 301 NoPath(Some(3), 4), "refused", "c-refused";
     name_to_handle_at 303 NoPath(AT, 1), "refused", "c-refused";
     open_by_handle_at 304 NoFd, "refused", "";
-    mount 165 NoPath(None, 1), "refused as a mount point", "c-refused";
-    umount2 166 NoPath(None, 0), "refused", "c-refused";
+    mount 165 Ours, "refused as a mount point: as the kernel says it, EPERM without the right to mount, ENODEV for an unknown file system; else EOPNOTSUPP", "c-refused";
+    umount2 166 Ours, "no mount point: EPERM without the right to mount, else EINVAL", "c-refused";
     move_mount 429 NoPath(Some(2), 3), "refused as a mount point", "c-refused";
     open_tree 428 NoPath(AT, 1), "refused", "c-refused";
     open_tree_attr 467 NoPath(AT, 1), "refused", "c-refused";
@@ -239,6 +238,10 @@ calls! {
     swapoff 168 NoPath(None, 0), "refused", "c-refused";
     uselib 134 NoPath(None, 0), "refused", "";
 
+    inotify_init 253 Ours, "the kernel's", "inotify";
+    inotify_init1 294 Ours, "the kernel's", "inotify";
+    inotify_add_watch 254 Ours, "served: see semantics.md, Watching", "inotify";
+    inotify_rm_watch 255 Fd, "served", "inotify";
     bind 49 Ours, "served for Unix sockets: one in the pool's directory stands in", "fifos-sockets";
     connect 42 Ours, "as bind", "fifos-sockets";
     sendto 44 Ours, "as bind", "fifos-sockets";
@@ -357,11 +360,10 @@ mod tests {
 229 clock_getres; 230 clock_nanosleep; 232 epoll_wait; 234 tgkill; 236 vserver; 237 mbind;
 238 set_mempolicy; 239 get_mempolicy; 240 mq_open; 241 mq_unlink; 242 mq_timedsend;
 243 mq_timedreceive; 244 mq_notify; 245 mq_getsetattr; 246 kexec_load; 247 waitid; 248 add_key;
-249 request_key; 250 keyctl; 251 ioprio_set; 252 ioprio_get; 253 inotify_init;
-255 inotify_rm_watch; 256 migrate_pages; 273 set_robust_list; 274 get_robust_list;
+249 request_key; 250 keyctl; 251 ioprio_set; 252 ioprio_get; 256 migrate_pages; 273 set_robust_list; 274 get_robust_list;
 279 move_pages; 281 epoll_pwait; 282 signalfd; 283 timerfd_create; 284 eventfd;
 286 timerfd_settime; 287 timerfd_gettime; 289 signalfd4; 290 eventfd2; 291 epoll_create1;
-293 pipe2; 294 inotify_init1; 297 rt_tgsigqueueinfo; 298 perf_event_open; 300 fanotify_init;
+293 pipe2; 297 rt_tgsigqueueinfo; 298 perf_event_open; 300 fanotify_init;
 305 clock_adjtime; 309 getcpu; 314 sched_setattr; 315 sched_getattr; 318 getrandom;
 324 membarrier; 333 io_pgetevents; 334 rseq; 335 uretprobe; 424 pidfd_send_signal;
 434 pidfd_open; 440 process_madvise; 441 epoll_pwait2; 444 landlock_create_ruleset;
@@ -378,8 +380,11 @@ mod tests {
         ("stat", "Attributes"),
         ("mkdir", "Names"),
         ("execve", "Processes"),
-        ("inotify_add_watch", "Refused on the pool"),
-        ("bind", "Sockets, passing descriptors, the rest"),
+        ("fanotify_mark", "Refused on the pool"),
+        (
+            "inotify_init",
+            "Watching, sockets, passing descriptors, the rest",
+        ),
     ];
 
     fn root() -> PathBuf {

@@ -51,7 +51,10 @@ impl End {
         let (p, n) = (from.as_ptr(), from.len());
         match self {
             // SAFETY: a slice.
-            End::Pool(fs, open) => unsafe { put(fs, open, at, None, p, n) }.map(|n| n as usize),
+            End::Pool(fs, open) => unsafe { put(fs, open, at, None, p, n) }.map(|n| {
+                fs.tell_bytes(open, n as usize, libc::IN_MODIFY);
+                n as usize
+            }),
             // SAFETY: a slice, on a descriptor of the program.
             End::Kernel(fd) => fds::check(unsafe {
                 match at {

@@ -8,8 +8,8 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    attributes, calls, copies, exec, fds, io, limits, links, loading, locks, map, mask, names,
-    nodes, passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
+    attributes, calls, copies, exec, fds, inotify, io, limits, links, loading, locks, map, mask,
+    names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -46,7 +46,8 @@ unsafe fn handle(call: &Call) -> i64 {
     // SAFETY: as above.
     let saved = unsafe { *errno_at };
     // No signal handler, and no cancellation of the thread, in the midst of our work.
-    let short = has(&calls::SHORT, call.nr) && fds::watched(call.args[0] as i32);
+    let fd = call.args[0] as i32;
+    let short = has(&calls::SHORT, call.nr) && fds::watched(fd) && !fds::is_inotify(fd);
     let critical = short.then(Critical::enter);
     // SAFETY: a system call that the program is making.
     let result = unsafe { answer(call.nr, &call.args) };
@@ -180,6 +181,11 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_madvise => map::madvise(a),
             SYS_mlock | SYS_mlock2 => map::mlock(a),
             SYS_remap_file_pages => map::remap_file_pages(a),
+            SYS_inotify_init | SYS_inotify_init1 => inotify::init(nr, a),
+            SYS_inotify_add_watch => inotify::add_watch(p),
+            SYS_inotify_rm_watch => inotify::rm_watch(a),
+            SYS_mount => refuse::mount(p),
+            SYS_umount2 => refuse::umount(p),
             SYS_bind => nodes::bind(a),
             SYS_connect => nodes::connect(a),
             SYS_poll | SYS_ppoll => poll::poll(nr, a),

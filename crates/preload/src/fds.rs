@@ -5,7 +5,7 @@
 //! filter byte per number tells the interception which calls concern us at all; while a
 //! vfork child runs in our memory, bytes are only ever set, never cleared.
 
-use crate::{locks, process, runtime};
+use crate::{dnotify, inotify, locks, process, runtime};
 use forebay_intercept::raw;
 use forebay_posix::Fs;
 use forebay_store::{Errno, MAX_FDS, Section, Store};
@@ -15,16 +15,51 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
 
 /// Not zero: calls on this number come to us.
 pub static FILTER: [AtomicU8; MAX_FDS] = [const { AtomicU8::new(0) }; MAX_FDS];
+/// In [`FILTER`]: an inotify descriptor.
+const INOTIFY: u8 = 2;
+/// A directory under whose number the kernel finds a shadow.
+const SHADOW: u8 = 3;
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
 
 /// Has calls on `fd` come to us.
 pub fn watch(fd: i32) {
+    mark(fd, 1);
+}
+
+fn mark(fd: i32, what: u8) {
     if let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n)) {
-        f.store(1, Relaxed);
+        f.store(what, Relaxed);
     }
 }
 
-fn unwatch(fd: i32) {
+fn is_marked(fd: i32, what: u8) -> bool {
+    let n = usize::try_from(fd).ok();
+    n.and_then(|n| FILTER.get(n))
+        .is_some_and(|f| f.load(Relaxed) == what)
+}
+
+/// As [`watch`], of an inotify descriptor: the kernel's own, but for what is read.
+pub fn watch_inotify(fd: i32) {
+    mark(fd, INOTIFY);
+}
+
+/// Whether `fd` was an inotify descriptor when it was last looked at.
+pub fn is_inotify(fd: i32) -> bool {
+    is_marked(fd, INOTIFY)
+}
+
+/// As [`watch`], of a directory under whose number the kernel finds a shadow now.
+pub fn watch_shadow(fd: i32) {
+    mark(fd, SHADOW);
+}
+
+/// Whether `fd` is such a one.
+pub fn has_shadow(fd: i32) -> bool {
+    is_marked(fd, SHADOW)
+}
+
+/// Calls on `fd` go to the kernel again.
+pub fn unwatch(fd: i32) {
     if !process::has_vfork_child()
         && let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n))
     {
@@ -155,7 +190,14 @@ pub fn drop_strangers(fs: &Fs, executed: bool) {
             (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)
                 || is_fifo(fs, open) && s.st_mode & libc::S_IFMT == libc::S_IFIFO
         };
-        if there.is_ok_and(as_noted) {
+        // A shadow, see dnotify.rs.
+        let is_shadow = |s: &rustix::fs::Stat| {
+            let is_dir = store.open_file(open).kind.load(Relaxed) == libc::S_IFDIR;
+            is_dir && s.st_dev == ours.st_dev && s.st_mode & libc::S_IFMT == libc::S_IFDIR
+        };
+        if there.as_ref().is_ok_and(is_shadow) {
+            watch_shadow(fd);
+        } else if there.is_ok_and(as_noted) {
             watch(fd);
         } else {
             let _section = store.section().ok();
@@ -244,10 +286,16 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
     }
     let _section = section();
     // Out of the table before the number is free for others.
+    let (unwatched, shadow) = (inotify::before_close(fd), dnotify::before_close(fd));
     let (open, result) = {
         let _change = process::change_table();
+        if is_inotify(fd) {
+            unwatch(fd);
+        }
         (forget(fd), check(close_kernel(fd)))
     };
+    inotify::closed(unwatched);
+    dnotify::closed(shadow);
     if let Some((fs, open)) = open {
         locks::on_close(fs, open);
         fs.store().open_release(open)?;
@@ -332,6 +380,7 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
         locks::on_close(fs, open);
         let _ = fs.store().open_release(open);
     }
+    inotify::duplicated(old, new);
     Ok(i64::from(new))
 }
 

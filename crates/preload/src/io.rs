@@ -1,10 +1,10 @@
 //! System calls on open files: read, write and their vectors, sizes, syncing, fcntl, ioctl.
 
-use crate::fds;
 use crate::locks;
 use crate::map;
 use crate::paths::{self, errno, value};
 use crate::stat::shown_flags;
+use crate::{dnotify, fds, inotify};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_posix::{Errno, Fs, Whence};
@@ -22,7 +22,11 @@ pub fn offset(n: i64) -> Result<u64, Errno> {
 /// read and pread64.
 pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
-        return PASS;
+        return match at {
+            // SAFETY: the program's own call.
+            None => unsafe { inotify::read(a) },
+            Some(_) => PASS,
+        };
     };
     let len = (a[2] as usize).min(0x7fff_f000);
     if !paths::is_user(a[1], len) {
@@ -48,7 +52,9 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     value(at.map(offset).transpose().and_then(|at| {
         let len = map::resident(a[1] as u64, len)?;
         // SAFETY: see read.
-        unsafe { put(fs, open, at, None, a[1] as *const u8, len) }
+        let n = unsafe { put(fs, open, at, None, a[1] as *const u8, len)? };
+        fs.tell_bytes(open, n as usize, libc::IN_MODIFY);
+        Ok(n)
     }))
 }
 
@@ -56,7 +62,11 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
 /// current one.
 pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
-        return PASS;
+        return match at {
+            // SAFETY: the program's own call.
+            None if !writing => unsafe { inotify::readv(a) },
+            _ => PASS,
+        };
     };
     const SYNC: i64 = (libc::RWF_DSYNC | libc::RWF_SYNC) as i64;
     const NOAPPEND: i64 = 0x20;
@@ -114,7 +124,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
                 return errno(Errno::FAULT);
             }
             // SAFETY: joined is readable.
-            return value(unsafe { put(fs, open, at, append, joined.as_ptr(), joined.len()) });
+            let written = unsafe { put(fs, open, at, append, joined.as_ptr(), joined.len()) };
+            return value(written.inspect(|&n| fs.tell_bytes(open, n as usize, libc::IN_MODIFY)));
         }
     }
     let mut done = 0i64;
@@ -125,7 +136,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
                 put(fs, open, at, append, p.iov_base.cast(), len)
             } else {
                 map::before_read(fs, open, at, len);
-                fs.read(open, at, p.iov_base.cast(), len).map(|n| n as i64)
+                fs.read_part(open, at, p.iov_base.cast(), len)
+                    .map(|n| n as i64)
             }
         });
         match result {
@@ -152,13 +164,20 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             .map(|n| n as i64)
         });
     }
+    let what = if writing {
+        libc::IN_MODIFY
+    } else {
+        libc::IN_ACCESS
+    };
+    fs.tell_bytes(open, done as usize, what);
     if writing && flags & SYNC != 0 {
         return value(fs.sync_open(open).map(|()| done));
     }
     done
 }
 
-/// Writes as the flags of the description say, or as `append` says, as far as limits allow.
+/// Writes as the flags of the description say, or as `append` says, as far as limits allow. Those who watch the file
+/// aren't told.
 ///
 /// # Safety
 /// `from` has `len` bytes.
@@ -173,7 +192,7 @@ pub unsafe fn put(
     let append = append.unwrap_or_else(|| appends(fs, open));
     let mapped = map::before_write(fs, open, at, append, len);
     // SAFETY: see read.
-    let written = unsafe { fs.write_as(open, at, append, from, len) }.map(|n| n as i64);
+    let written = unsafe { fs.write_part(open, at, append, from, len) }.map(|n| n as i64);
     map::after_change(fs, open, mapped);
     written
 }
@@ -273,9 +292,6 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
     })())
 }
 
-const F_SETSIG: i32 = 10;
-const F_GETSIG: i32 = 11;
-
 /// fcntl.
 pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     let (fd, cmd) = (a[0] as i32, a[1] as i32);
@@ -330,9 +346,9 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
             // SAFETY: the program's own struct flock.
             unsafe { locks::fcntl(fs, open, cmd, a[2]) }
         }
+        // SAFETY: the program's own call.
+        c if dnotify::concerns(c) => unsafe { dnotify::fcntl(fs, open, a) },
         libc::F_GETLEASE => i64::from(libc::F_UNLCK),
-        // Nobody is told anything: a file of a pool is always ready.
-        libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG => 0,
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => errno(Errno::BADF),
         c if GET_HINTS.contains(&c) => {
             // SAFETY: the program's own number.

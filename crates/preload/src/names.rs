@@ -65,7 +65,11 @@ pub fn open_place(
         0
     };
     let open = fs.open_place(place, flags, mode)?;
+    fs.store().tell_opened(open);
     if flags & libc::O_TRUNC != 0 {
+        if place.existing().is_ok() {
+            fs.store().tell_open(open, libc::IN_MODIFY);
+        }
         crate::map::after_cut(fs, open, 0);
     }
     fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)

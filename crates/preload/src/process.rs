@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, mask, paths, runtime, strangers};
+use crate::{fds, inotify, mask, paths, runtime, strangers};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -172,6 +172,7 @@ fn prepare_other(flags: u64) {
         VFORK_CHILDREN.fetch_add(1, AcqRel);
     }
     if !shares_memory(flags) {
+        inotify::before_fork();
         // A handler that needed the locks that are kept now would wait for its own thread.
         MASK.set(mask::block_all_but_faults());
         crate::map::before_fork();
@@ -260,7 +261,8 @@ fn prepare_child(flags: u64) {
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
         return;
     }
-    if fds::any_open(store) || paths::cwd(fs).is_some() || paths::known_umask(store).is_some() {
+    let has_some = fds::any_open(store) || inotify::any();
+    if has_some || paths::cwd(fs).is_some() || paths::known_umask(store).is_some() {
         begin_copy();
         let slot = prepare(store, shares_memory(flags)).unwrap_or(NONE);
         PREPARED.with(|p| p.set(slot));
@@ -466,6 +468,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         crate::map::note_mappings(fs);
     }
     fds::drop_strangers(fs, true);
+    inotify::after_exec(fs);
     paths::note_cwd(area.cwd.load(Acquire) != 0);
     true
 }

@@ -1,10 +1,11 @@
 //! System calls that a pool can't answer: refused, rather than done wrongly by a kernel that
 //! knows nothing of it.
 
-use crate::paths::{self, PathCall, Where, errno};
+use crate::paths::{self, PathCall, Where, errno, on_path};
 use crate::{calls, fds, runtime};
 use forebay_intercept::PASS;
-use forebay_posix::Errno;
+use forebay_posix::{Errno, Follow};
+use rustix::thread::CapabilitySet;
 
 /// EOPNOTSUPP for a path of the pool.
 pub unsafe fn path(p: PathCall<'_>) -> i64 {
@@ -20,6 +21,64 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
         Ok(Where::Kernel) => PASS,
         Ok(_) => errno(Errno::OPNOTSUPP),
         Err(e) => errno(e),
+    }
+}
+
+/// EPERM without the right to mount.
+fn may_mount() -> Result<(), Errno> {
+    let can = rustix::thread::capabilities(None)?;
+    match can.effective.contains(CapabilitySet::SYS_ADMIN) {
+        true => Ok(()),
+        false => Err(Errno::PERM),
+    }
+}
+
+/// mount(source, target, type, flags, data) on a path of the pool.
+pub unsafe fn mount(p: PathCall<'_>) -> i64 {
+    const NOT_NEW: u64 = libc::MS_REMOUNT
+        | libc::MS_BIND
+        | libc::MS_MOVE
+        | libc::MS_SHARED
+        | libc::MS_PRIVATE
+        | libc::MS_SLAVE
+        | libc::MS_UNBINDABLE;
+    let a = p.args;
+    // SAFETY: the program's own path and name, here and below.
+    unsafe {
+        on_path(p, None, 1, Follow::Yes, |_, place| {
+            place.existing()?;
+            may_mount()?;
+            if a[3] as u64 & NOT_NEW == 0 {
+                let kind = paths::text(a[2]).ok_or(Errno::INVAL)?;
+                if !is_known(&kind) {
+                    return Err(Errno::NODEV);
+                }
+            }
+            Err(Errno::OPNOTSUPP)
+        })
+    }
+}
+
+/// Whether the kernel has such file systems.
+fn is_known(kind: &[u8]) -> bool {
+    let all = std::fs::read("/proc/filesystems").unwrap_or_default();
+    let mut names = all.split(|&b| b == b'\n' || b == b'\t');
+    names.any(|name| name == kind && !kind.is_empty())
+}
+
+/// umount2: nothing is mounted on a path of the pool.
+pub unsafe fn umount(p: PathCall<'_>) -> i64 {
+    let follow = match p.args[1] as i32 & libc::UMOUNT_NOFOLLOW {
+        0 => Follow::Yes,
+        _ => Follow::No,
+    };
+    // SAFETY: the program's own path.
+    unsafe {
+        on_path(p, None, 0, follow, |_, place| {
+            place.existing()?;
+            may_mount()?;
+            Err(Errno::INVAL)
+        })
     }
 }
 

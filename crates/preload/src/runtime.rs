@@ -301,6 +301,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
     if let Ok(fs) = fs() {
         open_all();
         let _ = fs.store().area();
+        forebay_store::watches::be_silent();
     }
 }
 

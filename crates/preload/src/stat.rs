@@ -5,6 +5,7 @@ use crate::paths::{PathCall, errno, give, on_path, take, value};
 use forebay_intercept::PASS;
 use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, Stat};
+use forebay_store::watches::TOLD;
 use std::sync::atomic::Ordering::*;
 
 /// statfs's type for a pool: "FBAY".
@@ -262,5 +263,11 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
 /// The open flags of a descriptor, as fcntl(F_GETFL) shows them.
 pub fn shown_flags(fs: &Fs, open: u32) -> i32 {
     let flags = fs.store().open_file(open).flags.load(Relaxed) as i32;
-    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC)
+    flags
+        & !(libc::O_CREAT
+            | libc::O_EXCL
+            | libc::O_TRUNC
+            | libc::O_NOCTTY
+            | libc::O_CLOEXEC
+            | TOLD as i32)
 }

@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3730_4c54_4359_4246; // "FBYCTL07"
+const MAGIC: u64 = 0x3830_4c54_4359_4246; // "FBYCTL08"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -74,6 +74,7 @@ pub struct Header {
     pub journal: crate::journal::State,
     /// In which PID namespace the numbers of processes mean something; 0: not known.
     pub namespace: AtomicU64,
+    pub watches: crate::watches::State,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against

@@ -42,6 +42,7 @@ mod repair;
 mod shards;
 mod striped;
 mod view;
+pub mod watches;
 
 pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};

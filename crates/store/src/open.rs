@@ -4,6 +4,7 @@ use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, slot_state};
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
+use crate::watches::TOLD;
 use crate::{ObjectId, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
@@ -75,7 +76,7 @@ impl Store {
         o.owner.store(me, Release);
         o.id.store(id.0, Relaxed);
         o.kind.store(kind, Relaxed);
-        o.flags.store(flags, Relaxed);
+        o.flags.store(flags & !TOLD, Relaxed);
         o.offset.store(0, Relaxed);
         o.parent.store(parent.0, Relaxed);
         o.shard.store(0, Relaxed);
@@ -155,6 +156,7 @@ impl Store {
             }
             o.owner.store(0, Release);
         }
+        let told = self.tell_closing(o);
         self.end_description_locks(index);
         let live = o.live.swap(0, AcqRel);
         let held = live
@@ -165,10 +167,14 @@ impl Store {
         o.owner.store(0, Relaxed);
         self.control.header().free_open.push(index, &o.next);
         drop(held);
-        match live {
+        let released = match live {
             0 => Ok(()),
             live => self.live_release(live - 1),
+        };
+        if let Some((id, kind)) = told {
+            self.tell_if_gone(id, kind);
         }
+        released
     }
 
     /// Locks the description while its offset is used and moved.

@@ -1,5 +1,6 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
+use crate::control::ProcessArea;
 use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
@@ -72,7 +73,9 @@ impl Store {
             return Ok(());
         }
         let slot = self.me()?;
-        let result = self.release_descriptors(slot).map(|_| ());
+        // A process that has become another user can't open it: the keeper releases all when it has ended.
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area).map(|_| ());
         process::free(&self.control, slot);
         self.after_detach();
         result
@@ -156,7 +159,7 @@ impl Store {
         let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.open_file(i).lock);
         let times = c.dir_times().map(|place| &place.lock);
         let chains = c.lock_chains().map(|chain| &chain.lock);
-        for lock in opens.chain(times).chain(chains) {
+        for lock in opens.chain(times).chain(chains).chain([h.watches.lock()]) {
             if lock.stray(c).is_some() {
                 lock.acquire(c, me)?;
                 lock.release();
@@ -175,9 +178,14 @@ impl Store {
 
     /// Releases all descriptors of `slot`; how many there were.
     fn release_descriptors(&self, slot: u32) -> Result<usize> {
+        let area = self.map_area(slot)?;
+        self.release_area(slot, area)
+    }
+
+    /// As [`Store::release_descriptors`], of a slot whose area was mapped; it is unmapped.
+    fn release_area(&self, slot: u32, area: *mut ProcessArea) -> Result<usize> {
         let p = self.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
-        let area = self.map_area(slot)?;
         // SAFETY: just mapped; made of atomics.
         let a = unsafe { &*area };
         let mut released = 0;

@@ -2,7 +2,7 @@
 
 use super::{Face, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
-use forebay_posix::{Errno, Stat};
+use forebay_posix::{Errno, ObjectId, Stat};
 
 /// Mode bits that go when somebody without rights changes a file: set-user-id, and set-group-id
 /// where the group may execute it.
@@ -12,6 +12,25 @@ fn privileges(mode: u32) -> u32 {
         _ => libc::S_ISGID,
     };
     mode & (libc::S_ISUID | group)
+}
+
+/// What a change of these attributes is to those who watch (bits of inotify(7)).
+fn tells(valid: u32, open: bool) -> u32 {
+    let has = |bits: u32| valid & bits != 0;
+    let mut what = match (has(fattr::ATIME), has(fattr::MTIME)) {
+        (true, false) => libc::IN_ACCESS,
+        (false, true) if !has(fattr::SIZE) => libc::IN_MODIFY,
+        (true, true) => libc::IN_ATTRIB,
+        _ => 0,
+    };
+    if has(fattr::UID | fattr::GID | fattr::MODE) {
+        what |= libc::IN_ATTRIB;
+    }
+    // Of an open file it was told already.
+    if has(fattr::SIZE) && !open {
+        what |= libc::IN_MODIFY;
+    }
+    what
 }
 
 impl Face {
@@ -111,8 +130,18 @@ impl Face {
         }
         let stat = self.stat(head.node, open)?;
         self.cached.set(head.node, stat.size);
+        if fs.store().has_watches() {
+            self.tell_watchers(id, stat.mode, tells(valid, open.is_some()));
+        }
         reply.u64(0).u32(0).u32(0).attributes(&stat);
         Ok(())
+    }
+
+    /// Tells those who watch an object beside the mount.
+    fn tell_watchers(&self, id: ObjectId, mode: u32, what: u32) {
+        let known = self.known.name(id.0);
+        let at = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
+        self.fs().store().tell(id, mode & libc::S_IFMT, at, what);
     }
 
     /// After somebody without rights has written a file.
@@ -132,8 +161,18 @@ impl Face {
         let value = a.take(size)?;
         let known = self.known.name(head.node);
         let known = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
-        self.fs()
-            .set_attribute(object(head.node), name, value, flags as i32, known)
+        let (fs, id) = (self.fs(), object(head.node));
+        fs.set_attribute(id, name, value, flags as i32, known)?;
+        self.tell_attribute(id);
+        Ok(())
+    }
+
+    fn tell_attribute(&self, id: ObjectId) {
+        if self.fs().store().has_watches()
+            && let Ok(stat) = self.fs().stat_id(id)
+        {
+            self.tell_watchers(id, stat.mode, libc::IN_ATTRIB);
+        }
     }
 
     pub(super) fn getxattr(
@@ -163,7 +202,10 @@ impl Face {
     }
 
     pub(super) fn removexattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
-        self.fs().remove_attribute(object(head.node), a.text()?)
+        let id = object(head.node);
+        self.fs().remove_attribute(id, a.text()?)?;
+        self.tell_attribute(id);
+        Ok(())
     }
 }
 

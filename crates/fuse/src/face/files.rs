@@ -22,7 +22,10 @@ impl Face {
             kind: libc::S_IFREG,
         };
         let fs = self.fs();
-        fs.open_object(entry, flags, false, ObjectId::ROOT, b"")
+        // The kernel names only the object. Those who watch its directory want to know the name.
+        let known = fs.store().has_watches().then(|| self.known.name(node));
+        let (dir, name) = known.flatten().unwrap_or((ObjectId::ROOT, Vec::new()));
+        fs.open_object(entry, flags, false, dir, &name)
             .map_err(|e| match e {
                 Errno::NOENT => Errno::STALE,
                 e => e,
@@ -43,8 +46,10 @@ impl Face {
     ) -> Result<(), Errno> {
         let (flags, more) = (a.u32()? as i32, a.u32()?);
         let open = self.open_node(head.node, flags & (KEPT | libc::O_TRUNC))?;
+        self.fs().store().tell_opened(open);
         if flags & libc::O_TRUNC != 0 {
             self.cached.set(head.node, 0);
+            self.fs().store().tell_open(open, libc::IN_MODIFY);
         }
         if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
             // It is open all the same.
@@ -76,6 +81,7 @@ impl Face {
         };
         let made = fs.store().open_file(open).id.load(Relaxed);
         self.known.note(made, object(head.node), name);
+        fs.store().tell_opened(open);
         self.put_made(open, reply)
     }
 

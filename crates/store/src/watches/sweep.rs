@@ -1,0 +1,80 @@
+//! Sweeping away the shadows that nobody watches any more: those of programs that were killed, or that have closed their
+//! descriptor while a child of theirs had it too.
+
+use super::shadow::{id_of, names_in, watched_by};
+use super::{Store, WORDS, place};
+use rustix::io::Result;
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::Ordering::*;
+
+impl Store {
+    /// Removes shadows that no process of the pool watches. When none is left, nobody looks for watchers any more.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn sweep_watches(&self) -> Result<()> {
+        if !self.has_watches() {
+            return Ok(());
+        }
+        let _changing = self.change_watches()?;
+        let all = self.watch_path("");
+        let mut watched = HashSet::new();
+        for pid in self.attached() {
+            watched_by_process(pid, &all, &mut watched);
+        }
+        let mut filter = [0; WORDS];
+        let mut any = false;
+        for name in names_in(&all)? {
+            let Some(id) = id_of(&name) else { continue };
+            let dir = all.join(name);
+            for shadow in names_in(&dir)?.iter().map(|n| dir.join(n)) {
+                let inode = rustix::fs::stat(&shadow).map(|s| s.st_ino);
+                if inode.is_ok_and(|inode| !watched.contains(&inode)) {
+                    self.remove_shadow(&shadow);
+                }
+            }
+            if rustix::fs::rmdir(&dir).is_err() {
+                let (word, bit) = place(id);
+                filter[word] |= bit;
+                any = true;
+            }
+        }
+        // Nothing is added meanwhile.
+        let state = self.watches();
+        for (word, bits) in state.filter.iter().zip(filter) {
+            word.store(bits, Release);
+        }
+        if !any {
+            state.any.store(0, Release);
+            for dir in ["names", "by-inode"].map(|d| all.join(d)) {
+                for name in names_in(&dir)? {
+                    let _ = rustix::fs::unlink(dir.join(name));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the inodes that a process watches by all its inotify descriptors, on whatever file system, and those of shadows that it
+/// has open. One that has ended watches none.
+fn watched_by_process(pid: u32, shadows: &Path, all: &mut HashSet<u64>) {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return;
+    };
+    for fd in fds.flatten() {
+        let Ok(to) = std::fs::read_link(fd.path()) else {
+            continue;
+        };
+        if to.starts_with(shadows) {
+            all.extend(std::fs::metadata(fd.path()).map(|m| m.ino()));
+        } else if to.as_os_str() == "anon_inode:inotify"
+            && let Some(number) = fd.file_name().to_str()
+            && let Ok(info) = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+        {
+            all.extend(watched_by(&info).map(|w| w.inode));
+        }
+    }
+}
