@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Other people's file system test suites, run in a pool: fsx, pjdfstest, fio and dbench, through the
+"""Other people's file system test suites, run in a pool: fsx, pjdfstest, fio, dbench and stress-ng, through the
 preloaded library and through a mount (FUSE); on pools of one node and of several.
 
 fsx does random operations on one file, mapped and not, and compares each read with
@@ -17,8 +17,10 @@ faces: at the same time into the same file, and each reads what the other has wr
 
 dbench does what file servers are asked for by office programs, with several clients.
 
-fsx and pjdfstest are installed from crates.io into target/conformance, once; fio and
-dbench are Debian's.
+stress-ng's file-system stressors (without --long: some of them) must not fail but where they fail on tmpfs, too.
+
+fsx and pjdfstest are installed from crates.io into target/conformance, once; fio, dbench and
+stress-ng are Debian's.
 """
 import argparse
 import contextlib
@@ -42,7 +44,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 from harness import kill, processes_with  # noqa: E402
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
-CASES = [*SUITES, "fio", "dbench"]
+CASES = [*SUITES, "fio", "dbench", "stress-ng"]
 FACES = ["preload", "fuse", "both"]
 MEDIA = {
     "memory": ["memory:256M"],
@@ -52,6 +54,11 @@ MEDIA = {
 }
 # Clients of dbench.
 CLIENTS = 4
+# What stress-ng does without --long, and for how many seconds each.
+STRESSORS = ["inotify", "dnotify", "binderfs", "rename", "dentry"]
+STRESS_SECONDS = 3
+# Its exit codes for "done" and "can't be done here".
+STRESS_DONE = (0, 3, 4)
 
 
 # The jobs of fio, each with what it adds to FIO.
@@ -328,6 +335,42 @@ def dbench(forebay, face, media, seconds, nodes=1):
     return "%s MB/s" % rate[1]
 
 
+def stress_ng(forebay, face, media, stressors, seconds):
+    def command(stressor, path):
+        return ["stress-ng", "--" + stressor, "1", "-t", str(seconds), "--temp-path", path]
+
+    plain = tempfile.mkdtemp(prefix="fbc-", dir="/dev/shm")
+    failed, as_there = [], []
+    try:
+        with Bench(forebay, MEDIA[media], face) as bench:
+            bench.elsewhere("chmod", "777", "/fb")
+            for stressor in stressors:
+                rc, out = bench.run(command(stressor, bench.path), 60 + 3 * seconds)
+                if rc in STRESS_DONE:
+                    continue
+                there = subprocess.run(command(stressor, plain), cwd=plain, timeout=60 + 3 * seconds,
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL).returncode
+                if there in STRESS_DONE:
+                    failed.append("%s: exit code %d\n%s" % (stressor, rc, tail(out)))
+                else:
+                    as_there.append(stressor)
+            bench.fsck()
+    finally:
+        shutil.rmtree(plain, ignore_errors=True)
+    if failed:
+        raise Failed("\n".join(failed))
+    also = "; fail on tmpfs, too: " + " ".join(as_there) if as_there else ""
+    return "%d stressors%s" % (len(stressors), also)
+
+
+def file_system_stressors():
+    """All that stress-ng has."""
+    said = subprocess.run(["stress-ng", "--class", "filesystem?"], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=20).stdout
+    return said.split(":", 1)[1].split()
+
+
 def expected(face):
     """(result, pattern) for each line of the list that is about this face."""
     with open(os.path.join(HERE, "pjdfstest-expected.txt")) as f:
@@ -412,6 +455,10 @@ def one_node(suites, programs, forebay, face, seeds, long, _nodes):
             todo.append(("fio, %s, %s" % (face, media), fio, (forebay, face, media, seeds[0])))
     if "dbench" in suites and face != "both":
         todo.append(("dbench, " + face, dbench, (forebay, face, "memory", 60 if long else 3)))
+    if "stress-ng" in suites and (face == "preload" or face == "fuse" and long):
+        stressors = file_system_stressors() if long else STRESSORS
+        seconds = 20 if long else STRESS_SECONDS
+        todo.append(("stress-ng, " + face, stress_ng, (forebay, face, "memory", stressors, seconds)))
     return todo
 
 
@@ -443,7 +490,7 @@ def main():
     parser.add_argument("--seed", type=int, action="append", metavar="N",
                         help="the seeds of fsx and fio (default 1 2 3 4)")
     parser.add_argument("--only", action="append", choices=CASES, metavar="SUITE",
-                        help="this suite only: fsx, pjdfstest, fio or dbench")
+                        help="this suite only: fsx, pjdfstest, fio, dbench or stress-ng")
     parser.add_argument("--nodes", type=int, metavar="N", help="only on pools of N nodes (default: 1 and 3)")
     parser.add_argument("--face", action="append", choices=FACES,
                         help="through this face only")

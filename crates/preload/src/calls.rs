@@ -70,7 +70,7 @@ calls! {
     dup 32 Fd, "served", "c-descriptors";
     dup2 33 Ours, "served", "c-descriptors";
     dup3 292 Ours, "served", "c-descriptors";
-    fcntl 72 Wait, "served: F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW and the same for F_OFD_, owner and signal (kept at 0), life-time hints (not kept), F_GETLEASE; EINVAL: F_SETLEASE, F_NOTIFY, seals; EBADF: sizes of pipes", "c-descriptors";
+    fcntl 72 Wait, "served: F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW and the same for F_OFD_, F_NOTIFY, owner and signal of directories (of files kept at 0), life-time hints (not kept), F_GETLEASE; EINVAL: F_SETLEASE, seals; EBADF: sizes of pipes", "c-descriptors";
     ioctl 16 Io, "served: FIOCLEX, FIONCLEX, FIONBIO, FIOASYNC, FIONREAD, FIOQSIZE, FIGETBSZ; EOPNOTSUPP: FICLONE, FICLONERANGE, FIDEDUPERANGE, FS_IOC_FIEMAP; else ENOTTY. Cloning from the pool to outside is EBADF", "c-descriptors";
     flock 73 Wait, "served by the store", "locks";
     poll 7 Ours, "served: files of the pool are always ready", "c-descriptors";
