@@ -172,6 +172,8 @@ impl Store {
                     }
                     let _ = rustix::fs::mkdir(self.object_dir(id), private);
                 }
+                // Of a time before the control region was made anew.
+                Err(Errno::EXIST) => self.remove_shadow(path),
                 Err(e) => return Err(e),
                 Ok(()) => {
                     let inode = rustix::fs::stat(path)?.st_ino;
