@@ -83,9 +83,11 @@ The content of a directory SRC becomes that of DST. A repetition moves only what
     /// Print files of a pool
     #[command(after_help = "Example:\n  forebay cat /case/log")]
     Cat(Cat),
-    /// Choose how a directory's content is distributed over the nodes of a pool, or show it
+    /// Say what the I/O of a path needs, and how a directory's content is distributed; or show it
     #[command(after_help = "\
 Example:
+  forebay set /ckpt mutability=immutable parallelism=exclusive
+  forebay set /ckpt
   forebay set --distribution local-all /scratch
   forebay set --distribution striped --chunk-size 4M /shared
 
@@ -94,8 +96,30 @@ directory on all nodes. With `local-all`, what a node makes below the directory 
 node with its names, so that its programs ask no other node for it. With `striped`, a file is
 cut into chunks, which lie on all nodes in turn: for large files that many nodes read and
 write, or that don't fit into one node. It is chosen while the
-directory is empty (a directory that isn't there is made), and those below follow.")]
+directory is empty (a directory that isn't there is made), and those below follow.
+
+Controls that are said of a directory hold for what is made in it from then on. The values are
+explained in docs/semantics.md.")]
     Set(Set),
+    /// Rules that say by path what I/O needs: check a file of them, show a pool's, explain a path
+    #[command(after_help = "\
+Example:
+  forebay rules check rules.toml
+  forebay up --rules rules.toml
+  forebay rules explain /ckpt/step-1.h5
+
+A file of rules:
+
+  [[rule]]
+  path = \"/ckpt/**\"
+  mutability = \"immutable\"
+  on_violation = \"report\"
+
+For each control, the last rule counts that matches a path and says something about it.")]
+    Rules(RulesCommand),
+    /// List what was done or refused against the controls of files
+    #[command(after_help = "Example:\n  forebay violations")]
+    Violations(Show),
     /// Mount a pool at a directory, for programs that `exec` can't reach
     #[command(after_help = "\
 Example:
@@ -181,6 +205,9 @@ pub struct Media {
     /// [default: 256M; at most an eighth of the medium]
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
     pub reserve: Option<u64>,
+    /// Rules that say by path what I/O needs (see: forebay rules --help)
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
 }
 
 /// On which nodes a pool is.
@@ -393,15 +420,53 @@ pub struct Cat {
 }
 
 #[derive(Debug, Args)]
+pub struct RulesCommand {
+    #[command(subcommand)]
+    pub what: RulesWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RulesWhat {
+    /// Check a file of rules
+    #[command(after_help = "Example:\n  forebay rules check rules.toml")]
+    Check {
+        /// The file
+        file: PathBuf,
+        /// Prefix under which programs will see the pool
+        #[arg(long, default_value = "/fb", value_name = "PREFIX")]
+        mount: String,
+    },
+    /// Show the rules of a pool
+    #[command(after_help = "Example:\n  forebay rules show")]
+    Show,
+    /// Show which controls a path has or gets, and from where
+    #[command(after_help = "\
+Example:
+  forebay rules explain /ckpt/step-1.h5
+  forebay rules explain --file rules.toml /ckpt/step-1.h5")]
+    Explain {
+        /// By the rules of this file, instead of those of the pool
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// It needn't exist
+        path: OsString,
+    },
+}
+
+#[derive(Debug, Args)]
 pub struct Set {
-    /// local, local-all or striped; without it, the present one is shown
+    /// local, local-all or striped
     #[arg(long, value_name = "HOW")]
     pub distribution: Option<Distribution>,
     /// Of striped files: a power of two from 1M to 1G [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = chunk_size)]
     pub chunk_size: Option<ChunkSize>,
-    /// The directory
+    /// The directory, or for controls a file
     pub path: OsString,
+    /// What is said of it, such as mutability=append; with nothing behind = it is taken back. Without any, what is said
+    /// is shown
+    #[arg(value_name = "CONTROL=VALUE")]
+    pub controls: Vec<String>,
 }
 
 /// How a directory's content is distributed.

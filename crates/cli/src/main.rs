@@ -26,6 +26,7 @@ mod output;
 mod paths;
 mod pmi;
 mod prefix;
+mod rules;
 mod run;
 mod set;
 mod signals;
@@ -33,6 +34,7 @@ mod stage;
 mod status;
 mod survey;
 mod up;
+mod violations;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -79,6 +81,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),
         Command::Set(a) => set::set(&pool, &a),
+        Command::Rules(a) => rules::rules(&pool, &a.what),
+        Command::Violations(a) => violations::list(&pool, &a),
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),
         Command::Df(a) => status::df(&pool, a.json),

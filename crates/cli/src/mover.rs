@@ -12,7 +12,7 @@ pub fn main(name: &str, node: u32) -> Result<u8, Fail> {
         Some(_) => Ok(Arc::new(pool)),
         None => Err("its daemon is dead".into()),
     });
-    let fs = pool.map(|pool| (Fs::new(pool.clone()), pool.config().mount.clone()));
+    let fs = pool.map(|pool| (Fs::for_staging(pool.clone()), pool.config().mount.clone()));
     let pool = match &fs {
         Ok((fs, mount)) => Ok((fs, mount.as_str())),
         Err(why) => Err(why.clone()),

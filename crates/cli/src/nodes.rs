@@ -152,6 +152,7 @@ pub fn start(
         _ => Listen::All,
     });
     let home = std::env::var_os("FOREBAY_HOME").filter(|h| !h.is_empty());
+    let rules = crate::rules::read(media.rules.as_deref(), &mount)?;
     let plan = Plan {
         forebay: env!("CARGO_PKG_VERSION").into(),
         name: name.to_owned(),
@@ -159,6 +160,7 @@ pub fn start(
         mount,
         media: each,
         reserve: media.reserve,
+        rules,
         hosts,
         how,
         executable: executable()?,

@@ -1,68 +1,124 @@
-//! `forebay set`: how a directory's content is distributed over the nodes of a pool.
+//! `forebay set`: what the I/O of a file or directory needs, and how a directory's content is distributed over the
+//! nodes of a pool.
 //!
-//! It is a property of the directory's identity, so that everybody knows it without looking it up.
-//! An empty directory is replaced by one of the other kind.
+//! The distribution is a property of the directory's identity, so that everybody knows it without looking it up.
+//! An empty directory is replaced by one of the other kind. Controls are a property of any file or directory.
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
+use forebay_client::controls::Declared;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId};
+use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
     let pool = exec::open(name, None)?;
     let path = paths::in_pool(&a.path, &pool.config().mount);
-    let one_node = pool.config().member.is_none();
     let fs = Fs::new(pool);
+    if let Some(wanted) = wanted(a)? {
+        set_distribution(&fs, a, &path, wanted)?;
+    }
+    if !a.controls.is_empty() {
+        set_controls(&fs, a, &path)?;
+    } else if a.distribution.is_none() {
+        show(&fs, a, &path)?;
+    }
+    let _ = fs.store().detach();
+    Ok(code::OK)
+}
+
+fn failed(a: &Set, what: &str, e: Errno) -> Fail {
+    Fail::failed(format!("{}: can't {what}: {e}", a.path.to_string_lossy()))
+}
+
+fn id_of(fs: &Fs, a: &Set, path: &[u8]) -> Result<ObjectId, Fail> {
+    let stat = fs.stat(path, true);
+    stat.map(|s| ObjectId(s.ino))
+        .map_err(|e| failed(a, "look at it", e))
+}
+
+/// The distribution that is asked for.
+fn wanted(a: &Set) -> Result<Option<Distribution>, Fail> {
+    match (a.distribution, a.chunk_size) {
+        (Some(args::Distribution::Striped), size) => {
+            Ok(Some(Distribution::Striped(size.unwrap_or_default())))
+        }
+        (_, Some(_)) => Err(Fail::usage(
+            "--chunk-size belongs to --distribution striped",
+        )),
+        (Some(args::Distribution::Local), None) => Ok(Some(Distribution::Local)),
+        (Some(args::Distribution::LocalAll), None) => Ok(Some(Distribution::LocalAll)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn set_distribution(fs: &Fs, a: &Set, path: &[u8], wanted: Distribution) -> Result<(), Fail> {
     let shown = a.path.to_string_lossy();
-    let failed = |what: &str, e: Errno| Fail::failed(format!("{shown}: can't {what}: {e}"));
-    let found = match fs.stat(&path, true) {
-        Err(Errno::NOENT) => None,
-        other => Some(other.map_err(|e| failed("look at it", e))?),
-    };
-    let Some(wanted) = a.distribution else {
-        if a.chunk_size.is_some() {
-            return Err(Fail::usage(
-                "--chunk-size belongs to --distribution striped",
-            ));
-        }
-        let stat = found.ok_or_else(|| failed("look at it", Errno::NOENT))?;
-        write(format!("{}\n", ObjectId(stat.ino).distribution()).as_bytes())?;
-        return Ok(code::OK);
-    };
-    let wanted = match (wanted, a.chunk_size) {
-        (args::Distribution::Striped, size) => Distribution::Striped(size.unwrap_or_default()),
-        (_, Some(_)) => {
-            return Err(Fail::usage(
-                "--chunk-size belongs to --distribution striped",
-            ));
-        }
-        (args::Distribution::Local, None) => Distribution::Local,
-        (args::Distribution::LocalAll, None) => Distribution::LocalAll,
-    };
+    let one_node = fs.pool().config().member.is_none();
     if one_node {
         say("this pool has one node: everything is local in it");
     }
+    let found = match fs.stat(path, true) {
+        Err(Errno::NOENT) => None,
+        other => Some(other.map_err(|e| failed(a, "look at it", e))?),
+    };
     let mode = match found {
         None => 0o755,
         Some(stat) if stat.mode & libc::S_IFMT != libc::S_IFDIR => {
-            return Err(failed("set its distribution", Errno::NOTDIR));
+            return Err(failed(a, "set its distribution", Errno::NOTDIR));
         }
-        Some(stat) if one_node || ObjectId(stat.ino).distribution() == wanted => {
-            return Ok(code::OK);
-        }
+        Some(stat) if one_node || ObjectId(stat.ino).distribution() == wanted => return Ok(()),
         Some(stat) => {
-            fs.rmdir(&path).map_err(|e| match e {
+            fs.rmdir(path).map_err(|e| match e {
                 Errno::NOTEMPTY => Fail::failed(format!(
                     "{shown} isn't empty: the distribution is chosen before anything is made in it; make a new directory with: forebay set --distribution HOW DIR, and move the content"
                 )),
-                e => failed("set its distribution", e),
+                e => failed(a, "set its distribution", e),
             })?;
             stat.mode & 0o7777
         }
     };
-    fs.mkdir_with(&path, mode, wanted)
-        .map_err(|e| failed("make it", e))?;
-    let _ = fs.store().detach();
-    Ok(code::OK)
+    fs.mkdir_with(path, mode, wanted)
+        .map_err(|e| failed(a, "make it", e))
+}
+
+fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
+    let id = id_of(fs, a, path)?;
+    let (mut said, _) = fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
+    for wanted in &a.controls {
+        let Some((control, value)) = wanted.split_once('=') else {
+            return Err(Fail::usage(format!(
+                "'{wanted}' isn't CONTROL=VALUE, such as mutability=append"
+            )));
+        };
+        let done = match value {
+            "" => said.unsay(control),
+            value => said.say(control, value),
+        };
+        done.map_err(Fail::usage)?;
+    }
+    if let Some(what) = said.resolve().unsupported() {
+        return Err(Fail::usage(format!(
+            "this version can't keep {what}, and promises nothing that it can't keep"
+        )));
+    }
+    fs.set_controls(id, said)
+        .map_err(|e| failed(a, "set its controls", e))
+}
+
+fn show(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
+    let id = id_of(fs, a, path)?;
+    let mut text = format!("{}\n", id.distribution());
+    let (said, laminated): (Declared, bool) =
+        fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
+    for (control, value) in said.values() {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{control}={value}");
+        }
+    }
+    if laminated {
+        text.push_str("laminated\n");
+    }
+    write(text.as_bytes())
 }

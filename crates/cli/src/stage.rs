@@ -68,7 +68,7 @@ pub fn transfer(
             ),
         });
     }
-    let fs = Fs::new(pool.clone());
+    let fs = Fs::for_staging(pool.clone());
     let team = nodes::team(pool);
     let progress = Progress::default();
     let done = std::sync::Mutex::new(false);

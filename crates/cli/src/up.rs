@@ -3,7 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mpi, node, nodes, prefix};
+use crate::{capacity, keeper, mpi, node, nodes, prefix, rules};
 use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places, take_over};
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::How;
@@ -24,11 +24,13 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         (wanted.media.clone(), None)
     };
     let (mount, warning) = prefix::check(&wanted.mount, &media)?;
+    let rules = rules::read(wanted.rules.as_deref(), &mount)?;
     let options = CreateOptions {
         name: name.to_owned(),
         mount,
         media,
         reserve: wanted.reserve,
+        rules,
     };
     let pool = Pool::create(&options)?;
     for warning in warning

@@ -1,7 +1,7 @@
 //! What a pool is made of, as written in its `pool.json`.
 
 use crate::PoolError;
-use forebay_controls::Controls;
+use forebay_controls::{Controls, Rules};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the formats of records, control region and media together.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Most media of a pool.
 const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.
@@ -26,6 +26,8 @@ pub struct CreateOptions {
     /// Bytes that the keeper keeps reserved ahead of use in each medium, at most; None for
     /// [`DEFAULT_RESERVE`].
     pub reserve: Option<u64>,
+    /// What new objects are said to be, by their paths.
+    pub rules: Rules,
 }
 
 /// The warm reserve of each medium, unless something else is asked for.
@@ -51,8 +53,12 @@ pub struct PoolConfig {
     /// Bytes that the keeper keeps reserved ahead of use in each medium, at most.
     #[serde(default = "default_reserve")]
     pub reserve: u64,
+    /// What an object's controls are of which nothing is said.
     #[serde(default)]
     pub controls: Controls,
+    /// What is said of new objects, by their paths.
+    #[serde(default, skip_serializing_if = "Rules::is_empty")]
+    pub rules: Rules,
     /// Which of a pool's nodes this is; None if it has only one.
     #[serde(default)]
     pub member: Option<Member>,
@@ -86,8 +92,6 @@ impl PoolConfig {
         let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
         // Address space only; room is reserved as records come.
         let record_bytes = (capacity / 8 / shards as u64).clamp(32 << 20, 8 << 30) as usize;
-        let controls = Controls::default();
-        controls.check_supported().map_err(PoolError::Invalid)?;
         Ok(PoolConfig {
             version: VERSION,
             name: o.name.clone(),
@@ -98,7 +102,8 @@ impl PoolConfig {
             record_bytes: record_bytes & !4095,
             created: forebay_store::now() / 1_000_000_000,
             reserve: o.reserve.unwrap_or(DEFAULT_RESERVE),
-            controls,
+            controls: Controls::default(),
+            rules: o.rules.clone(),
             member: None,
         })
     }
@@ -224,8 +229,10 @@ impl PoolConfig {
         if !sane {
             return Err(damaged("pool.json has impossible values".into()));
         }
-        config.controls.check_supported().map_err(damaged)?;
-        Ok(config)
+        match config.controls.unsupported() {
+            Some(what) => Err(damaged(format!("this version can't keep {what}"))),
+            None => Ok(config),
+        }
     }
 }
 
@@ -283,6 +290,7 @@ mod tests {
             mount: "/fb".into(),
             media,
             reserve: None,
+            rules: Rules::default(),
         })
         .unwrap();
         let places = [None, Some(0), Some(1), Some(10)].map(|node| {

@@ -10,6 +10,7 @@
 //! HOME/NAME/medium-0/     segment of a memory medium
 //! HOME/NAME/journal       the latest part of the journal, if all media are `files`
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
+//! HOME/NAME/violations    what was done or refused against the controls of files, if anything was
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
 //!                         medium is memory, in the first one checkpoint and journal
 //! ```
@@ -26,12 +27,15 @@ mod files;
 mod keeper;
 mod nodes;
 pub mod requests;
+mod violations;
 
 pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig};
 pub use error::PoolError;
 pub use files::mend_files;
+pub use forebay_controls as controls;
 pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
 pub use nodes::{Place, choose, node_dir, places, take_over};
+pub use violations::Violation;
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_placement::NodeId;

@@ -76,6 +76,7 @@ fn a_damaged_pool_is_an_error_at_most() {
         mount: "/fb".into(),
         media: vec!["memory:8M".parse().unwrap()],
         reserve: None,
+        rules: Default::default(),
     };
     drop(Pool::create(&options).unwrap());
     let dir = home.0.join("damaged");

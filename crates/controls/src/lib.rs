@@ -1,117 +1,64 @@
 //! The vocabulary of semantics: what an application may say about an object's I/O.
 //!
 //! Six controls, each a small closed set of values with a strict default: what POSIX
-//! promises for one file. Pure data, no I/O: rules that attach controls to paths and
-//! their enforcement live in higher floors. A pool records the controls it was made
-//! with, so that a newer Forebay never weakens an older pool by a changed default.
+//! promises for one file. [`Controls`] has a value for each; [`Declared`] is what was said
+//! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
+//!
+//! Pure data, no I/O. What the values mean to readers and writers stands in
+//! `docs/semantics.md`; higher floors enforce them. Where a value isn't kept by this version
+//! ([`Controls::unsupported`]), it is refused by name, so that nobody relies on it.
+
+mod declared;
+mod glob;
+mod rules;
+mod words;
+
+pub use declared::{Declared, Syntax};
+pub use glob::{Pattern, PatternError};
+pub use rules::{At, MAX_RULES, Origin, Rule, RuleError, Rules, Said};
+pub use words::{
+    Consistency, Failure, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism, Persistence,
+    Temporality,
+};
 
 use serde::{Deserialize, Serialize};
 
-/// When a finished write must be visible to readers elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Consistency {
-    /// As POSIX: the next read sees it, in any process.
-    #[default]
-    Sequential,
-    /// After flush, fsync or close.
-    Commit,
-    /// Close-to-open.
-    Session,
-    /// Some time later.
-    Eventual,
-}
-
-/// Who uses an object at the same time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Parallelism {
-    /// Anybody.
-    #[default]
-    Shared,
-    /// One process or one node at a time.
-    Exclusive,
-}
-
-/// How an object changes after its creation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mutability {
-    /// Any byte, any time.
-    #[default]
-    Overwrite,
-    /// Only at its end.
-    Append,
-    /// Not after its first close (laminated).
-    Immutable,
-}
-
-/// How often and in which rhythm data is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Temporality {
-    /// Used repeatedly.
-    #[default]
-    Multiple,
-    /// Written once, read once.
-    Once,
-    /// Comes in bursts with pauses between.
-    Bursty,
-}
-
-/// What data outlives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Persistence {
-    /// Lives as long as the pool.
-    #[default]
-    Pool,
-    /// Lives as long as the process that made it.
-    Process,
-    /// Survives every process of the node (`files` media).
-    Node,
-    /// `fsync` means on stable storage.
-    Durable,
-}
-
-/// What a batch does when one of its operations fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Failure {
-    /// Stop at the first failure.
-    #[default]
-    Stop,
-    /// Do the others all the same.
-    Continue,
-    /// Undo what was done.
-    Rollback,
-}
-
-/// All six controls of an object. The default is strict.
+/// All six controls of an object, and what becomes of a violation. The default is strict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Controls {
+    /// When a finished write must be visible to readers elsewhere.
     pub consistency: Consistency,
+    /// Who uses the object at the same time.
     pub parallelism: Parallelism,
+    /// How it changes after its creation.
     pub mutability: Mutability,
+    /// How often and in which rhythm its data is used.
     pub temporality: Temporality,
+    /// What its data outlives.
     pub persistence: Persistence,
+    /// What a batch does when one of its operations fails.
     pub failure: Failure,
+    /// What becomes of an operation that the controls above rule out.
+    pub on_violation: OnViolation,
 }
 
 impl Controls {
-    /// The guarantees every pool gives today: the defaults. Others exist as words only
-    /// and are refused by name, so that nobody relies on what isn't enforced.
-    ///
-    /// # Errors
-    /// Names the first control that this version can't keep.
-    pub fn check_supported(&self) -> Result<(), String> {
-        if *self == Controls::default() {
-            return Ok(());
+    /// The first control, with its value, that this version can't keep.
+    pub fn unsupported(&self) -> Option<String> {
+        let strict = Controls::default();
+        let said =
+            |name: &str, value: &dyn std::fmt::Display| Some(format!("{name} = \"{value}\""));
+        if self.consistency != strict.consistency {
+            return said("consistency", &self.consistency);
         }
-        Err(format!(
-            "controls other than the defaults can't be kept by this version: {self:?}"
-        ))
+        if self.persistence != strict.persistence {
+            return said("persistence", &self.persistence);
+        }
+        if self.temporality != strict.temporality {
+            return said("temporality", &self.temporality);
+        }
+        None
     }
 }
 
@@ -124,11 +71,15 @@ mod tests {
         let c = Controls::default();
         assert_eq!(c.consistency, Consistency::Sequential);
         assert_eq!(c.parallelism, Parallelism::Shared);
-        assert!(c.check_supported().is_ok());
+        assert_eq!(c.on_violation, OnViolation::Refuse);
+        assert_eq!(c.unsupported(), None);
         let weak = Controls {
-            consistency: Consistency::Eventual,
+            consistency: Consistency::Eventual(2000),
             ..c
         };
-        assert!(weak.check_supported().is_err());
+        assert_eq!(
+            weak.unsupported().as_deref(),
+            Some("consistency = \"eventual(2s)\"")
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! What is said on the pipes of a launch, as bytes: there and back, and what is made of any other bytes.
 
+use forebay_client::controls::Rules;
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, NodeId, PoolMap, State};
@@ -59,6 +60,7 @@ fn plan(r: &mut Random) -> Plan {
             "files:/a b:1G".parse().unwrap(),
         ],
         reserve: Some(r.number() >> 1),
+        rules: Rules::parse("[[rule]]\npath = '/a/**'\nmutability = 'append'", "/fb").unwrap(),
         hosts: (0..nodes).map(|n| format!("host-{n}")).collect(),
         how: r
             .one_of(&[

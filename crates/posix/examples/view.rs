@@ -18,6 +18,7 @@ fn main() {
         mount: "/fb".into(),
         media: vec!["memory:64M".parse().expect("a medium")],
         reserve: None,
+        rules: Default::default(),
     });
     let fs = Fs::new(Arc::new(pool.expect("a pool")));
     measure(&fs, count);

@@ -17,6 +17,8 @@ pub struct DirInfo {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    /// What was said of it, and of all that is made in it ([`forebay_store::uses::said`]).
+    pub controls: u64,
 }
 
 #[derive(Default)]
@@ -30,6 +32,7 @@ struct Slot {
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
+    controls: AtomicU64,
 }
 
 pub(crate) struct DirCache {
@@ -73,6 +76,7 @@ impl DirCache {
             mode: s.mode.load(Relaxed),
             uid: s.uid.load(Relaxed),
             gid: s.gid.load(Relaxed),
+            controls: s.controls.load(Relaxed),
         };
         fence(Acquire);
         (s.version.load(Relaxed) == version).then_some(info)
@@ -96,6 +100,7 @@ impl DirCache {
         s.mode.store(info.mode, Relaxed);
         s.uid.store(info.uid, Relaxed);
         s.gid.store(info.gid, Relaxed);
+        s.controls.store(info.controls, Relaxed);
         s.version.store(version + 2, Release);
     }
 

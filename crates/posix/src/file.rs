@@ -3,6 +3,7 @@
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
 use forebay_media::size_limit;
+use forebay_store::uses::Change;
 use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -196,13 +197,15 @@ impl Fs {
             let offset = (!append).then_some(offset);
             let len = allowed(offset)?;
             // SAFETY: passed on.
-            return finish(unsafe { store.write_at(live, offset, from, len)?.1 });
+            let write = || unsafe { store.write_at(live, offset, from, len) };
+            return finish(self.changing(open, live, Change::From(offset), write)?.1);
         }
         let _lock = store.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let len = allowed(offset)?;
         // SAFETY: passed on.
-        let (at, n) = unsafe { store.write_at(live, offset, from, len)? };
+        let write = || unsafe { store.write_at(live, offset, from, len) };
+        let (at, n) = self.changing(open, live, Change::From(offset), write)?;
         o.offset.store(at + n as u64, Release);
         finish(n)
     }
@@ -385,7 +388,8 @@ impl Fs {
             e => e,
         })?;
         self.check_growth(live, size)?;
-        self.store().truncate(live, size)?;
+        let cut = || self.store().truncate(live, size);
+        self.changing(open, live, Change::Size(size), cut)?;
         self.store().tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
@@ -408,10 +412,14 @@ impl Fs {
             self.check_growth(live, at.saturating_add(len))?;
         }
         let store = self.store();
+        let zero = |grow| {
+            let punch = || store.punch(live, at, len, grow);
+            self.changing(open, live, Change::From(Some(at)), punch)
+        };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => store.with_room_of_the_dead(|| store.reserve_range(live, at, len, !keep)),
-            libc::FALLOC_FL_PUNCH_HOLE if keep => store.punch(live, at, len, false),
-            libc::FALLOC_FL_ZERO_RANGE => store.punch(live, at, len, !keep),
+            libc::FALLOC_FL_PUNCH_HOLE if keep => zero(false),
+            libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),
         }?;
         store.tell_open(open, libc::IN_MODIFY);

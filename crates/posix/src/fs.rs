@@ -73,6 +73,8 @@ pub struct Fs {
     pool: Arc<Pool>,
     cred: Cred,
     cache: DirCache,
+    /// What it makes gets its controls by [`Fs::settle`].
+    settles: bool,
 }
 
 impl Fs {
@@ -82,6 +84,16 @@ impl Fs {
             pool,
             cred: Cred::new(),
             cache: DirCache::new(),
+            settles: false,
+        }
+    }
+
+    /// The view of who writes files under other names than they will have, in pieces: they are strict until
+    /// [`Fs::settle`].
+    pub fn for_staging(pool: Arc<Pool>) -> Fs {
+        Fs {
+            settles: true,
+            ..Fs::new(pool)
         }
     }
 
@@ -92,6 +104,7 @@ impl Fs {
             pool,
             cred: Cred::judged(uid, gid),
             cache: DirCache::new(),
+            settles: false,
         }
     }
 
@@ -107,6 +120,10 @@ impl Fs {
 
     pub(crate) fn cred(&self) -> &Cred {
         &self.cred
+    }
+
+    pub(crate) fn settles(&self) -> bool {
+        self.settles
     }
 
     pub(crate) fn cache(&self) -> &DirCache {
@@ -143,7 +160,7 @@ impl Fs {
 
     // ---- simple path interface: absolute inside the pool; links out of it are EXDEV ----
 
-    fn simple<T>(
+    pub(crate) fn simple<T>(
         &self,
         path: &[u8],
         follow: bool,

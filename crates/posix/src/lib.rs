@@ -13,6 +13,7 @@
 
 mod cache;
 mod chunks;
+pub mod controls;
 mod cred;
 mod file;
 mod fs;

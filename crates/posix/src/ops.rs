@@ -1,10 +1,12 @@
 //! Operations on resolved places and on objects, with POSIX's permissions and errors.
 
 use crate::cache::DirInfo;
+use crate::controls;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::{Fs, Stat};
 use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
+use forebay_client::controls::Declared;
 use forebay_store::{Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
 use libc::{
     IN_ATTRIB, IN_CREATE, IN_DELETE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
@@ -93,7 +95,14 @@ impl Fs {
         self.cred().check(&self.store().stat(e.id)?, want)
     }
 
-    fn new_object<'a>(&self, dir: &DirInfo, mode: u32, target: &'a [u8]) -> NewObject<'a> {
+    /// What is made as `name` in `dir`.
+    fn new_object<'a>(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+        target: &'a [u8],
+    ) -> NewObject<'a> {
         let setgid = dir.mode & S_ISGID != 0;
         let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
@@ -107,6 +116,7 @@ impl Fs {
             rdev: 0,
             target,
             distribution: None,
+            controls: self.controls_of_new(dir, name, mode),
         }
     }
 
@@ -131,7 +141,7 @@ impl Fs {
     /// EEXIST, EACCES, ENOSPC.
     pub fn make_dir(&self, place: &Place, mode: u32) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
-        let new = self.new_object(p.dir, S_IFDIR | mode & 0o1777, b"");
+        let new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"");
         self.create_new(&p, &new).map(|_| ())
     }
 
@@ -146,7 +156,7 @@ impl Fs {
         distribution: Distribution,
     ) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
-        let mut new = self.new_object(p.dir, S_IFDIR | mode & 0o1777, b"");
+        let mut new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"");
         new.distribution = Some(distribution);
         self.create_new(&p, &new).map(|_| ())
     }
@@ -167,7 +177,7 @@ impl Fs {
         if p.slash {
             return Err(Errno::NOENT);
         }
-        let mut new = self.new_object(p.dir, kind | mode & 0o7777, b"");
+        let mut new = self.new_object(p.dir, p.name, kind | mode & 0o7777, b"");
         new.rdev = rdev;
         self.create_new(&p, &new)
     }
@@ -187,7 +197,7 @@ impl Fs {
         if p.slash && p.entry.is_none() {
             return Err(Errno::NOENT);
         }
-        let new = self.new_object(p.dir, S_IFLNK | 0o777, target);
+        let new = self.new_object(p.dir, p.name, S_IFLNK | 0o777, target);
         self.create_new(&p, &new).map(|_| ())
     }
 
@@ -485,7 +495,10 @@ impl Fs {
     /// # Errors
     /// ENODATA, EOPNOTSUPP for a name space that isn't kept, EACCES.
     pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        self.attribute_object(id, name, READ)?;
+        let inode = self.attribute_object(id, name, READ)?;
+        if name == controls::ATTRIBUTE {
+            return controls::as_attribute(&inode);
+        }
         self.store().attribute(id, name)
     }
 
@@ -515,7 +528,10 @@ impl Fs {
             libc::XATTR_REPLACE => Some(false),
             _ => return Err(Errno::INVAL),
         };
-        self.attribute_object(id, name, WRITE)?;
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if name == controls::ATTRIBUTE {
+            return self.set_as_attribute(id, &inode, value, create);
+        }
         self.store().set_attribute(id, name, value, create, known)
     }
 
@@ -524,7 +540,12 @@ impl Fs {
     /// # Errors
     /// ENODATA, EOPNOTSUPP, EACCES, EPERM.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
-        if !self.attribute_object(id, name, WRITE)?.has_attributes {
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if name == controls::ATTRIBUTE {
+            controls::as_attribute(&inode)?;
+            return self.set_controls(id, Declared::NOTHING);
+        }
+        if !inode.has_attributes {
             return Err(Errno::NODATA);
         }
         self.store().remove_attribute(id, name)
@@ -569,17 +590,19 @@ impl Fs {
                 }
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
-                let new = self.new_object(p.dir, S_IFREG | mode & 0o7777, b"");
-                let _section = self.store().section()?;
+                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"");
+                let section = self.store().section()?;
                 match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
                     Ok((id, live, held)) => {
                         self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
-                        let (kind, flags) = (S_IFREG, flags as u32);
-                        return self
+                        let (kind, bits) = (S_IFREG, flags as u32);
+                        let open = self
                             .store()
-                            .open_create_held(id, kind, opened, flags, p.dir.id, p.name)
-                            .inspect_err(|_| _ = self.store().live_release(live));
+                            .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
+                            .inspect_err(|_| _ = self.store().live_release(live))?;
+                        drop(section);
+                        return self.opened(open, live, flags & !libc::O_TRUNC);
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
                     // Somebody was faster: open theirs.
@@ -686,13 +709,18 @@ impl Fs {
                 if check && !late {
                     permitted(away)?;
                 }
-                let _section = store.section()?;
+                let section = store.section()?;
                 let (live, held) = store.live_acquire_opened(e.id, away)?;
+                if let Some(inode) = &away.inode {
+                    store.note_controls(live, inode.controls);
+                }
                 let mut ready = Ok(());
                 if check && late {
                     ready = permitted(away);
                 }
-                if ready.is_ok() && check && flags & libc::O_TRUNC != 0 {
+                let cut = check && flags & libc::O_TRUNC != 0;
+                let controlled = !path_only && store.controls(live) != 0;
+                if ready.is_ok() && cut && !controlled {
                     ready = store.truncate(live, 0);
                 }
                 if let Err(error) = ready {
@@ -700,16 +728,17 @@ impl Fs {
                     let _ = store.live_release(live);
                     return Err(error);
                 }
-                store
-                    .open_create_held(
-                        e.id,
-                        e.kind,
-                        Some((live, Some(held))),
-                        flags as u32,
-                        parent,
-                        name,
-                    )
-                    .inspect_err(|_| _ = store.live_release(live))
+                let opened = Some((live, Some(held)));
+                let open = store
+                    .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
+                    .inspect_err(|_| _ = store.live_release(live))?;
+                drop(section);
+                match controlled {
+                    true => {
+                        self.opened(open, live, if cut { flags } else { flags & !libc::O_TRUNC })
+                    }
+                    false => Ok(open),
+                }
             }
             _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
             S_IFLNK => Err(Errno::LOOP),
@@ -729,7 +758,7 @@ impl Fs {
         let dir = self.dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let store = self.store();
-        let new = self.new_object(&dir, S_IFREG | mode & 0o7777, b"");
+        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
         let _section = store.section()?;
         let id = store.create_unnamed(e.id, &new)?;
         let (live, held) = store.live_acquire_held(id)?;

@@ -293,6 +293,7 @@ impl Fs {
             mode: 0,
             uid: 0,
             gid: 0,
+            controls: 0,
         };
         Place::Entry {
             dir,
@@ -331,6 +332,7 @@ impl Fs {
             mode: inode.mode,
             uid: inode.uid,
             gid: inode.gid,
+            controls: inode.controls,
         })
     }
 

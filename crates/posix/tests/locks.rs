@@ -7,7 +7,7 @@ use forebay_placement::NodeId;
 use forebay_posix::{Errno, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};
 use forebay_store::elsewhere::messages::{decode, encode, kind};
-use forebay_store::locks::{InTheWay, Owner, Request};
+use forebay_store::locks::{InTheWay, Owner, Request, Sort};
 use std::sync::Barrier;
 use std::time::Duration;
 use support::nodes::Nodes;
@@ -116,7 +116,7 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
             number: 1 << 63 | 12345,
             slot: 0,
         },
-        whole: false,
+        sort: Sort::Range,
         want: Exclusive,
         start: 20,
         end: 29,

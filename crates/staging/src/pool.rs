@@ -78,6 +78,7 @@ impl Place for PoolPlace<'_> {
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.fs.settle(from, to)?;
         self.fs.rename(from, to)
     }
 

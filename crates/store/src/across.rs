@@ -668,6 +668,7 @@ impl Store {
                 nlink: if is_dir { 2 } else { 1 },
                 parent: if is_dir { name.0.0 } else { 0 },
                 tail: if is_dir { tail::NAME } else { tail::NONE },
+                controls: new.controls,
                 mtime: t,
                 ctime: t,
                 atime: t,

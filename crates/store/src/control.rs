@@ -312,6 +312,8 @@ pub struct Live {
     pub lease: AtomicU64,
     pub lease_until: AtomicU64,
     pub lease_of: AtomicU64,
+    /// As [`crate::Inode::controls`]; of what another node keeps: as told when it was opened last.
+    pub controls: AtomicU64,
     pub extent: [AtomicU64; MAX_EXTENTS],
 }
 
@@ -393,6 +395,8 @@ pub mod lock_kind {
     pub const SHARED: u32 = 2;
     /// Of flock(2), which is in nobody's way but that of its like.
     pub const WHOLE: u32 = 4;
+    /// A use of the object: see `uses.rs`. In nobody's way but that of its like.
+    pub const USE: u32 = 16;
     /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
     pub const AWAY: u32 = 8;
 }

@@ -18,6 +18,7 @@ use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
+use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;
@@ -321,6 +322,7 @@ impl Store {
         len: usize,
     ) -> Result<(u64, usize)> {
         if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::From(offset))?;
             // SAFETY: passed on.
             return unsafe { self.write_striped(&file, offset, from, len) };
         }
@@ -349,6 +351,7 @@ impl Store {
         let lock = self.lock_live(index)?;
         let live = lock.0;
         check(live)?;
+        self.check_change(live, Change::From(offset))?;
         let size = live.size.load(Relaxed);
         let offset = offset.unwrap_or(size);
         if len == 0 {

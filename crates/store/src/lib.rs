@@ -41,6 +41,7 @@ mod reload;
 mod repair;
 mod shards;
 mod striped;
+pub mod uses;
 mod view;
 pub mod watches;
 

@@ -25,6 +25,7 @@ pub(crate) struct LiveView {
     /// Of a striped file: its cuts, and whether it has parts.
     pub cuts: u64,
     pub parts: bool,
+    pub controls: u64,
 }
 
 /// The lock of a bucket, held.
@@ -354,6 +355,7 @@ impl Store {
         live.part.store(0, Relaxed);
         live.size.store(0, Relaxed);
         live.cuts.store(0, Relaxed);
+        live.controls.store(0, Relaxed);
         let opened = away.opened.take();
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
@@ -572,6 +574,7 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.pages.store(inode.pages, Release);
     live.mtime.store(inode.mtime, Release);
     live.ctime.store(inode.ctime, Release);
+    live.controls.store(inode.controls, Release);
     let id = ObjectId(live.id.load(Relaxed));
     let (cuts, parts) = crate::striped::parts_in(id, inode);
     live.cuts.store(cuts, Release);
@@ -587,5 +590,6 @@ fn view(live: &Live) -> Option<LiveView> {
         ctime: live.ctime.load(Relaxed),
         cuts: live.cuts.load(Acquire),
         parts: live.flags.load(Relaxed) & flag::PARTS != 0,
+        controls: live.controls.load(Acquire),
     })
 }

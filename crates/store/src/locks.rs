@@ -92,12 +92,41 @@ pub const TO_THE_END: u64 = i64::MAX as u64;
 pub struct Request {
     pub object: ObjectId,
     pub owner: Owner,
-    /// flock(2)'s, which has nothing to do with ranges.
-    pub whole: bool,
+    pub sort: Sort,
     pub want: LockType,
+    /// The first byte; of a use, for whom.
     pub start: u64,
-    /// The last byte.
+    /// The last byte; of a use, for what.
     pub end: u64,
+}
+
+/// Sorts of locks, which have nothing to do with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Sort {
+    /// fcntl(2)'s, on ranges.
+    Range = 0,
+    /// flock(2)'s.
+    Whole = lock_kind::WHOLE,
+    /// That a description uses a file with controls (`uses.rs`).
+    Use = lock_kind::USE,
+}
+
+impl Sort {
+    /// By its number in messages.
+    pub(crate) fn of(number: u32) -> Option<Sort> {
+        [Sort::Range, Sort::Whole, Sort::Use]
+            .into_iter()
+            .find(|s| *s as u32 == number)
+    }
+
+    fn of_kind(kind: u32) -> Sort {
+        match kind & (lock_kind::WHOLE | lock_kind::USE) {
+            lock_kind::WHOLE => Sort::Whole,
+            lock_kind::USE => Sort::Use,
+            _ => Sort::Range,
+        }
+    }
 }
 
 /// A lock that another has.
@@ -177,7 +206,7 @@ impl Store {
         let request = Request {
             object: ObjectId(self.open_file(open).id.load(Acquire)),
             owner: self.lock_owner_description(open),
-            whole: true,
+            sort: Sort::Whole,
             want,
             start: 0,
             end: TO_THE_END,
@@ -244,14 +273,15 @@ impl Store {
                 true => self.lock_owner_description(open),
                 false => self.lock_owner_process()?,
             },
-            whole: false,
+            sort: Sort::Range,
             want,
             start,
             end,
         })
     }
 
-    fn lock(&self, request: &Request, wait: bool) -> Result<()> {
+    /// Sets a lock, wherever its object is.
+    pub(crate) fn lock(&self, request: &Request, wait: bool) -> Result<()> {
         match self.object_away(request.object) {
             Some(home) => self.lock_there(home, request, wait),
             None => self.lock_here(request, wait),

@@ -34,6 +34,8 @@ pub struct NewObject<'a> {
     pub target: &'a [u8],
     /// How a directory's content is distributed, if not as its parent's.
     pub distribution: Option<Distribution>,
+    /// What is said of it: [`Inode::controls`].
+    pub controls: u64,
 }
 
 /// How rename treats an existing target.
@@ -53,6 +55,16 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     pub mtime: Option<i64>,
     pub atime: Option<i64>,
+    /// [`Inode::controls`]: what is said of it from now on.
+    pub controls: Option<u64>,
+}
+
+impl SetAttr {
+    /// Whether, of a directory, it changes what all nodes know of it.
+    fn of_names(&self) -> bool {
+        let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        rights || self.controls.is_some()
+    }
 }
 
 /// What a name leads to.
@@ -337,9 +349,8 @@ impl Store {
         if id.is_view() {
             return Err(Errno::ROFS);
         }
-        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if let Some(node) = self.names_node()
-            && rights
+            && set.of_names()
             && self.stat(id)?.is_dir()
         {
             return self.ask(node, kind::NAMES_SET_ATTR, &(id, *set));
@@ -355,7 +366,7 @@ impl Store {
         let shard = self.shard_of(id);
         let in_record = || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
-                if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+                if set.of_names() {
                     // Only a directory's matter, but what it is isn't known yet.
                     let record = w.get(shard, &Key::inode(id))?;
                     if record
@@ -373,6 +384,7 @@ impl Store {
                     i.gid = set.gid.unwrap_or(i.gid);
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
+                    i.controls = set.controls.unwrap_or(i.controls);
                     i.ctime = t;
                     i.is_dir()
                 })
@@ -387,6 +399,9 @@ impl Store {
                     live.mtime.store(mtime, Release);
                 }
                 live.ctime.store(t, Release);
+                if let Some(controls) = set.controls {
+                    live.controls.store(controls, Release);
+                }
             }
             result
         })?;

@@ -158,6 +158,7 @@ impl Store {
         }
         let told = self.tell_closing(o);
         self.end_description_locks(index);
+        let laminated = self.end_use(o);
         let live = o.live.swap(0, AcqRel);
         let held = live
             .checked_sub(1)
@@ -174,7 +175,7 @@ impl Store {
         if let Some((id, kind)) = told {
             self.tell_if_gone(id, kind);
         }
-        released
+        laminated.and(released)
     }
 
     /// Locks the description while its offset is used and moved.

@@ -33,6 +33,9 @@ const INODE_LEN: usize = 20;
 /// In it, which of the other fields follow: a bit each.
 const THERE: usize = 3;
 const VERSION: u8 = 2;
+/// Bits of its third byte.
+const HAS_ATTRIBUTES: u8 = 1;
+const HAS_CONTROLS: u8 = 2;
 
 /// A key, built on the stack.
 pub struct Key {
@@ -234,6 +237,8 @@ pub struct Inode {
     pub rdev: u64,
     /// Whether it may have extended attributes.
     pub has_attributes: bool,
+    /// What was said of it, and what became of that; 0: nothing (`uses.rs`).
+    pub controls: u64,
     /// One of [`tail`].
     pub tail: u8,
 }
@@ -275,7 +280,12 @@ impl Inode {
     /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         let mut out = RecordBytes::new();
-        out.extend_from_slice(&[VERSION, self.tail, u8::from(self.has_attributes), 0]);
+        let flags = if self.has_attributes {
+            HAS_ATTRIBUTES
+        } else {
+            0
+        } | if self.controls != 0 { HAS_CONTROLS } else { 0 };
+        out.extend_from_slice(&[VERSION, self.tail, flags, 0]);
         for n in [self.mode, self.uid, self.gid, self.nlink] {
             out.extend_from_slice(&n.to_le_bytes());
         }
@@ -284,6 +294,9 @@ impl Inode {
                 out[THERE] |= 1 << i;
                 out.extend_from_slice(&word.to_le_bytes());
             }
+        }
+        if self.controls != 0 {
+            out.extend_from_slice(&self.controls.to_le_bytes());
         }
         out.extend_from_slice(tail);
         out
@@ -309,9 +322,15 @@ impl Inode {
         let [size, pages, parent, rdev, mtime] = [word(0)?, word(0)?, word(0)?, word(0)?, word(0)?];
         let (ctime, btime) = (word(mtime)?, word(mtime)?);
         let atime = word(btime)?;
+        let mut controls = 0;
+        if fixed[2] & HAS_CONTROLS != 0 {
+            let (bytes, after) = rest.split_first_chunk()?;
+            (controls, rest) = (u64::from_le_bytes(*bytes), after);
+        }
         let inode = Inode {
             tail: fixed[1],
-            has_attributes: fixed[2] != 0,
+            has_attributes: fixed[2] & HAS_ATTRIBUTES != 0,
+            controls,
             mode: n32(4),
             uid: n32(8),
             gid: n32(12),
@@ -468,6 +487,7 @@ mod tests {
             btime: i64::MAX,
             parent: 10,
             rdev: 11,
+            controls: 0x80,
             has_attributes: true,
             tail: tail::DATA,
         };

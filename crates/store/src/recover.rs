@@ -75,7 +75,7 @@ impl Store {
         let slot = self.me()?;
         // A process that has become another user can't open it: the keeper releases all when it has ended.
         let area = self.map_area(slot)?;
-        let result = self.release_area(slot, area).map(|_| ());
+        let result = self.release_area(slot, area, false).map(|_| ());
         process::free(&self.control, slot);
         self.after_detach();
         result
@@ -86,7 +86,7 @@ impl Store {
     /// # Errors
     /// What writing files back says.
     pub fn release_slot(&self, slot: u32) -> Result<()> {
-        let result = self.release_descriptors(slot).map(|_| ());
+        let result = self.release_descriptors(slot, false).map(|_| ());
         process::free(&self.control, slot);
         result
     }
@@ -112,7 +112,7 @@ impl Store {
             // What fails for one file must not keep the others, nor the slot.
             let dead = process::identity(&self.control, slot);
             let owned = self.release_owned(slot, dead);
-            match self.release_descriptors(slot) {
+            match self.release_descriptors(slot, true) {
                 Ok(n) => reaped.descriptors += n,
                 Err(e) => result = Err(e),
             }
@@ -176,14 +176,14 @@ impl Store {
         Ok(())
     }
 
-    /// Releases all descriptors of `slot`; how many there were.
-    fn release_descriptors(&self, slot: u32) -> Result<usize> {
+    /// Releases all descriptors of `slot`, whose process has ended or was `killed`; how many there were.
+    fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
         let area = self.map_area(slot)?;
-        self.release_area(slot, area)
+        self.release_area(slot, area, killed)
     }
 
     /// As [`Store::release_descriptors`], of a slot whose area was mapped; it is unmapped.
-    fn release_area(&self, slot: u32, area: *mut ProcessArea) -> Result<usize> {
+    fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
         let p = self.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
         // SAFETY: just mapped; made of atomics.
@@ -197,6 +197,9 @@ impl Store {
             let _section = self.section()?;
             if let Some(open) = place.swap(0, AcqRel).checked_sub(1) {
                 released += 1;
+                if killed {
+                    self.cut_short(open);
+                }
                 // One that can't be written back must not keep the others.
                 result = self.open_release(open).and(result);
             }
@@ -238,6 +241,7 @@ impl Store {
             if o.refs.load(Acquire) > 0 && in_table(i) {
                 o.owner.store(0, Release);
             } else {
+                self.cut_short(i);
                 result = self.open_release(i).and(result);
             }
         }

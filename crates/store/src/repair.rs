@@ -222,6 +222,7 @@ pub(crate) mod tests {
             rdev: 0,
             target: b"",
             distribution: None,
+            controls: 0,
         };
         let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
         made.unwrap().unwrap()

@@ -22,6 +22,7 @@ fn inode(r: &mut Random) -> Inode {
         btime: r.edge() as i64,
         parent: r.edge(),
         rdev: r.edge(),
+        controls: r.edge(),
         has_attributes: r.once_in(2),
         tail: r.below(tail::NAME as usize + 1) as u8,
     }

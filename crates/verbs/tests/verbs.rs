@@ -218,7 +218,7 @@ fn what_cannot_be_is_refused_in_words() {
     for (controls, word) in [
         (
             Controls {
-                parallelism: Parallelism::Exclusive,
+                parallelism: Parallelism::Process,
                 ..Controls::default()
             },
             "parallelism=exclusive",

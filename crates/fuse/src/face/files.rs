@@ -21,10 +21,12 @@ impl Face {
             id: object(node),
             kind: libc::S_IFREG,
         };
+        // The kernel names only the object: for messages about it, and those who watch its directory.
+        let (dir, name) = self
+            .known
+            .name(node)
+            .unwrap_or((ObjectId::ROOT, Vec::new()));
         let fs = self.fs();
-        // The kernel names only the object. Those who watch its directory want to know the name.
-        let known = fs.store().has_watches().then(|| self.known.name(node));
-        let (dir, name) = known.flatten().unwrap_or((ObjectId::ROOT, Vec::new()));
         fs.open_object(entry, flags, false, dir, &name)
             .map_err(|e| match e {
                 Errno::NOENT => Errno::STALE,

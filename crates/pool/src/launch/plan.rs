@@ -2,6 +2,7 @@
 
 use crate::Tree;
 use crate::limits::{self, Limits};
+use forebay_client::controls::Rules;
 use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
@@ -111,6 +112,9 @@ pub struct Plan {
     pub media: Vec<MediumSpec>,
     /// Room kept ready in each medium.
     pub reserve: Option<u64>,
+    /// What new objects are said to be, by their paths.
+    #[serde(default)]
+    pub rules: Rules,
     /// The host of each node, by its number.
     pub hosts: Vec<String>,
     /// How its daemons are launched.
@@ -208,6 +212,7 @@ impl Plan {
             mount: self.mount.clone(),
             media,
             reserve: self.reserve,
+            rules: self.rules.clone(),
         };
         let nodes = self.hosts.len() as u32;
         PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })

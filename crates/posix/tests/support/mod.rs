@@ -5,6 +5,7 @@
 pub mod nodes;
 pub mod operations;
 
+use forebay_client::controls::Rules;
 use forebay_client::{CreateOptions, Pool};
 use forebay_posix::{Errno, Fail, File, Fs, ObjectId, RenameMode};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,11 @@ impl TestPool {
 
     /// As [`TestPool::with`], for a test that may take so many seconds.
     pub fn limited(name: &str, media: &[&str], seconds: u64) -> TestPool {
+        TestPool::ruled(name, media, "", seconds)
+    }
+
+    /// As [`TestPool::limited`], with these rules.
+    pub fn ruled(name: &str, media: &[&str], rules: &str, seconds: u64) -> TestPool {
         let mut in_use = IN_USE.lock().unwrap_or_else(|e| e.into_inner());
         if *in_use == 0 {
             remove_leftovers();
@@ -79,6 +85,7 @@ impl TestPool {
             mount: "/fb".into(),
             media,
             reserve: None,
+            rules: Rules::parse(rules, "/fb").unwrap(),
         };
         let pool = Pool::create(&o).unwrap();
         let fs = Some(Fs::new(Arc::new(pool)));

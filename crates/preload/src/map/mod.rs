@@ -121,6 +121,9 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
         return Err(Errno::ACCESS);
     }
     let live = fs.live_of(open).map_err(|_| Errno::NODEV)?;
+    if shared && write {
+        fs.check_shared_writing(open, live)?;
+    }
     if fs.store().is_away(live) {
         if !(shared && access == libc::O_RDWR) {
             // SAFETY: as the program asked.
@@ -131,7 +134,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     let how = How {
         prot,
         shared,
-        read_only: shared && access == libc::O_RDONLY,
+        read_only: shared && (access == libc::O_RDONLY || !write && fs.only_grows(live)),
         flags: flags & (libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK),
     };
     let mut spans = spans::lock_for(fs)?;

@@ -12,6 +12,7 @@ impl Store {
             return Err(Errno::FBIG);
         }
         if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(size))?;
             return self.truncate_striped(&file, size);
         }
         if let Some((home, id)) = self.live_away(index) {
@@ -30,6 +31,7 @@ impl Store {
         let lock = self.lock_live(index)?;
         let live = lock.0;
         let size = decide(live)?;
+        self.check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
         if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
             if size == 0 {
@@ -179,6 +181,7 @@ impl Store {
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(MAX_SIZE))?;
             return self.room_striped(&file, (offset, len), grow, false);
         }
         if let Some((home, id)) = self.live_away(index) {
@@ -195,6 +198,8 @@ impl Store {
             .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
+        // It takes nothing away.
+        self.check_change(lock.0, Change::Size(MAX_SIZE))?;
         self.promote(index)?;
         for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
             self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
@@ -216,6 +221,7 @@ impl Store {
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::From(Some(offset)))?;
             return self.room_striped(&file, (offset, len), grow, true);
         }
         if let Some((home, id)) = self.live_away(index) {
@@ -232,9 +238,14 @@ impl Store {
             .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
-        self.promote(index)?;
         let live = lock.0;
         let size = live.size.load(Relaxed);
+        let change = match offset < size {
+            true => Change::From(Some(offset)),
+            false => Change::Size(end),
+        };
+        self.check_change(live, change)?;
+        self.promote(index)?;
         if offset < size {
             self.zero_range(index, offset, end.min(size))?;
         }

@@ -139,7 +139,10 @@ pub mod kind {
     /// `id -> parent, name`: by which it is in the index
     pub const INDEXED_NAME: u16 = 63;
 
-    /// `parent, name, NewObject, distribution, epoch, Option<use> -> id or what is there`
+    /// `id`: who had it open for writing has closed it
+    pub const LAMINATE: u16 = 46;
+
+    /// `parent, name, NewObject, distribution, controls, epoch, Option<use> -> id or what is there`
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;
@@ -334,7 +337,7 @@ macro_rules! fields {
 pub(crate) use fields;
 
 fields! {
-    SetAttr { mode, uid, gid, mtime, atime }
+    SetAttr { mode, uid, gid, mtime, atime, controls }
 }
 
 /// An inode with the tail of its record.

@@ -84,9 +84,7 @@ impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
-            kind::LOOKUP..=kind::SET_ATTRIBUTE | kind::LAYOUT..=kind::INDEXED_NAME => {
-                Some(Class::Leaf)
-            }
+            kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -428,6 +426,7 @@ impl Server {
                 store.locks_of(home(store, id)?)?.remove(owner);
                 told(())
             }
+            kind::LAMINATE => told(store.laminate_here(home(store, parts(head)?)?)?),
             kind::BLOCKERS => {
                 let request: Request = parts(head)?;
                 home(store, request.object)?;
@@ -468,9 +467,10 @@ impl Server {
             (u32, u32, u32, u64, Vec<u8>),
             u8,
             u64,
+            u64,
             Option<u64>,
         );
-        let ((dir, name), new, bits, epoch, number): Question = parts(head)?;
+        let ((dir, name), new, bits, controls, epoch, number): Question = parts(head)?;
         let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
         home_of_entry(store, dir, &name)?;
         let (mode, uid, gid, rdev, target) = new;
@@ -484,6 +484,7 @@ impl Server {
             rdev,
             target: &target,
             distribution: Some(distribution),
+            controls: crate::uses::checked(controls).ok_or(Errno::PROTO)?,
         };
         let epoch = store.epoch_for(epoch)?;
         let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {

@@ -42,6 +42,7 @@ fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
         rdev: 0,
         target: b"",
         distribution: None,
+        controls: 0,
     };
     s.create_object(dir, name.as_bytes(), &new, s.names_epoch())
         .unwrap()

@@ -10,7 +10,7 @@
 //! taken that none of them will release what one waits for.
 
 use super::wait::Waited;
-use super::{InTheWay, LockType, Owner, Request};
+use super::{InTheWay, LockType, Owner, Request, Sort};
 use crate::elsewhere::messages::{List, Part, fields, kind};
 use crate::{NodeId, ObjectId, Store};
 use rustix::io::Result;
@@ -126,7 +126,7 @@ impl Part for Request {
         (
             self.object,
             self.owner,
-            self.whole,
+            self.sort as u32,
             self.want,
             self.start,
             self.end,
@@ -134,12 +134,17 @@ impl Part for Request {
             .put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Request> {
-        let (object, owner, whole, want, start, end): (ObjectId, _, _, _, _, _) = Part::take(from)?;
-        // What comes from outside is no range, else.
-        (start <= end && end <= super::TO_THE_END).then_some(Request {
+        let (object, owner, sort, want, start, end): (ObjectId, _, _, _, _, _) = Part::take(from)?;
+        let sort = Sort::of(sort)?;
+        let fits = match sort {
+            Sort::Use => end <= crate::uses::ALL,
+            // What comes from outside is no range, else.
+            _ => start <= end && end <= super::TO_THE_END,
+        };
+        fits.then_some(Request {
             object,
             owner,
-            whole,
+            sort,
             want,
             start,
             end,

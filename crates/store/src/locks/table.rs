@@ -3,7 +3,7 @@
 //! A change is made so that its owner never has less in between than before or after it, and that the
 //! chain is whole at each moment: whoever dies in the middle leaves nothing that must be repaired.
 
-use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, stamp};
+use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
 use crate::process::Critical;
 use crate::quiet::Section;
@@ -53,20 +53,22 @@ impl FileLock {
 
     /// Whether it is of the owner and sort that `r` is about.
     fn is_of(&self, r: &Request) -> bool {
-        let whole = self.kind.load(Relaxed) & lock_kind::WHOLE != 0;
-        !self.is_note() && whole == r.whole && self.owner() == r.owner
+        let sort = Sort::of_kind(self.kind.load(Relaxed));
+        !self.is_note() && sort == r.sort && self.owner() == r.owner
     }
 
     fn is_in_the_way(&self, r: &Request) -> bool {
         let kind = self.kind.load(Relaxed);
         let (start, end) = self.range();
-        !self.is_note()
-            && (kind & lock_kind::WHOLE != 0) == r.whole
+        let meets = match r.sort {
+            Sort::Use => self.owner().node != r.owner.node || start != r.start,
+            _ => start <= r.end && r.start <= end && self.owner() != r.owner,
+        };
+        meets
+            && !self.is_note()
+            && Sort::of_kind(kind) == r.sort
             && (kind & lock_kind::EXCLUSIVE != 0 || r.want == LockType::Exclusive)
             && r.want != LockType::Unlocked
-            && start <= r.end
-            && r.start <= end
-            && self.owner() != r.owner
     }
 }
 
@@ -143,6 +145,13 @@ impl<'a> Locks<'a> {
             })
     }
 
+    /// Whether a use of the object says one of `bits`.
+    pub fn is_used(&self, bits: u64) -> bool {
+        let of = |lock: &FileLock| Sort::of_kind(lock.kind.load(Relaxed));
+        self.each()
+            .any(|(_, lock)| of(lock) == Sort::Use && lock.range().1 & bits != 0)
+    }
+
     /// The processes that are in the way.
     pub fn blockers(&self, r: &Request) -> Vec<Owner> {
         let mut found: Vec<Owner> = Vec::new();
@@ -182,21 +191,21 @@ impl<'a> Locks<'a> {
 
     /// Does what is asked for, unless something is in the way.
     fn set(&self, r: &Request) -> Result<Option<InTheWay>> {
-        if r.whole {
+        if r.sort != Sort::Range {
             // As in Linux: one that is to be changed is given up first.
             self.retain(|_, lock| !lock.is_of(r));
         }
         if let Some(other) = self.conflict(r) {
             return Ok(Some(other));
         }
-        match (r.whole, r.want) {
-            (true, LockType::Unlocked) => Ok(None),
-            (true, want) => {
-                let kind = want.kind() | lock_kind::WHOLE;
+        match (r.sort, r.want) {
+            (Sort::Range, _) => self.set_range(r).map(|()| None),
+            (_, LockType::Unlocked) => Ok(None),
+            (sort, want) => {
+                let kind = want.kind() | sort as u32;
                 self.link(self.place()?, r.owner, kind, (r.start, r.end));
                 Ok(None)
             }
-            (false, _) => self.set_range(r).map(|()| None),
         }
     }
 
@@ -304,7 +313,9 @@ impl Store {
 
     /// Sets a lock on an object of this node, or gives it up. Some: that is in the way.
     pub(crate) fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
-        self.locks_of(request.object)?.set(request)
+        let locks = self.locks_of(request.object)?;
+        self.check_use(request)?;
+        locks.set(request)
     }
 
     fn all_locks(&self) -> impl Iterator<Item = (ObjectId, &FileLock)> {

@@ -16,7 +16,7 @@ fn range(object: ObjectId, owner: Owner, want: LockType, start: u64, end: u64) -
     Request {
         object,
         owner,
-        whole: false,
+        sort: Sort::Range,
         want,
         start,
         end,
@@ -106,7 +106,7 @@ fn flock_and_ranges_have_nothing_to_do_with_each_other() {
     let s = store("locks-sorts");
     let object = make(&s, "f");
     let whole = |n, want| Request {
-        whole: true,
+        sort: Sort::Whole,
         ..range(object, owner(n), want, 0, TO_THE_END)
     };
     assert_eq!(s.lock_now(&whole(1, LockType::Exclusive)), Ok(None));

@@ -4,7 +4,7 @@
 //! those who look for a deadlock find it. A handler of the program ends that: it may do anything,
 //! never to come back included. If all handlers that ran have SA_RESTART, the wait goes on afterwards.
 
-use super::{Owner, Request};
+use super::{Owner, Request, Sort};
 use crate::control::Wait;
 use crate::process::{self, Critical};
 use crate::{NodeId, Store};
@@ -124,7 +124,7 @@ impl<'a> Waiting<'a> {
 
     /// Locks of descriptions aren't looked at, as in Linux: anybody may release them.
     fn is_of_process(&self) -> bool {
-        !self.request.whole && self.request.owner.pid().is_some()
+        self.request.sort == Sort::Range && self.request.owner.pid().is_some()
     }
 
     fn publish(&mut self) {
@@ -222,7 +222,7 @@ impl Store {
                     request: Request {
                         object: crate::ObjectId(w.object.load(Relaxed)),
                         owner,
-                        whole: false,
+                        sort: Sort::Range,
                         want: super::LockType::of(w.kind.load(Relaxed))?,
                         start: w.start.load(Relaxed),
                         end: w.end.load(Relaxed),

@@ -13,6 +13,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
         rdev: 0,
         target: b"",
         distribution: None,
+        controls: 0,
     };
     let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
     let id = made.unwrap().unwrap();

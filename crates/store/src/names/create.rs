@@ -49,6 +49,9 @@ impl Store {
                     inode: None,
                 };
                 let acquired = self.live_acquire_opened(id, &mut away);
+                if let Ok((live, _)) = &acquired {
+                    self.note_controls(*live, new.controls);
+                }
                 if let Some(unused) = away.opened {
                     self.close_opened(unused);
                 }
@@ -101,7 +104,7 @@ impl Store {
             let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
             let number = (opened.is_some() && kind == libc::S_IFREG).then(new_use);
             let bits = distribution.bits();
-            let question = ((parent, name), what, bits, epoch, number);
+            let question = ((parent, name), what, bits, new.controls, epoch, number);
             let made: std::result::Result<ObjectId, Entry> =
                 self.ask(home, kind::CREATE, &question)?;
             if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
@@ -165,6 +168,7 @@ impl Store {
                 gid: new.gid,
                 nlink: if is_dir { 2 } else { 1 },
                 rdev: new.rdev,
+                controls: new.controls,
                 mtime: t,
                 ctime: t,
                 atime: t,
@@ -236,6 +240,7 @@ impl Store {
                 mode: new.mode,
                 uid: new.uid,
                 gid: new.gid,
+                controls: new.controls,
                 mtime: t,
                 ctime: t,
                 atime: t,

@@ -99,6 +99,7 @@ impl TestPool {
             mount: "/fb".into(),
             media: vec!["memory:64M".parse().unwrap()],
             reserve: None,
+            rules: Default::default(),
         });
         drop(made.unwrap());
         TestPool { name: name.into() }

@@ -1,0 +1,385 @@
+//! Patterns of paths: `/ckpt/**`, `/run-*/out.{dat,log}`.
+//!
+//! A pattern is matched name by name. In a name, `*` stands for any characters, `?` for one,
+//! `[a-z]` for one of these, `[!a-z]` for one of the others, `{a,b}` for either text, and `\`
+//! takes the meaning from the character behind it. A name `**` stands for any number of names,
+//! also none; at the end for at least one: `/ckpt/**` is all below `/ckpt`, not itself.
+//!
+//! Matching keeps no path: [`Pattern::below`] goes from what is known of a directory to what is
+//! known of an entry, so that creating a file costs one step and not a walk.
+
+use std::fmt;
+
+/// Most names in a pattern: each is a bit of [`Pattern::below`]'s state.
+const MAX_NAMES: usize = 62;
+/// Most ways of choosing among the alternatives of all braces.
+const MAX_CHOICES: usize = 64;
+
+/// What is wrong in a pattern, and where in it (bytes from its start).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternError {
+    pub at: usize,
+    pub message: String,
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// A pattern of paths from the root of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    names: Vec<Name>,
+}
+
+/// What one name must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Name {
+    /// Any number of names.
+    Any,
+    /// One of these.
+    Either(Vec<Choice>),
+}
+
+/// A text that a name may be, in pieces.
+type Choice = Vec<Piece>;
+
+/// A part of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Char(char),
+    One,
+    Star,
+    /// One of these ranges, or none of them.
+    Class(Vec<(char, char)>, bool),
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// Says what is wrong, and where.
+    pub fn parse(text: &str) -> Result<Pattern, PatternError> {
+        let wrong = |at: usize, message: &str| {
+            Err(PatternError {
+                at,
+                message: message.into(),
+            })
+        };
+        if !text.starts_with('/') {
+            return wrong(0, "a path begins with / (the root of the pool)");
+        }
+        let mut names = Vec::new();
+        let mut at = 1;
+        for part in text[1..].split('/') {
+            match part {
+                "" if text.len() == 1 => {}
+                "" => return wrong(at, "a name is missing: two / in a row, or one at the end"),
+                "." | ".." => return wrong(at, "paths are written without . and .."),
+                "**" => names.push(Name::Any),
+                _ => names.push(Name::Either(alternatives(part, at)?)),
+            }
+            at += part.len() + 1;
+        }
+        if names.last() == Some(&Name::Any) {
+            names.push(Name::Either(vec![vec![Piece::Star]]));
+        }
+        if names.len() > MAX_NAMES {
+            return wrong(0, "a pattern has at most 61 names");
+        }
+        Ok(Pattern {
+            text: text.to_owned(),
+            names,
+        })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What is known at the root.
+    pub fn root(&self) -> u64 {
+        self.closed(1)
+    }
+
+    /// What is known of the entry `name` of a directory of which `state` is known. 0: nothing here
+    /// or below matches.
+    pub fn below(&self, state: u64, name: &[u8]) -> u64 {
+        let mut next = 0;
+        for (i, wanted) in self.names.iter().enumerate() {
+            if state >> i & 1 == 0 {
+                continue;
+            }
+            match wanted {
+                Name::Any => next |= 1 << i,
+                Name::Either(choices) if choices.iter().any(|c| fits(c, name)) => {
+                    next |= 1 << (i + 1);
+                }
+                Name::Either(_) => {}
+            }
+        }
+        self.closed(next)
+    }
+
+    /// Whether that of which `state` is known matches.
+    pub fn matches(&self, state: u64) -> bool {
+        state >> self.names.len() & 1 != 0
+    }
+
+    /// A `**` may stand for nothing.
+    fn closed(&self, mut state: u64) -> u64 {
+        for (i, wanted) in self.names.iter().enumerate() {
+            if *wanted == Name::Any && state >> i & 1 != 0 {
+                state |= 1 << (i + 1);
+            }
+        }
+        state
+    }
+}
+
+/// The texts that a name with braces stands for, each in pieces. It begins at `start` in the pattern.
+fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
+    let mut done: Vec<Choice> = vec![Vec::new()];
+    // Inside braces: what was there before them, and what the alternatives so far have made.
+    let mut before: Option<(Vec<Choice>, Vec<Choice>)> = None;
+    let mut chars = name.char_indices().peekable();
+    while let Some((i, c)) = chars.next() {
+        let wrong = |message: &str| PatternError {
+            at: start + i,
+            message: message.into(),
+        };
+        let piece = match c {
+            '*' if chars.peek().is_some_and(|(_, next)| *next == '*') => {
+                return Err(wrong("** stands for whole names: between two /"));
+            }
+            '*' => Piece::Star,
+            '?' => Piece::One,
+            '\\' => match chars.next() {
+                Some((_, c)) => Piece::Char(c),
+                None => return Err(wrong("nothing behind \\")),
+            },
+            '[' => class(&mut chars).ok_or_else(|| {
+                wrong("[ without ], or with nothing inside, or a range that runs backwards")
+            })?,
+            '{' if before.is_some() => return Err(wrong("braces inside braces")),
+            '{' => {
+                before = Some((done.clone(), Vec::new()));
+                continue;
+            }
+            ',' | '}' if before.is_some() => {
+                let (prefix, mut made) = before.take().unwrap_or_default();
+                made.append(&mut done);
+                if made.len() > MAX_CHOICES {
+                    return Err(wrong(
+                        "too many alternatives in braces (at most 64 in a name)",
+                    ));
+                }
+                if c == '}' {
+                    done = made;
+                } else {
+                    done = prefix.clone();
+                    before = Some((prefix, made));
+                }
+                continue;
+            }
+            '}' => return Err(wrong("} without {")),
+            c => Piece::Char(c),
+        };
+        for choice in &mut done {
+            choice.push(piece.clone());
+        }
+    }
+    if before.is_some() {
+        return Err(PatternError {
+            at: start + name.find('{').unwrap_or(0),
+            message: "{ without }".into(),
+        });
+    }
+    Ok(done)
+}
+
+/// What is between `[` and `]`.
+fn class(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) -> Option<Piece> {
+    let mut ranges = Vec::new();
+    let not = chars.next_if(|(_, c)| matches!(c, '!' | '^')).is_some();
+    loop {
+        let mut one = || match chars.next()?.1 {
+            '\\' => chars.next().map(|(_, c)| (c, true)),
+            c => Some((c, false)),
+        };
+        let (from, escaped) = one()?;
+        if from == ']' && !escaped && !ranges.is_empty() {
+            return Some(Piece::Class(ranges, not));
+        }
+        let mut to = from;
+        let mut ahead = chars.clone();
+        if ahead.next().is_some_and(|(_, c)| c == '-')
+            && ahead.next().is_some_and(|(_, c)| c != ']')
+        {
+            chars.next();
+            to = match chars.next()?.1 {
+                '\\' => chars.next()?.1,
+                c => c,
+            };
+        }
+        if to < from {
+            return None;
+        }
+        ranges.push((from, to));
+    }
+}
+
+/// The first character of a name, and the rest; bytes that aren't UTF-8 are one character each.
+fn first(name: &[u8]) -> Option<(char, &[u8])> {
+    let length = match name.first()? {
+        0..=0x7f => 1,
+        0xc0..=0xdf => 2,
+        0xe0..=0xef => 3,
+        _ => 4,
+    };
+    let whole = name
+        .get(..length)
+        .and_then(|c| std::str::from_utf8(c).ok())
+        .and_then(|c| c.chars().next());
+    match whole {
+        Some(c) => Some((c, &name[length..])),
+        None => Some((char::REPLACEMENT_CHARACTER, &name[1..])),
+    }
+}
+
+/// Whether a name is what the pieces say. At most pieces times length steps: only the last star is
+/// taken back.
+fn fits(pieces: &[Piece], name: &[u8]) -> bool {
+    let (mut pieces, mut name) = (pieces, name);
+    let mut star: Option<(&[Piece], &[u8])> = None;
+    loop {
+        if let Some((Piece::Star, rest)) = pieces.split_first() {
+            pieces = rest;
+            star = Some((rest, name));
+            continue;
+        }
+        let step = match (pieces.split_first(), first(name)) {
+            (None, None) => return true,
+            (Some((piece, rest)), Some((c, after))) => {
+                let fit = match piece {
+                    Piece::Char(wanted) => *wanted == c,
+                    Piece::One => true,
+                    Piece::Class(ranges, not) => {
+                        ranges.iter().any(|(from, to)| (from..=to).contains(&&c)) != *not
+                    }
+                    Piece::Star => unreachable!("taken above"),
+                };
+                fit.then_some((rest, after))
+            }
+            _ => None,
+        };
+        (pieces, name) = match (step, star) {
+            (Some(next), _) => next,
+            (None, Some((rest, from))) => match first(from) {
+                Some((_, after)) => {
+                    star = Some((rest, after));
+                    (rest, after)
+                }
+                None => return false,
+            },
+            (None, None) => return false,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hit(pattern: &str, path: &str) -> bool {
+        let p = Pattern::parse(pattern).unwrap();
+        let names = path.split('/').filter(|n| !n.is_empty());
+        let state = names.fold(p.root(), |s, name| p.below(s, name.as_bytes()));
+        p.matches(state)
+    }
+
+    #[test]
+    fn what_matches() {
+        for (pattern, yes, no) in [
+            ("/", &["/"][..], &["/a"][..]),
+            ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/b/a"]),
+            (
+                "/ckpt/**",
+                &["/ckpt/1", "/ckpt/1/2/3"],
+                &["/ckpt", "/ckpts/1", "/x/ckpt/1"],
+            ),
+            ("/**/x", &["/x", "/a/x", "/a/b/x"], &["/x/a", "/ax"]),
+            (
+                "/a/**/b/**/c",
+                &["/a/b/c", "/a/1/b/2/3/c", "/a/b/b/c"],
+                &["/a/c", "/a/b"],
+            ),
+            (
+                "/*.h5",
+                &["/.h5", "/a.h5", "/a.h5.h5"],
+                &["/a.h5x", "/d/a.h5"],
+            ),
+            (
+                "/s?ep-[0-9]",
+                &["/step-4", "/süep-0"],
+                &["/step-10", "/step-x", "/sep-1"],
+            ),
+            ("/[!a-c]x", &["/dx", "/-x"], &["/ax", "/x"]),
+            ("/[]a-]x", &["/]x", "/-x", "/ax"], &["/bx"]),
+            (
+                "/{a,bc*,}.d",
+                &["/a.d", "/bc.d", "/bcx.d", "/.d"],
+                &["/b.d", "/ab.d"],
+            ),
+            ("/{a,b}{c,d}", &["/ac", "/bd"], &["/ab", "/a"]),
+            ("/\\*", &["/*"], &["/a"]),
+            ("/a*b*c", &["/abc", "/axxbxbxc"], &["/axxc", "/abcd"]),
+        ] {
+            for path in yes {
+                assert!(hit(pattern, path), "{pattern} {path}");
+            }
+            for path in no {
+                assert!(!hit(pattern, path), "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_text() {
+        let p = Pattern::parse("/a?b").unwrap();
+        assert!(p.matches(p.below(p.root(), b"a\xffb")));
+        assert!(!p.matches(p.below(p.root(), b"a\xff\xffb")));
+    }
+
+    #[test]
+    fn what_is_no_pattern() {
+        for (text, at) in [
+            ("a", 0),
+            ("", 0),
+            ("/a//b", 3),
+            ("/a/", 3),
+            ("/a/../b", 3),
+            ("/a**", 2),
+            ("/[a", 1),
+            ("/[b-a]", 1),
+            ("/{a", 1),
+            ("/a}", 2),
+            ("/{a,{b}}", 4),
+            ("/a\\", 2),
+        ] {
+            assert_eq!(Pattern::parse(text).map_err(|e| e.at), Err(at), "{text}");
+        }
+        assert!(Pattern::parse(&"/a".repeat(70)).is_err());
+        assert!(Pattern::parse(&format!("/{}", "{a,b}".repeat(7))).is_err());
+    }
+
+    #[test]
+    fn stars_do_not_take_for_ever() {
+        let pattern = format!("/{}b", "*a".repeat(100));
+        assert!(!hit(&pattern, &format!("/{}", "a".repeat(255))));
+    }
+}

@@ -1,0 +1,433 @@
+//! Rules: controls by path, as a user writes them in a file.
+//!
+//! ```toml
+//! [[rule]]
+//! path = "/ckpt/**"
+//! mutability = "immutable"
+//! on_violation = "report"
+//! ```
+//! For each control, the last rule counts that matches the path and says something about it. Rules
+//! decide when an object is made; it keeps its controls when it is renamed.
+//!
+//! What can't hold is refused with its line and column: what isn't TOML, unknown words, paths that
+//! match nothing, two rules for the same path that contradict each other.
+
+use crate::declared::{Declared, NAMES, no_control};
+use crate::glob::Pattern;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Most rules of a pool.
+pub const MAX_RULES: usize = 1000;
+
+/// One rule: what is said of all objects with such paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Rule {
+    pub pattern: Pattern,
+    pub said: Declared,
+    /// Line of the file in which it begins.
+    pub line: usize,
+}
+
+/// A rule as a pool's configuration has it.
+#[derive(Clone, Serialize, Deserialize)]
+struct Written {
+    path: String,
+    controls: String,
+    line: usize,
+}
+
+impl From<Rule> for Written {
+    fn from(rule: Rule) -> Written {
+        Written {
+            path: rule.pattern.text().to_owned(),
+            controls: rule.said.to_string(),
+            line: rule.line,
+        }
+    }
+}
+
+impl TryFrom<Written> for Rule {
+    type Error = String;
+
+    fn try_from(w: Written) -> Result<Rule, String> {
+        Ok(Rule {
+            pattern: Pattern::parse(&w.path).map_err(|e| e.to_string())?,
+            said: w.controls.parse().map_err(|e| format!("{e}"))?,
+            line: w.line,
+        })
+    }
+}
+
+/// What is wrong in a file of rules, and where (both from 1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RuleError {
+            line,
+            column,
+            message,
+        } = self;
+        write!(f, "line {line}, column {column}: {message}")
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// All rules of a pool, in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+/// What the rules know of a directory: for each that may match it or something below, its state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct At(Vec<(u32, u64)>);
+
+/// Where the value of a control comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// The rule with this index.
+    Rule(usize),
+}
+
+/// A control, its value as it is written, and where that comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub control: &'static str,
+    pub value: String,
+    pub origin: Origin,
+}
+
+impl Rules {
+    /// Reads the text of a file of rules for a pool that programs see under `mount`.
+    ///
+    /// # Errors
+    /// Says what can't be, with line and column.
+    pub fn parse(text: &str, mount: &str) -> Result<Rules, RuleError> {
+        let at = |offset: usize, message: String| {
+            let before = &text[..text.floor_char_boundary(offset)];
+            let start = before.rfind('\n').map_or(0, |n| n + 1);
+            RuleError {
+                line: before.matches('\n').count() + 1,
+                column: before[start..].chars().count() + 1,
+                message,
+            }
+        };
+        let file = DeTable::parse(text)
+            .map_err(|e| at(e.span().map_or(0, |s| s.start), e.message().to_owned()))?;
+        let mut rules = Rules::default();
+        for (key, value) in file.get_ref() {
+            if key.get_ref() != "rule" {
+                let message = format!(
+                    "a file of rules has [[rule]] and nothing else, not {}",
+                    key.get_ref()
+                );
+                return Err(at(key.span().start, message));
+            }
+            let no_table = || at(key.span().start, "rules are written as [[rule]]".into());
+            let all = value.get_ref().as_array().ok_or_else(no_table)?;
+            for one in all.iter() {
+                let table = one.get_ref().as_table().ok_or_else(no_table)?;
+                let rule = rules.read(table, one.span().start, mount, &at)?;
+                if rules.rules.len() == MAX_RULES {
+                    let message = format!("a pool has at most {MAX_RULES} rules");
+                    return Err(at(one.span().start, message));
+                }
+                rules.rules.push(rule);
+            }
+        }
+        Ok(rules)
+    }
+
+    /// The rule in a table that begins at byte `start` of the text.
+    fn read(
+        &self,
+        table: &DeTable<'_>,
+        start: usize,
+        mount: &str,
+        at: &dyn Fn(usize, String) -> RuleError,
+    ) -> Result<Rule, RuleError> {
+        let text = |name: &str, value: &Spanned<DeValue<'_>>| match value.get_ref() {
+            DeValue::String(s) => Ok(s.to_string()),
+            _ => Err(at(
+                value.span().start,
+                format!("{name} is a text in quotes"),
+            )),
+        };
+        let Some(path) = table.get("path") else {
+            return Err(at(start, "a rule needs a path = \"...\"".into()));
+        };
+        let written = text("path", path)?;
+        let inside = match written.strip_prefix(mount.trim_end_matches('/')) {
+            Some("") => "/",
+            Some(rest) if rest.starts_with('/') => rest,
+            _ => &written,
+        };
+        let pattern = Pattern::parse(inside).map_err(|e| {
+            // Behind the quotation mark and what was taken off; exact unless the text has escapes.
+            let offset = 1 + written.len() - inside.len() + e.at;
+            at(path.span().start + offset, e.message)
+        })?;
+        let line = at(start, String::new()).line;
+        let mut rule = Rule {
+            pattern,
+            said: Declared::NOTHING,
+            line,
+        };
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            if name == "path" {
+                continue;
+            }
+            if !NAMES.contains(&name) {
+                let message = no_control(name);
+                return Err(at(key.span().start, message));
+            }
+            let written = text(name, value)?;
+            let place = value.span().start;
+            rule.said.say(name, &written).map_err(|e| at(place, e))?;
+            if let Some(other) = self.contradicted(&rule, name) {
+                let message = format!(
+                    "{name} for {} is {} already, by the rule in line {}; a later rule for the same path would take that back",
+                    rule.pattern.text(),
+                    value_of(&other.said, name).unwrap_or_default(),
+                    other.line
+                );
+                return Err(at(key.span().start, message));
+            }
+        }
+        if rule.said.is_nothing() {
+            return Err(at(
+                start,
+                format!(
+                    "this rule says nothing; it needs one of {}",
+                    NAMES.join(", ")
+                ),
+            ));
+        }
+        Ok(rule)
+    }
+
+    /// An earlier rule for the same path that says otherwise of control `name`.
+    fn contradicted(&self, rule: &Rule, name: &str) -> Option<&Rule> {
+        let wanted = value_of(&rule.said, name);
+        let same = self.rules.iter().filter(|r| r.pattern == rule.pattern);
+        same.into_iter()
+            .find(|r| value_of(&r.said, name).is_some_and(|v| Some(v) != wanted))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// All rules, in the order of the file.
+    pub fn all(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// What is known at the root of the pool.
+    pub fn root(&self) -> At {
+        let all = self.rules.iter().enumerate();
+        At(all.map(|(i, r)| (i as u32, r.pattern.root())).collect())
+    }
+
+    /// What is known of the entry `name` of a directory of which `at` is known.
+    pub fn below(&self, at: &At, name: &[u8]) -> At {
+        let next = at.0.iter().filter_map(|&(i, state)| {
+            let state = self.rules[i as usize].pattern.below(state, name);
+            (state != 0).then_some((i, state))
+        });
+        At(next.collect())
+    }
+
+    /// What is known of a path from the root of the pool, with or without `/` before it.
+    pub fn at(&self, path: &[u8]) -> At {
+        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
+        names.fold(self.root(), |at, name| self.below(&at, name))
+    }
+
+    /// What the rules say of that of which `at` is known.
+    pub fn said(&self, at: &At) -> Declared {
+        self.matching(at)
+            .fold(Declared::NOTHING, |said, i| said.or(self.rules[i].said))
+    }
+
+    /// What the rules say of the entry `name` of a directory of which `at` is known.
+    pub fn said_of(&self, at: &At, name: &[u8]) -> Declared {
+        self.said(&self.below(at, name))
+    }
+
+    /// The rules that match that of which `at` is known, the last first.
+    fn matching(&self, at: &At) -> impl Iterator<Item = usize> {
+        at.0.iter()
+            .rev()
+            .filter(|(i, state)| self.rules[*i as usize].pattern.matches(*state))
+            .map(|(i, _)| *i as usize)
+    }
+
+    /// For each control, which value a path gets and from where.
+    pub fn explain(&self, path: &[u8]) -> Vec<Said> {
+        let at = self.at(path);
+        let strict = Declared::from(crate::Controls::default());
+        let matching: Vec<usize> = self.matching(&at).collect();
+        let each = strict.values().into_iter().map(|(control, strict)| {
+            let found = matching
+                .iter()
+                .find_map(|i| Some((*i, value_of(&self.rules[*i].said, control)?)));
+            match found {
+                Some((i, value)) => Said {
+                    control,
+                    value,
+                    origin: Origin::Rule(i),
+                },
+                None => Said {
+                    control,
+                    value: strict.unwrap_or_default(),
+                    origin: Origin::Default,
+                },
+            }
+        });
+        each.collect()
+    }
+}
+
+fn value_of(said: &Declared, name: &str) -> Option<String> {
+    said.values().into_iter().find(|(n, _)| *n == name)?.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = r#"
+# Checkpoints never change.
+[[rule]]
+path = "/ckpt/**"
+mutability = "immutable"
+parallelism = "exclusive"
+on_violation = "refuse"
+
+[[rule]]
+path = "/fb/ckpt/*.log"
+mutability = "append"
+"#;
+
+    fn rules(text: &str) -> Result<Rules, String> {
+        Rules::parse(text, "/fb").map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_last_rule_that_says_something_counts() {
+        let r = rules(EXAMPLE).unwrap();
+        let of = |path: &str| r.said(&r.at(path.as_bytes())).to_string();
+        let ckpt = "parallelism=exclusive,mutability=immutable,on_violation=refuse";
+        assert_eq!(of("/ckpt/a/b.log"), ckpt);
+        assert_eq!(of("ckpt/b.log"), ckpt.replace("immutable", "append"));
+        assert_eq!(of("/ckpt"), "");
+        assert_eq!(of("/other"), "");
+        let directory = r.at(b"/ckpt");
+        assert_eq!(r.said_of(&directory, b"x").to_string(), ckpt);
+    }
+
+    #[test]
+    fn it_is_explained() {
+        let r = rules(EXAMPLE).unwrap();
+        let said = r.explain(b"/ckpt/a.log");
+        let of = |control: &str| said.iter().find(|s| s.control == control).unwrap();
+        assert_eq!(of("mutability").origin, Origin::Rule(1));
+        assert_eq!(of("mutability").value, "append");
+        assert_eq!(of("parallelism").origin, Origin::Rule(0));
+        assert_eq!(of("consistency").origin, Origin::Default);
+        assert_eq!(of("consistency").value, "sequential");
+        assert_eq!(r.all()[1].line, 9);
+    }
+
+    #[test]
+    fn what_cannot_hold_is_refused_with_its_place() {
+        for (text, place, says) in [
+            ("[[rule]\n", "line 1, column 8", "]"),
+            ("\nx = 1\n", "line 2, column 1", "nothing else"),
+            ("rule = 3\n", "line 1, column 1", "[[rule]]"),
+            (
+                "[[rule]]\nmutability=\"append\"",
+                "line 1, column 1",
+                "needs a path",
+            ),
+            (
+                "[[rule]]\npath = \"/a\"\n",
+                "line 1, column 1",
+                "says nothing",
+            ),
+            ("[[rule]]\npath = 3\n", "line 2, column 8", "text in quotes"),
+            (
+                "[[rule]]\npath = \"/a//b\"\nfailure=\"stop\"",
+                "line 2, column 12",
+                "name is missing",
+            ),
+            (
+                "[[rule]]\npath = \"/fb/a//b\"\nfailure=\"stop\"",
+                "line 2, column 15",
+                "name is missing",
+            ),
+            (
+                "[[rule]]\npath = \"/ä\"\nmut = \"append\"",
+                "line 3, column 1",
+                "no control \"mut\"",
+            ),
+            (
+                "[[rule]]\npath = \"/a\"\n  mutability = \"apend\"",
+                "line 3, column 16",
+                "isn't one of",
+            ),
+            (
+                "[[rule]]\npath = \"/a\"\nmutability = \"append\"\nmutability = \"append\"",
+                "line 4, column 1",
+                "duplicate",
+            ),
+            (
+                "[[rule]]\npath = \"/a\"\nmutability = \"append\"\n[[rule]]\npath = \"/a\"\nmutability = \"immutable\"",
+                "line 6, column 1",
+                "append already, by the rule in line 1",
+            ),
+        ] {
+            let e = rules(text).unwrap_err();
+            assert!(e.starts_with(place), "{text:?}: {e}");
+            assert!(e.contains(says), "{text:?}: {e}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_keeps_them() {
+        // Through any format of serde; here by its own words.
+        let r = rules(EXAMPLE).unwrap();
+        for rule in r.all() {
+            let written = Written::from(rule.clone());
+            assert_eq!(Rule::try_from(written).as_ref(), Ok(rule));
+        }
+    }
+
+    #[test]
+    fn rubbish_is_an_error_and_no_panic() {
+        forebay_fuzz::run("files of rules", |random| {
+            let mut text = EXAMPLE.as_bytes().to_vec();
+            random.mutate(&mut text, b"/**/[a-z]{,}\"'''=");
+            if let Ok(rules) = Rules::parse(&String::from_utf8_lossy(&text), "/fb") {
+                let path = random.bytes(40);
+                let _ = rules.said(&rules.at(&path));
+            }
+        });
+    }
+}

@@ -1,0 +1,299 @@
+//! Controls as programs meet them: what is said of a new file, what opening one with controls takes, and what is
+//! told of a violation.
+//!
+//! The store refuses what must not be ([`forebay_store::uses`]). Here a refusal becomes a sentence on standard error
+//! and an entry in the pool's list, and what is only to be reported an entry. Files without controls pass by.
+
+use crate::cache::DirInfo;
+use crate::fs::Fs;
+use crate::path::Place;
+use forebay_client::Violation;
+use forebay_client::controls::{Controls, Declared, Mutability, OnViolation};
+use forebay_store::process::{pid, write_notice};
+use forebay_store::uses::{Change, LAMINATED, Party, is_allowed, said};
+use forebay_store::{Inode, ObjectId, SetAttr, now};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::hash::Hasher;
+use std::sync::atomic::Ordering::*;
+use twox_hash::XxHash3_64;
+
+/// The attribute by which the controls of a file or directory are seen and set.
+pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
+
+/// Longest part of a path in a sentence.
+const SHOWN: usize = 100;
+
+/// In a [`Party`]: it isn't a process of the pool, but one that a face serves.
+const SERVED: Party = 1 << 63;
+
+thread_local! {
+    /// The process that this thread works for, if it isn't its own.
+    static FOR: Cell<u32> = const { Cell::new(0) };
+}
+
+/// From now on this thread opens files for the process `pid`, which asked a face that serves others.
+pub fn work_for(pid: u32) {
+    FOR.set(pid);
+}
+
+/// The value of [`ATTRIBUTE`]: what was said of a file or directory.
+pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
+    match said(inode.controls).0 {
+        Declared::NOTHING => Err(Errno::NODATA),
+        declared => Ok(declared.to_string().into_bytes()),
+    }
+}
+
+impl Fs {
+    /// Sets [`ATTRIBUTE`]; `create` as for other attributes.
+    pub(crate) fn set_as_attribute(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        value: &[u8],
+        create: Option<bool>,
+    ) -> Result<()> {
+        match (create, as_attribute(inode).is_ok()) {
+            (Some(true), true) => return Err(Errno::EXIST),
+            (Some(false), false) => return Err(Errno::NODATA),
+            _ => {}
+        }
+        let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
+        self.set_controls(id, text.parse().map_err(|_| Errno::INVAL)?)
+    }
+
+    /// What is said of the object that is made as `name` in `dir`, as a word: first what was said of the directory,
+    /// then the rules.
+    pub(crate) fn controls_of_new(&self, dir: &DirInfo, name: &[u8], mode: u32) -> u64 {
+        let rules = &self.pool().config().rules;
+        if rules.is_empty() && dir.controls == 0 {
+            return 0;
+        }
+        let inherited = said(dir.controls).0;
+        match mode & libc::S_IFMT {
+            // Rules find what is in it by its path.
+            libc::S_IFDIR => inherited.bits(),
+            libc::S_IFREG if self.settles() => 0,
+            libc::S_IFREG => self.said_of_file(dir, name).bits(),
+            _ => 0,
+        }
+    }
+
+    /// What is said of a file that is made as `name` in `dir`.
+    fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Declared {
+        let (inherited, rules) = (said(dir.controls).0, &self.pool().config().rules);
+        if rules.is_empty() {
+            return inherited;
+        }
+        let at = self.store().path_of(dir.id).map(|path| rules.at(&path));
+        inherited.or(at.map_or(Declared::NOTHING, |at| rules.said_of(&at, name)))
+    }
+
+    /// Gives the file at `path`, which is complete and closed, the controls that it would have got if it had been made
+    /// as `to`; one that never changes is laminated.
+    ///
+    /// # Errors
+    /// As for looking both up and changing the file.
+    pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
+        let said = self.simple(to, false, |place| match place {
+            Place::Entry { dir, name, .. } => Ok(self.said_of_file(dir, name)),
+            Place::Dir { .. } => Err(Errno::ISDIR),
+        })?;
+        let file = self.stat(path, false)?;
+        if said.is_nothing() || file.mode & libc::S_IFMT != libc::S_IFREG {
+            return Ok(());
+        }
+        let immutable = said.mutability == Some(Mutability::Immutable) && file.size > 0;
+        let set = SetAttr {
+            controls: Some(said.bits() | if immutable { LAMINATED } else { 0 }),
+            ..SetAttr::default()
+        };
+        self.store().set_attr(ObjectId(file.ino), &set)
+    }
+
+    /// What is said of an object, and whether it is laminated.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn controls_of(&self, id: ObjectId) -> Result<(Declared, bool)> {
+        Ok(said(self.store().stat(id)?.controls))
+    }
+
+    /// Says this of a file or directory from now on; a laminated file can be written again.
+    ///
+    /// # Errors
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version can't keep that.
+    pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
+        let inode = self.store().stat(id)?;
+        if !inode.is_file() && !inode.is_dir() || declared.resolve().unsupported().is_some() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if !self.cred().is_root() && self.cred().uid() != inode.uid {
+            return Err(Errno::PERM);
+        }
+        let set = SetAttr {
+            controls: Some(declared.bits()),
+            ..SetAttr::default()
+        };
+        self.store().set_attr(id, &set)
+    }
+
+    /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut if the
+    /// flags say so. If it mustn't be opened, the description is released.
+    pub(crate) fn opened(&self, open: u32, live: u32, flags: i32) -> Result<u32> {
+        let word = self.store().controls(live);
+        if word == 0 {
+            return Ok(open);
+        }
+        let result = self
+            .begin_use(open, word, flags)
+            .and_then(|()| match flags & libc::O_TRUNC {
+                0 => Ok(()),
+                _ => {
+                    let cut = || self.store().truncate(live, 0);
+                    self.changing(open, live, Change::Size(0), cut)?;
+                    self.store().tell_open(open, libc::IN_MODIFY);
+                    Ok(())
+                }
+            });
+        result
+            .map(|()| open)
+            .inspect_err(|_| _ = self.store().open_release(open))
+    }
+
+    fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let party = match FOR.get() {
+            0 => self.store().lock_owner_process()?.number,
+            pid => SERVED | Party::from(pid),
+        };
+        let begun = self.store().begin_use(open, word, party, writes);
+        let controls = said(word).0.resolve();
+        let violated = match begun {
+            Err(e @ (Errno::BUSY | Errno::PERM)) => Some((e, true)),
+            Ok(Some(e)) => Some((e, false)),
+            _ => None,
+        };
+        if let Some((e, refused)) = violated {
+            let control = match e {
+                Errno::BUSY => Which::Parallelism,
+                _ => Which::Mutability,
+            };
+            self.tell(open, &controls, control, format_args!("open"), refused);
+        }
+        begun.map(|_| ())
+    }
+
+    /// Does `f`, a change of the bytes of an open file, and tells of it if the controls of the file rule it out.
+    pub(crate) fn changing<T>(
+        &self,
+        open: u32,
+        live: u32,
+        change: Change,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let word = self.store().controls(live);
+        if word == 0 {
+            return f();
+        }
+        let (declared, laminated) = said(word);
+        let controls = declared.resolve();
+        let reported = controls.on_violation == OnViolation::Report
+            && !is_allowed(&controls, laminated, self.store().size(live)?, change);
+        let result = f();
+        let refused = matches!(result, Err(Errno::PERM));
+        if reported || refused {
+            let what = match change {
+                Change::From(Some(at)) => format!("write at {at}"),
+                Change::From(None) => "append".into(),
+                Change::Size(size) => format!("truncate to {size}"),
+            };
+            self.tell(
+                open,
+                &controls,
+                Which::Mutability,
+                format_args!("{what}"),
+                refused,
+            );
+        }
+        result
+    }
+
+    /// EPERM if an open file mustn't be changed by a shared mapping: one that only grows.
+    ///
+    /// # Errors
+    /// EPERM.
+    pub fn check_shared_writing(&self, open: u32, live: u32) -> Result<()> {
+        let word = self.store().controls(live);
+        let controls = said(word).0.resolve();
+        if word == 0 || controls.mutability != Mutability::Append {
+            return Ok(());
+        }
+        let refused = controls.on_violation == OnViolation::Refuse;
+        let what = format_args!("map for writing");
+        self.tell(open, &controls, Which::Mutability, what, refused);
+        match refused {
+            true => Err(Errno::PERM),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an open file only grows, and that isn't only to be reported.
+    pub fn only_grows(&self, live: u32) -> bool {
+        let controls = said(self.store().controls(live)).0.resolve();
+        controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
+    }
+
+    /// Notes a violation, and tells the user of one that was refused.
+    #[cold]
+    fn tell(
+        &self,
+        open: u32,
+        controls: &Controls,
+        which: Which,
+        what: std::fmt::Arguments<'_>,
+        refused: bool,
+    ) {
+        let mut hash = XxHash3_64::with_seed(which as u64);
+        hash.write_u64(self.store().open_file(open).id.load(Relaxed));
+        let control = match which {
+            Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
+            Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
+        };
+        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = String::from_utf8_lossy(&path).into_owned();
+        let note = || Violation {
+            time: now() / 1_000_000_000,
+            pid: match FOR.get() {
+                0 => pid(),
+                pid => pid,
+            },
+            path: path.clone(),
+            control: control.clone(),
+            what: what.to_string(),
+            refused,
+        };
+        if !self.pool().note_violation(hash.finish(), note) || !refused {
+            return;
+        }
+        let why = match which {
+            Which::Parallelism => "another has it open",
+            Which::Mutability if controls.mutability == Mutability::Append => "it only grows",
+            Which::Mutability => "it was written and closed, and never changes again",
+        };
+        let mount = String::from_utf8_lossy(self.mount());
+        let end = path.floor_char_boundary(SHOWN);
+        write_notice(format_args!(
+            "{mount}{}: {what} refused, {why} ({control})",
+            &path[..end]
+        ));
+    }
+}
+
+/// The control that was violated.
+#[derive(Clone, Copy)]
+enum Which {
+    Parallelism,
+    Mutability,
+}

@@ -1,0 +1,246 @@
+//! Files with controls: what may be done to one that only grows, never changes again, or belongs to one user
+//! at a time.
+//!
+//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry; to it comes
+//! [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but looking at it.
+//!
+//! A description that has such a file open has a lock of a sort of its own in the home's table of locks
+//! ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its process. Its range says
+//! for whom ([`Party`]) and for what ([`WRITES`]).
+//! - `exclusive`: the lock is exclusive, but not towards descriptions of the same party.
+//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is laminated, unless
+//!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
+//! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
+
+use crate::control::{Live, Open};
+use crate::elsewhere::messages::kind;
+use crate::locks::{LockType, Request, Sort};
+use crate::shards::Need;
+use crate::{ObjectId, Store};
+use forebay_controls::{Controls, Declared, Mutability, OnViolation, Parallelism};
+use forebay_media::atomics::Ordering::*;
+use rustix::io::{Errno, Result};
+
+/// In the word of a file: it never changes again. No bit of [`Declared::bits`].
+pub const LAMINATED: u64 = 1 << 31;
+
+/// In a use: the file may be written by it.
+const WRITES: u64 = 1;
+/// All that a use can say.
+pub(crate) const ALL: u64 = WRITES;
+
+/// In the flags of a description: to be laminated with its last descriptor. No bit of the system's flags.
+const LAMINATES: u32 = 1 << 30;
+
+/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node.
+pub type Party = u64;
+
+/// What was said of a file with this word, and whether it is laminated.
+pub fn said(word: u64) -> (Declared, bool) {
+    let declared = Declared::from_bits(word & !LAMINATED).unwrap_or_default();
+    (declared, word & LAMINATED != 0)
+}
+
+/// The word, if it can be one.
+pub(crate) fn checked(word: u64) -> Option<u64> {
+    Declared::from_bits(word & !LAMINATED).map(|_| word)
+}
+
+/// What is to be done to a file's bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// Bytes are written or zeroed from here on; None: at its end.
+    From(Option<u64>),
+    /// It gets this size.
+    Size(u64),
+}
+
+/// EPERM if the word of a file of this size rules the change out.
+fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
+    let (declared, laminated) = said(word);
+    let controls = declared.resolve();
+    if is_allowed(&controls, laminated, size, change)
+        || controls.on_violation == OnViolation::Report
+    {
+        return Ok(());
+    }
+    Err(Errno::PERM)
+}
+
+/// Whether the controls of a file of this size, laminated or not, allow the change.
+pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Change) -> bool {
+    match controls.mutability {
+        Mutability::Overwrite => true,
+        Mutability::Immutable => !laminated,
+        Mutability::Append => match change {
+            Change::From(None) => true,
+            Change::From(Some(offset)) => offset == size,
+            Change::Size(new) => new >= size,
+        },
+    }
+}
+
+impl Store {
+    /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those of a striped one
+    /// are looked at where the change begins: [`Store::check_striped`].)
+    pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
+        let word = live.controls.load(Relaxed);
+        if word == 0 {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        match id.stripe().is_some() && self.elsewhere.is_some() {
+            true => Ok(()),
+            false => check_word(word, live.size.load(Relaxed), change),
+        }
+    }
+
+    /// As [`Store::check_change`], of a striped file of whatever node, as of now.
+    pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
+        match self.controls(index) {
+            0 => Ok(()),
+            word => check_word(word, self.size(index)?, change),
+        }
+    }
+
+    /// The word of a live file: what was said of it, and [`LAMINATED`].
+    pub fn controls(&self, live: u32) -> u64 {
+        self.live(live).controls.load(Acquire)
+    }
+
+    /// Notes the word that came along with a file of another node.
+    pub fn note_controls(&self, live: u32, word: u64) {
+        if self.live_away(live).is_some() {
+            self.live(live).controls.store(word, Release);
+        }
+    }
+
+    /// Begins the use of a file with this word by a new description, before it does anything to the file. The use
+    /// ends with the description.
+    ///
+    /// # Errors
+    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and `writes`. If violations
+    /// are only to be reported, that is no error but the result.
+    pub fn begin_use(
+        &self,
+        open: u32,
+        word: u64,
+        party: Party,
+        writes: bool,
+    ) -> Result<Option<Errno>> {
+        let (declared, _) = said(word);
+        let controls = declared.resolve();
+        let immutable = controls.mutability == Mutability::Immutable;
+        let (want, party) = match controls.parallelism {
+            Parallelism::Process => (LockType::Exclusive, party),
+            Parallelism::Node => (LockType::Exclusive, 0),
+            Parallelism::Shared if immutable && writes => (LockType::Shared, 0),
+            Parallelism::Shared => return Ok(None),
+        };
+        let o = self.open_file(open);
+        let request = Request {
+            object: ObjectId(o.id.load(Acquire)),
+            owner: self.lock_owner_description(open),
+            sort: Sort::Use,
+            want,
+            start: party,
+            end: if writes { WRITES } else { 0 },
+        };
+        let mut begun = self.lock(&request, false);
+        if begun == Err(Errno::AGAIN) {
+            // Perhaps of one that was killed.
+            self.reap()?;
+            begun = self.lock(&request, false);
+        }
+        let report = controls.on_violation == OnViolation::Report;
+        match begun {
+            Ok(()) => {
+                if immutable && writes {
+                    o.flags.fetch_or(LAMINATES, AcqRel);
+                }
+                Ok(None)
+            }
+            Err(e @ (Errno::AGAIN | Errno::PERM)) => {
+                let e = if e == Errno::AGAIN { Errno::BUSY } else { e };
+                if report { Ok(Some(e)) } else { Err(e) }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A use is about to be noted, with the locks of its object held: EPERM if it would write what is laminated.
+    pub(crate) fn check_use(&self, request: &Request) -> Result<()> {
+        if request.sort != Sort::Use
+            || request.want == LockType::Unlocked
+            || request.end & WRITES == 0
+        {
+            return Ok(());
+        }
+        let live = self.live_probe(request.object)?;
+        let word = match live {
+            Some(live) => live.controls,
+            None => self.stat(request.object)?.controls,
+        };
+        match said(word) {
+            (declared, true) if declared.mutability == Some(Mutability::Immutable) => {
+                Err(Errno::PERM)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The use of a description that ends, and has given up its locks.
+    pub(crate) fn end_use(&self, o: &Open) -> Result<()> {
+        if o.flags.load(Acquire) & LAMINATES == 0 {
+            return Ok(());
+        }
+        o.flags.fetch_and(!LAMINATES, AcqRel);
+        let id = ObjectId(o.id.load(Acquire));
+        match self.object_away(id) {
+            Some(home) => self.ask(home, kind::LAMINATE, &id),
+            None => self.laminate_here(id),
+        }
+    }
+
+    /// The process that had it open was killed: it won't be laminated for it.
+    pub(crate) fn cut_short(&self, open: u32) {
+        self.open_file(open).flags.fetch_and(!LAMINATES, AcqRel);
+    }
+
+    /// Laminates a file of this node, unless it is empty or somebody has it open for writing.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't.
+    pub(crate) fn laminate_here(&self, id: ObjectId) -> Result<()> {
+        let laminate = |index: u32| {
+            let live = self.live(index);
+            let (declared, laminated) = said(live.controls.load(Relaxed));
+            let immutable = declared.mutability == Some(Mutability::Immutable);
+            if !immutable || laminated || live.size.load(Relaxed) == 0 {
+                return Ok(());
+            }
+            {
+                let locks = self.locks_of(id)?;
+                if locks.is_used(WRITES) {
+                    return Ok(());
+                }
+                live.controls.fetch_or(LAMINATED, AcqRel);
+            }
+            let shard = self.shard_of(id);
+            let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.change_inode(w, id, |i| i.controls |= LAMINATED)
+            });
+            match written {
+                // It went meanwhile.
+                Err(Errno::NOENT) => Ok(()),
+                Err(e) => {
+                    live.controls.fetch_and(!LAMINATED, AcqRel);
+                    Err(e)
+                }
+                Ok(()) => Ok(()),
+            }
+        };
+        // Only what is open can have been written.
+        self.with_live(id, laminate)?.unwrap_or(Ok(()))
+    }
+}

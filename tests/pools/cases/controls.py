@@ -1,0 +1,178 @@
+"""Controls: rules of a pool, what they rule out for programs, what is told of it; on one node and on several."""
+import os
+
+from harness import case
+from .mounts import mounted
+
+RULES = """
+# Checkpoints never change, logs only grow.
+[[rule]]
+path = "/ckpt/**"
+mutability = "immutable"
+parallelism = "exclusive"
+
+[[rule]]
+path = "/fb/**/*.log"
+mutability = "append"
+
+[[rule]]
+path = "/loose/**"
+mutability = "append"
+on_violation = "report"
+"""
+
+# What a shell makes of it, wherever the pool is seen. Each error is the word behind the last colon.
+WORK = r"""
+cd {at} || exit 1
+last() {{ grep -v '^forebay: ' | sed 's/.*: //'; }}
+mkdir -p ckpt loose
+echo one > ckpt/{n}; cat ckpt/{n}
+{{ echo two > ckpt/{n}; }} 2>&1 | last
+echo one > {n}.log; echo two >> {n}.log
+{{ echo three > {n}.log; }} 2>&1 | last
+dd if=/dev/zero of={n}.log bs=1 count=1 conv=notrunc status=none 2>&1 | last
+cat {n}.log
+echo old > loose/{n}; echo new > loose/{n}; cat loose/{n}
+exec 5> ckpt/{n}-open
+echo first >&5
+bash -c 'echo second > ckpt/{n}-open' 2>&1 | last
+cat ckpt/{n}-open 2>&1 | last
+exec 5>&-
+cat ckpt/{n}-open
+mv ckpt/{n} moved-{n}; {{ echo four >> moved-{n}; }} 2>&1 | last
+rm moved-{n} ckpt/{n}-open {n}.log loose/{n}
+"""
+
+WANTED = """one
+Operation not permitted
+Operation not permitted
+Operation not permitted
+one
+two
+new
+Device or resource busy
+Device or resource busy
+first
+Operation not permitted
+"""
+
+
+def rules(t, text=RULES, name="rules.toml"):
+    path = os.path.join(t.disk, name)
+    with open(path, "w") as f:
+        f.write(text)
+    return path
+
+
+@case(60)
+def rules_hold_for_programs(t):
+    t.up("p", "--rules", rules(t))
+    inside = t.bash("p", WORK.format(at="/fb", n="a"))
+    t.ok(inside.out == WANTED, "under exec: %s" % inside.out)
+    t.bash("p", "cd /fb/ckpt; echo x > s; echo y > s", rc=1).says(
+        "/fb/ckpt/s: open refused, it was written and closed, and never changes again .mutability = .immutable")
+    with mounted(t, "p") as at:
+        outside = t.command(["bash", "-c", WORK.format(at=at, n="b")])
+        t.ok(outside.out == WANTED, "through a mount: %s" % outside.out)
+        t.fb("umount", at)
+    listed = t.fb("violations", "--pool", "p", "--json").json()
+    for name in "ab":
+        def of(path):
+            return sorted((v["what"], v["control"], v["refused"]) for v in listed if v["path"] == path)
+        t.ok(("open", 'mutability = "immutable"', True) in of("/ckpt/" + name), "%s" % listed)
+        t.ok(("open", 'parallelism = "exclusive"', True) in of("/ckpt/%s-open" % name), "%s" % listed)
+        t.ok(("truncate to 0", 'mutability = "append"', False) in of("/loose/" + name), "%s" % listed)
+    t.fb("violations", "--pool", "p").prints("refused", "done")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def staging_and_rules(t):
+    """What is staged in comes whole, and is then as the rules say; what is staged again replaces it."""
+    source = os.path.join(t.disk, "source")
+    os.makedirs(source + "/ckpt/empty")
+    for path, size in (("ckpt/large", 70 << 20), ("ckpt/small", 10), ("ckpt/empty/none", 0), ("run.log", 3 << 20)):
+        t.file(os.path.join(source, path), size, seed=size)
+    for nodes in ((), ("--nodes", "3")):
+        t.up("p", *nodes, "--rules", rules(t), media=("memory:200M",))
+        for _ in range(2):
+            t.fb("stage", "in", "--pool", "p", source, "/", timeout=60)
+            t.same(t.walk(source), t.walk("/fb", "p"), "what was staged in")
+            for path in ("ckpt/large", "ckpt/small"):
+                t.bash("p", "echo x >> /fb/" + path, rc=1).says("never changes again")
+            t.bash("p", "echo x > /fb/run.log", rc=1).says("it only grows")
+            t.bash("p", "echo x > /fb/ckpt/empty/none && ! echo y > /fb/ckpt/empty/none", rc=0)
+            t.file(os.path.join(source, "ckpt/small"), 20, seed=77)
+            os.utime(source + "/ckpt/small", (5, 5))
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")
+
+
+@case(60)
+def rules_are_explained(t):
+    t.fb("rules", "check", rules(t)).says("3 rules, no error")
+    wrong = rules(t, '[[rule]]\npath = "/a"\nmutability = "apend"\n', "wrong.toml")
+    for what in (["rules", "check", wrong], ["up", "--pool", "p", "--rules", wrong]):
+        t.fb(*what, rc=2).says("wrong.toml, line 3, column 14: \"apend\" isn't one of overwrite, append, immutable")
+    later = rules(t, '\n[[rule]]\npath = "/a"\nconsistency = "commit"\n', "later.toml")
+    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep consistency = \"commit\"")
+    t.fb("up", "--pool", "p", "--rules", t.disk + "/none.toml", rc=2).says("can't read the rules")
+    t.nothing_left("refused pools")
+
+    t.up("p", "--rules", rules(t))
+    t.fb("rules", "show", "--pool", "p").prints("path = \"/ckpt/\\*\\*\"", "mutability = \"append\"")
+    t.fb("rules", "explain", "--pool", "p", "/ckpt/x.log").prints(
+        "mutability +append +line 8: ", "parallelism +exclusive +line 3: ", "consistency +sequential +default")
+    t.bash("p", "mkdir /fb/ckpt /fb/said && echo x > /fb/ckpt/x")
+    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +said of it", "laminated")
+    t.fb("set", "--pool", "p", "/said", "mutability=append", "parallelism=exclusive")
+    t.fb("set", "--pool", "p", "/said", "parallelism=")
+    t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
+    t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
+    t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
+    t.fb("set", "--pool", "p", "/said", "consistency=eventual(1s)", rc=2).says("can't keep consistency")
+    t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
+    t.bash("p", "echo y > /fb/ckpt/x && getfattr --only-values -n user.forebay.controls /fb/ckpt/x").prints(
+        "mutability=overwrite")
+    t.fb("violations", "--pool", "p").says("no violations")
+    t.fb("down", "--pool", "p")
+
+
+@case(90)
+def rules_hold_between_nodes(t):
+    """Every node's programs are told the same; a pool goes on with its rules when daemons die."""
+    t.up("p", "--nodes", "3", "--patience", "5", "--rules", rules(t))
+
+    def on(node, script, rc=0):
+        return t.command([t.forebay, "exec", "--pool", "p", "--node", str(node), "--", "bash", "-c", script],
+                         rc=rc, timeout=60)
+    for node in range(3):
+        out = on(node, WORK.format(at="/fb", n="n%d" % node))
+        t.ok(out.out == WANTED, "on node %d: %s" % (node, out.out))
+    on(0, "mkdir /fb/all; cd /fb; for n in 0 1 2; do echo x > ckpt/$n; echo x > $n.log; done")
+    for node in (1, 2):
+        t.fb("node", "kill", str(node), "--pool", "p")
+        t.fb("node", "restart", str(node), "--pool", "p")
+    for node in range(3):
+        for n in range(3):
+            on(node, "echo y > /fb/ckpt/%d" % n, rc=1).says("Operation not permitted")
+            on(node, "echo y > /fb/%d.log" % n, rc=1).says("Operation not permitted")
+            on(node, "echo y >> /fb/%d.log && cat /fb/ckpt/%d" % (n, n)).prints("^x$")
+    # One node has it open, the others are told so, and who is killed gives it up.
+    holder = t.start([t.forebay, "exec", "--pool", "p", "--node", "0", "--", "python3", "-c",
+                      "import time; f = open('/fb/ckpt/held', 'w'); f.write('x'); f.flush(); print('open', flush=True);"
+                      "time.sleep(60)"])
+    holder.stdout.readline()
+    for node in (1, 2):
+        on(node, "cat /fb/ckpt/held", rc=1).says("Device or resource busy")
+    holder.kill()
+    holder.wait(10)
+    on(1, "for i in $(seq 200); do cat /fb/ckpt/held 2> /dev/null && exit; sleep 0.05; done; exit 1")
+    on(2, "echo whole > /fb/ckpt/held && cat /fb/ckpt/held").prints("^whole$")
+    on(0, "echo more >> /fb/ckpt/held", rc=1).says("Operation not permitted")
+    for node in range(3):
+        listed = t.fb("violations", "--pool", "p", "--json").json()
+        t.ok(any(v["path"] == "/ckpt/%d" % node for v in listed), "%s" % listed)
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
