@@ -416,3 +416,15 @@ def mapped_storm(t):
     other = next((pair for pair in pairs if pair[0] != pair[1]), None)
     t.ok(other is None, "outside %s, inside %s" % (other or ("", "")))
     tidy(t)
+
+
+@case(60)
+def mapped_by_threads(t):
+    """What a thread has stored stays, whatever other threads of its process do to the file meanwhile."""
+    program = os.path.join(t.work, "threads")
+    source = os.path.join(os.path.dirname(__file__), "..", "..", "programs", "c", "mapped_threads.c")
+    t.command(["gcc", "-O1", "-w", "-pthread", "-o", program, source])
+    up(t)
+    t.command(on(t, 0, "bash", "-c", "head -c 8192 /dev/zero > /fb/f"))
+    t.command(on(t, 1, program, "/fb/f"), timeout=40).quiet().prints("^[1-9][0-9]* rounds, 0 stores reverted$")
+    tidy(t)

@@ -161,12 +161,12 @@ impl Drop for View {
     }
 }
 
-/// The lock on a twin.
+/// The lock on a twin: of what this thread has opened, so that other threads wait, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let _ = rustix::fs::fcntl_lock(self.0, FlockOperation::Unlock);
+        let _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
     }
 }
 
@@ -240,8 +240,8 @@ impl<'a> Twin<'a> {
 
     fn turn(&self) -> Result<Turn<'_>, Errno> {
         for _ in 0..TURNS {
-            match rustix::fs::fcntl_lock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::AGAIN | Errno::ACCESS | Errno::INTR) => {
+            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::AGAIN | Errno::INTR) => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 other => return other.map(|()| Turn(&self.file)),
