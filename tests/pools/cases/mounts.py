@@ -272,6 +272,7 @@ class Alarm(Exception): pass
 def alarm(*_): raise Alarm
 signal.signal(signal.SIGALRM, alarm)
 try:
+    if wait == "wait": print("waits", flush=True)
     how = fcntl.LOCK_EX | (0 if wait == "wait" else fcntl.LOCK_NB)
     if kind == "flock": fcntl.flock(fd, how)
     elif kind == "posix": fcntl.lockf(fd, how, 10, 5)
@@ -295,6 +296,14 @@ def mount_locks(t):
             return t.start([*inside, sys.executable, "-c", LOCK, path, kind, wait, *more],
                            stdin=subprocess.PIPE)
 
+        def start_waiting(face, kind, what):
+            """It sleeps: behind the line that it prints, there is nothing else that it could wait for."""
+            waiting = start(face, kind, "wait")
+            t.ok(waiting.stdout.readline() == b"waits\n", what + ": it doesn't start")
+            look = "/proc/%d/stat" % waiting.pid
+            wait_until(lambda: all(open(look).read().rsplit(") ")[1][0] == "S" for _ in range(5)), 10, what + ": its sleep")
+            return waiting
+
         for kind in ("flock", "posix", "ofd"):
             for holder in ("exec", "mount"):
                 for other in ("exec", "mount"):
@@ -303,17 +312,14 @@ def mount_locks(t):
                     t.ok(h.stdout.readline() == b"has it\n", what + ": it can't be had")
                     o = t.finish(start(other, kind, "now"))
                     t.ok(o.out == "in use\n", "%s: %s" % (what, o.out))
-                    w = start(other, kind, "wait")
-                    time.sleep(0.2)
+                    w = start_waiting(other, kind, what)
                     t.ok(w.poll() is None, what + ": it doesn't wait")
                     if other == "mount" and holder == "exec":
                         # Ctrl-C gets through to who waits.
-                        i = start(other, kind, "wait")
-                        time.sleep(0.4)
+                        i = start_waiting(other, kind, what)
                         i.send_signal(signal.SIGALRM)
                         t.ok(t.finish(i).out == "interrupted\n", what + ": it can't be interrupted")
-                        k = start(other, kind, "wait")
-                        time.sleep(0.4)
+                        k = start_waiting(other, kind, what)
                         k.kill()
                         k.wait(5)
                     if kind == "ofd":
@@ -326,7 +332,7 @@ def mount_locks(t):
                     # The lock of who has ended is gone (a close reaches the mount's server a moment later).
                     def free():
                         return t.finish(start(holder, kind, "now")).out == "has it\n"
-                    wait_until(free, 5, what + ": the end of the lock")
+                    wait_until(free, 10, what + ": the end of the lock")
         t.fb("umount", at)
     t.fb("down", "--pool", "p")
 
