@@ -13,6 +13,7 @@ mod log;
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::query::Probe;
+use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::Controls;
@@ -24,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const USER: &[u8] = b"user.";
 /// The attribute that names a collection's back end.
 const BACKEND: &[u8] = b"user.forebay.backend";
-/// How a collection's or workspace's controls are written down.
-const CONTROLS: &[u8] = b"user.forebay.controls";
+/// What was said of a collection or workspace. (Not of the file that stands for it: that is `user.forebay.controls`.)
+const CONTROLS: &[u8] = b"user.forebay.said";
 const DEFAULT: &str = "forebay";
 
 /// See the module.
@@ -128,7 +129,7 @@ impl Pool {
             match &attribute[..] {
                 BACKEND => record.backend = text,
                 CONTROLS => {
-                    record.controls = serde_json::from_slice(&value).map_err(|_| Errno::PROTO)?;
+                    record.controls = read_controls(&text).map_err(|_| Errno::PROTO)?;
                 }
                 _ => {
                     let key = String::from_utf8_lossy(key).into_owned();
@@ -149,9 +150,10 @@ impl Pool {
             all.push((BACKEND.to_vec(), new.backend.as_bytes().to_vec()));
         }
         if new.controls != Controls::default() {
-            let text = serde_json::to_vec(&new.controls);
-            let text = text.map_err(|e| Error::invalid(e.to_string()))?;
-            all.push((CONTROLS.to_vec(), text));
+            all.push((
+                CONTROLS.to_vec(),
+                write_controls(&new.controls).into_bytes(),
+            ));
         }
         Ok(all)
     }
