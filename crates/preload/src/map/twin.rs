@@ -72,12 +72,18 @@ fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
         }
         other => other?,
     };
-    loop {
-        match rustix::fs::flock(&dir, FlockOperation::LockExclusive) {
-            Err(Errno::INTR) => {}
-            other => return other.map(|()| dir),
+    take_turn(&dir).map(|()| dir)
+}
+
+/// Locks a file of ours. ETIMEDOUT if somebody keeps it who was stopped.
+fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
+    for _ in 0..TURNS {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+            other => return other,
         }
     }
+    Err(Errno::TIMEDOUT)
 }
 
 /// Removes all twins that no process maps any more: those of killed processes.
@@ -239,15 +245,7 @@ impl<'a> Twin<'a> {
     }
 
     fn turn(&self) -> Result<Turn<'_>, Errno> {
-        for _ in 0..TURNS {
-            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::AGAIN | Errno::INTR) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                other => return other.map(|()| Turn(&self.file)),
-            }
-        }
-        Err(Errno::TIMEDOUT)
+        take_turn(&self.file).map(|()| Turn(&self.file))
     }
 
     /// Has the kernel reserve pages, so that touching them can't fail.
