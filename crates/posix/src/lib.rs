@@ -18,8 +18,10 @@ mod cred;
 mod file;
 mod fs;
 mod nodes;
+mod opening;
 mod ops;
 mod path;
+mod xattr;
 
 pub use cred::{EXEC, READ, WRITE};
 pub use file::{File, Whence};
@@ -27,5 +29,5 @@ pub use forebay_store::{
     ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,
 };
 pub use fs::{DirEntry, Fs, Stat};
-pub use ops::UNNAMED;
+pub use opening::UNNAMED;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};

@@ -1,31 +1,23 @@
 //! Operations on resolved places and on objects, with POSIX's permissions and errors.
 
 use crate::cache::DirInfo;
-use crate::controls;
-use crate::cred::{EXEC, READ, WRITE};
+use crate::cred::{EXEC, WRITE};
 use crate::fs::{Fs, Stat};
-use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
+use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
 use crate::{ObjectId, RenameMode};
-use forebay_client::controls::Declared;
-use forebay_store::{Away, Distribution, Entry, Inode, NewObject, PATH_MAX, SetAttr, now};
+use forebay_store::{Distribution, Entry, NewObject, PATH_MAX, SetAttr, now};
 use libc::{
     IN_ATTRIB, IN_CREATE, IN_DELETE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
 };
 use rustix::io::{Errno, Result};
 
-/// Longest extended attribute.
-const XATTR_SIZE_MAX: usize = 65_536;
-
-/// The name that a description made by O_TMPFILE has.
-pub const UNNAMED: &[u8] = b"#unnamed";
-
 /// What is needed to change a directory: the place of the entry.
-struct EntryPlace<'a> {
-    dir: &'a DirInfo,
-    name: &'a Name,
+pub(crate) struct EntryPlace<'a> {
+    pub dir: &'a DirInfo,
+    pub name: &'a Name,
     entry: Option<Entry>,
     slash: bool,
-    epoch: u64,
+    pub epoch: u64,
 }
 
 /// What was found by its name has gone since: the name leads to something else now, or to nothing.
@@ -38,7 +30,7 @@ fn look_again(e: Errno) -> Errno {
 
 impl Fs {
     /// The entry to change; `dots` is the error for `.`, `..` and `/`.
-    fn entry_place<'a>(&self, place: &'a Place, dots: Errno) -> Result<EntryPlace<'a>> {
+    pub(crate) fn entry_place<'a>(&self, place: &'a Place, dots: Errno) -> Result<EntryPlace<'a>> {
         match place {
             Place::Dir { .. } => Err(dots),
             Place::Entry {
@@ -96,7 +88,7 @@ impl Fs {
     }
 
     /// What is made as `name` in `dir`.
-    fn new_object<'a>(
+    pub(crate) fn new_object<'a>(
         &self,
         dir: &DirInfo,
         name: &[u8],
@@ -464,315 +456,6 @@ impl Fs {
                 ..SetAttr::default()
             },
         )
-    }
-
-    // ---- extended attributes ----
-
-    fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
-        let i = self.store().stat(id)?;
-        let known = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
-        if known(b"user.") {
-            if !i.is_file() && !i.is_dir() {
-                return Err(if want == WRITE {
-                    Errno::PERM
-                } else {
-                    Errno::NODATA
-                });
-            }
-            self.cred().check(&i, want)?;
-        } else if known(b"trusted.") || known(b"security.") {
-            if !self.cred().is_root() && want == WRITE {
-                return Err(Errno::PERM);
-            }
-        } else {
-            return Err(Errno::OPNOTSUPP);
-        }
-        Ok(i)
-    }
-
-    /// getxattr(2), uncut.
-    ///
-    /// # Errors
-    /// ENODATA, EOPNOTSUPP for a name space that isn't kept, EACCES.
-    pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.attribute_object(id, name, READ)?;
-        if name == controls::ATTRIBUTE {
-            return controls::as_attribute(&inode);
-        }
-        self.store().attribute(id, name)
-    }
-
-    /// setxattr(2) with its flags.
-    ///
-    /// # Errors
-    /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
-    ///
-    /// `known`: a directory and the name in it by which the caller has found the object, if any.
-    pub fn set_attribute(
-        &self,
-        id: ObjectId,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
-        known: Option<(ObjectId, &[u8])>,
-    ) -> Result<()> {
-        if name.is_empty() || name.len() > forebay_store::NAME_MAX {
-            return Err(Errno::RANGE);
-        }
-        if value.len() > XATTR_SIZE_MAX {
-            return Err(Errno::TOOBIG);
-        }
-        let create = match flags {
-            0 => None,
-            libc::XATTR_CREATE => Some(true),
-            libc::XATTR_REPLACE => Some(false),
-            _ => return Err(Errno::INVAL),
-        };
-        let inode = self.attribute_object(id, name, WRITE)?;
-        if name == controls::ATTRIBUTE {
-            return self.set_as_attribute(id, &inode, value, create);
-        }
-        self.store().set_attribute(id, name, value, create, known)
-    }
-
-    /// removexattr(2).
-    ///
-    /// # Errors
-    /// ENODATA, EOPNOTSUPP, EACCES, EPERM.
-    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
-        let inode = self.attribute_object(id, name, WRITE)?;
-        if name == controls::ATTRIBUTE {
-            controls::as_attribute(&inode)?;
-            return self.set_controls(id, Declared::NOTHING);
-        }
-        if !inode.has_attributes {
-            return Err(Errno::NODATA);
-        }
-        self.store().remove_attribute(id, name)
-    }
-
-    // ---- opening ----
-
-    /// open(2): an open file description, to be released by the caller.
-    ///
-    /// # Errors
-    /// As open(2). [`Fail::Outside`] if the path leads out of the pool.
-    pub fn open_at(
-        &self,
-        base: ObjectId,
-        path: &[u8],
-        flags: i32,
-        mode: u32,
-    ) -> std::result::Result<u32, Fail> {
-        self.at(base, path, Goal::of_open(flags), |place| {
-            self.open_place(place, flags, mode)
-        })
-    }
-
-    /// open(2) at a place.
-    ///
-    /// # Errors
-    /// As open(2).
-    pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
-        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            return self.open_unnamed(place, flags, mode);
-        }
-        let creating = flags & libc::O_CREAT != 0;
-        let entry = match place {
-            Place::Entry {
-                entry: None, slash, ..
-            } if creating => {
-                if *slash {
-                    return Err(Errno::ISDIR);
-                }
-                if flags & libc::O_DIRECTORY != 0 {
-                    return Err(Errno::INVAL);
-                }
-                let p = self.entry_place(place, Errno::ISDIR)?;
-                self.cred().check_dir(p.dir, WRITE | EXEC)?;
-                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"");
-                let section = self.store().section()?;
-                match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
-                    Ok((id, live, held)) => {
-                        self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
-                        let opened = Some((live, Some(held)));
-                        let (kind, bits) = (S_IFREG, flags as u32);
-                        let open = self
-                            .store()
-                            .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
-                            .inspect_err(|_| _ = self.store().live_release(live))?;
-                        drop(section);
-                        return self.opened(open, live, flags & !libc::O_TRUNC);
-                    }
-                    Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
-                    // Somebody was faster: open theirs.
-                    Err(_) => return Err(Errno::STALE),
-                }
-            }
-            _ => {
-                let e = match place.existing() {
-                    Ok(_) if creating && flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
-                    other => other?,
-                };
-                if creating && e.kind == S_IFDIR {
-                    return Err(Errno::ISDIR);
-                }
-                e
-            }
-        };
-        let (parent, name) = place.parent_and_name();
-        let mut away = place.take_away();
-        let opened = self.open_found(entry, flags, false, (parent, name), &mut away);
-        if let Some(unused) = away.opened {
-            self.store().close_opened(unused);
-        }
-        match opened {
-            // Removed between looking it up and opening it.
-            Err(Errno::NOENT) => Err(Errno::STALE),
-            other => other,
-        }
-    }
-
-    /// EACCES unless the object, no directory, may be opened with these flags.
-    pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
-        match self.cred().is_root() {
-            true => Ok(()),
-            false => self.check_inode(&self.store().stat(id)?, flags),
-        }
-    }
-
-    fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
-        let mut want = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => READ,
-            libc::O_WRONLY => WRITE,
-            _ => READ | WRITE,
-        };
-        if flags & libc::O_TRUNC != 0 {
-            want |= WRITE;
-        }
-        self.cred().check(inode, want)
-    }
-
-    /// Opens an object that was found by name.
-    ///
-    /// # Errors
-    /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if it has just gone.
-    pub fn open_object(
-        &self,
-        e: Entry,
-        flags: i32,
-        fresh: bool,
-        parent: ObjectId,
-        name: &[u8],
-    ) -> Result<u32> {
-        self.open_found(e, flags, fresh, (parent, name), &mut Away::default())
-    }
-
-    /// As [`Fs::open_object`], with what came along when it was found.
-    fn open_found(
-        &self,
-        e: Entry,
-        flags: i32,
-        fresh: bool,
-        (parent, name): (ObjectId, &[u8]),
-        away: &mut Away,
-    ) -> Result<u32> {
-        let store = self.store();
-        let path_only = flags & libc::O_PATH != 0;
-        let access = flags & libc::O_ACCMODE;
-        if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
-            return Err(if e.kind == S_IFLNK && !path_only {
-                Errno::LOOP
-            } else {
-                Errno::NOTDIR
-            });
-        }
-        match e.kind {
-            S_IFDIR => {
-                if !path_only {
-                    if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
-                        return Err(Errno::ISDIR);
-                    }
-                    self.cred().check(&store.stat(e.id)?, READ)?;
-                }
-                // A directory being read keeps the last name in the description.
-                store.open_create(e.id, e.kind, None, flags as u32, parent, b"")
-            }
-            S_IFREG => {
-                let check = !fresh && !path_only;
-                let permitted = |away: &Away| match away.inode {
-                    Some(inode) => self.check_inode(&inode, flags),
-                    None => self.check_open(e.id, flags),
-                };
-                // The attributes may come with the answer of its home that it is open.
-                let late = away.inode.is_none() && store.is_object_away(e.id);
-                if check && !late {
-                    permitted(away)?;
-                }
-                let section = store.section()?;
-                let (live, held) = store.live_acquire_opened(e.id, away)?;
-                if let Some(inode) = &away.inode {
-                    store.note_controls(live, inode.controls);
-                }
-                let mut ready = Ok(());
-                if check && late {
-                    ready = permitted(away);
-                }
-                let cut = check && flags & libc::O_TRUNC != 0;
-                let controlled = !path_only && store.controls(live) != 0;
-                if ready.is_ok() && cut && !controlled {
-                    ready = store.truncate(live, 0);
-                }
-                if let Err(error) = ready {
-                    drop(held);
-                    let _ = store.live_release(live);
-                    return Err(error);
-                }
-                let opened = Some((live, Some(held)));
-                let open = store
-                    .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
-                    .inspect_err(|_| _ = store.live_release(live))?;
-                drop(section);
-                match controlled {
-                    true => {
-                        self.opened(open, live, if cut { flags } else { flags & !libc::O_TRUNC })
-                    }
-                    false => Ok(open),
-                }
-            }
-            _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
-            S_IFLNK => Err(Errno::LOOP),
-            // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
-            _ => Err(Errno::NXIO),
-        }
-    }
-
-    fn open_unnamed(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Err(Errno::INVAL);
-        }
-        let e = place.existing()?;
-        if e.kind != S_IFDIR {
-            return Err(Errno::NOTDIR);
-        }
-        let dir = self.dir_info(e.id)?;
-        self.cred().check_dir(&dir, WRITE | EXEC)?;
-        let store = self.store();
-        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
-        let _section = store.section()?;
-        let id = store.create_unnamed(e.id, &new)?;
-        let (live, held) = store.live_acquire_held(id)?;
-        store.live_set_unlinked(id)?;
-        store
-            .open_create_held(
-                id,
-                S_IFREG,
-                Some((live, Some(held))),
-                flags as u32,
-                e.id,
-                UNNAMED,
-            )
-            .inspect_err(|_| _ = store.live_release(live))
     }
 
     /// Now, for the faces.

@@ -1,0 +1,235 @@
+//! Opening what is at a place: what is there, or made by it, becomes an open file description.
+
+use crate::cred::{EXEC, READ, WRITE};
+use crate::fs::Fs;
+use crate::path::{Fail, Goal, Place};
+use forebay_store::{Away, Entry, Inode, ObjectId};
+use libc::{IN_CREATE, S_IFDIR, S_IFLNK, S_IFREG};
+use rustix::io::{Errno, Result};
+
+/// The name that a description made by O_TMPFILE has.
+pub const UNNAMED: &[u8] = b"#unnamed";
+
+impl Fs {
+    /// open(2): an open file description, to be released by the caller.
+    ///
+    /// # Errors
+    /// As open(2). [`Fail::Outside`] if the path leads out of the pool.
+    pub fn open_at(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> std::result::Result<u32, Fail> {
+        self.at(base, path, Goal::of_open(flags), |place| {
+            self.open_place(place, flags, mode)
+        })
+    }
+
+    /// open(2) at a place.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return self.open_unnamed(place, flags, mode);
+        }
+        let creating = flags & libc::O_CREAT != 0;
+        let entry = match place {
+            Place::Entry {
+                entry: None, slash, ..
+            } if creating => {
+                if *slash {
+                    return Err(Errno::ISDIR);
+                }
+                if flags & libc::O_DIRECTORY != 0 {
+                    return Err(Errno::INVAL);
+                }
+                let p = self.entry_place(place, Errno::ISDIR)?;
+                self.cred().check_dir(p.dir, WRITE | EXEC)?;
+                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"");
+                let section = self.store().section()?;
+                match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
+                    Ok((id, live, held)) => {
+                        self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
+                        let opened = Some((live, Some(held)));
+                        let (kind, bits) = (S_IFREG, flags as u32);
+                        let open = self
+                            .store()
+                            .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
+                            .inspect_err(|_| _ = self.store().live_release(live))?;
+                        drop(section);
+                        return self.opened(open, live, flags & !libc::O_TRUNC);
+                    }
+                    Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
+                    // Somebody was faster: open theirs.
+                    Err(_) => return Err(Errno::STALE),
+                }
+            }
+            _ => {
+                let e = match place.existing() {
+                    Ok(_) if creating && flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
+                    other => other?,
+                };
+                if creating && e.kind == S_IFDIR {
+                    return Err(Errno::ISDIR);
+                }
+                e
+            }
+        };
+        let (parent, name) = place.parent_and_name();
+        let mut away = place.take_away();
+        let opened = self.open_found(entry, flags, false, (parent, name), &mut away);
+        if let Some(unused) = away.opened {
+            self.store().close_opened(unused);
+        }
+        match opened {
+            // Removed between looking it up and opening it.
+            Err(Errno::NOENT) => Err(Errno::STALE),
+            other => other,
+        }
+    }
+
+    /// EACCES unless the object, no directory, may be opened with these flags.
+    pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
+        match self.cred().is_root() {
+            true => Ok(()),
+            false => self.check_inode(&self.store().stat(id)?, flags),
+        }
+    }
+
+    fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
+        let mut want = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if flags & libc::O_TRUNC != 0 {
+            want |= WRITE;
+        }
+        self.cred().check(inode, want)
+    }
+
+    /// Opens an object that was found by name.
+    ///
+    /// # Errors
+    /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if it has just gone.
+    pub fn open_object(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<u32> {
+        self.open_found(e, flags, fresh, (parent, name), &mut Away::default())
+    }
+
+    /// As [`Fs::open_object`], with what came along when it was found.
+    fn open_found(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        (parent, name): (ObjectId, &[u8]),
+        away: &mut Away,
+    ) -> Result<u32> {
+        let store = self.store();
+        let path_only = flags & libc::O_PATH != 0;
+        let access = flags & libc::O_ACCMODE;
+        if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
+            return Err(if e.kind == S_IFLNK && !path_only {
+                Errno::LOOP
+            } else {
+                Errno::NOTDIR
+            });
+        }
+        match e.kind {
+            S_IFDIR => {
+                if !path_only {
+                    if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+                        return Err(Errno::ISDIR);
+                    }
+                    self.cred().check(&store.stat(e.id)?, READ)?;
+                }
+                // A directory being read keeps the last name in the description.
+                store.open_create(e.id, e.kind, None, flags as u32, parent, b"")
+            }
+            S_IFREG => {
+                let check = !fresh && !path_only;
+                let permitted = |away: &Away| match away.inode {
+                    Some(inode) => self.check_inode(&inode, flags),
+                    None => self.check_open(e.id, flags),
+                };
+                // The attributes may come with the answer of its home that it is open.
+                let late = away.inode.is_none() && store.is_object_away(e.id);
+                if check && !late {
+                    permitted(away)?;
+                }
+                let section = store.section()?;
+                let (live, held) = store.live_acquire_opened(e.id, away)?;
+                if let Some(inode) = &away.inode {
+                    store.note_controls(live, inode.controls);
+                }
+                let mut ready = Ok(());
+                if check && late {
+                    ready = permitted(away);
+                }
+                let cut = check && flags & libc::O_TRUNC != 0;
+                let controlled = !path_only && store.controls(live) != 0;
+                if ready.is_ok() && cut && !controlled {
+                    ready = store.truncate(live, 0);
+                }
+                if let Err(error) = ready {
+                    drop(held);
+                    let _ = store.live_release(live);
+                    return Err(error);
+                }
+                let opened = Some((live, Some(held)));
+                let open = store
+                    .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
+                    .inspect_err(|_| _ = store.live_release(live))?;
+                drop(section);
+                match controlled {
+                    true => {
+                        self.opened(open, live, if cut { flags } else { flags & !libc::O_TRUNC })
+                    }
+                    false => Ok(open),
+                }
+            }
+            _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
+            S_IFLNK => Err(Errno::LOOP),
+            // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    fn open_unnamed(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Errno::INVAL);
+        }
+        let e = place.existing()?;
+        if e.kind != S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        let dir = self.dir_info(e.id)?;
+        self.cred().check_dir(&dir, WRITE | EXEC)?;
+        let store = self.store();
+        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
+        let _section = store.section()?;
+        let id = store.create_unnamed(e.id, &new)?;
+        let (live, held) = store.live_acquire_held(id)?;
+        store.live_set_unlinked(id)?;
+        store
+            .open_create_held(
+                id,
+                S_IFREG,
+                Some((live, Some(held))),
+                flags as u32,
+                e.id,
+                UNNAMED,
+            )
+            .inspect_err(|_| _ = store.live_release(live))
+    }
+}

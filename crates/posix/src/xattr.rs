@@ -1,0 +1,96 @@
+//! Extended attributes of objects, with POSIX's permissions and errors.
+
+use crate::controls;
+use crate::cred::{READ, WRITE};
+use crate::fs::Fs;
+use forebay_client::controls::Declared;
+use forebay_store::{Inode, ObjectId};
+use rustix::io::{Errno, Result};
+
+/// Longest extended attribute.
+const XATTR_SIZE_MAX: usize = 65_536;
+
+impl Fs {
+    fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
+        let i = self.store().stat(id)?;
+        let known = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
+        if known(b"user.") {
+            if !i.is_file() && !i.is_dir() {
+                return Err(if want == WRITE {
+                    Errno::PERM
+                } else {
+                    Errno::NODATA
+                });
+            }
+            self.cred().check(&i, want)?;
+        } else if known(b"trusted.") || known(b"security.") {
+            if !self.cred().is_root() && want == WRITE {
+                return Err(Errno::PERM);
+            }
+        } else {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(i)
+    }
+
+    /// getxattr(2), uncut.
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP for a name space that isn't kept, EACCES.
+    pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.attribute_object(id, name, READ)?;
+        if name == controls::ATTRIBUTE {
+            return controls::as_attribute(&inode);
+        }
+        self.store().attribute(id, name)
+    }
+
+    /// setxattr(2) with its flags.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
+    ///
+    /// `known`: a directory and the name in it by which the caller has found the object, if any.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> Result<()> {
+        if name.is_empty() || name.len() > forebay_store::NAME_MAX {
+            return Err(Errno::RANGE);
+        }
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        let create = match flags {
+            0 => None,
+            libc::XATTR_CREATE => Some(true),
+            libc::XATTR_REPLACE => Some(false),
+            _ => return Err(Errno::INVAL),
+        };
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if name == controls::ATTRIBUTE {
+            return self.set_as_attribute(id, &inode, value, create);
+        }
+        self.store().set_attribute(id, name, value, create, known)
+    }
+
+    /// removexattr(2).
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP, EACCES, EPERM.
+    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if name == controls::ATTRIBUTE {
+            controls::as_attribute(&inode)?;
+            return self.set_controls(id, Declared::NOTHING);
+        }
+        if !inode.has_attributes {
+            return Err(Errno::NODATA);
+        }
+        self.store().remove_attribute(id, name)
+    }
+}
