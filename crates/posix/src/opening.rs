@@ -169,11 +169,15 @@ impl Fs {
                 }
                 let section = store.section()?;
                 let (live, held) = store.live_acquire_opened(e.id, away)?;
+                let mut ready = Ok(());
+                if late && !path_only && away.inode.is_none() {
+                    // It was open here already: what was said of it since?
+                    ready = store.stat(e.id).map(|inode| away.inode = Some(inode));
+                }
                 if let Some(inode) = &away.inode {
                     store.note_controls(live, inode.controls);
                 }
-                let mut ready = Ok(());
-                if check && late {
+                if ready.is_ok() && check && late {
                     ready = permitted(away);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;

@@ -5,7 +5,7 @@ use crate::paths::{PathCall, errno, give, on_path, take, value};
 use forebay_intercept::PASS;
 use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, Stat};
-use forebay_store::watches::TOLD;
+use forebay_store::control::open_flag;
 use std::sync::atomic::Ordering::*;
 
 /// statfs's type for a pool: "FBAY".
@@ -269,5 +269,5 @@ pub fn shown_flags(fs: &Fs, open: u32) -> i32 {
             | libc::O_TRUNC
             | libc::O_NOCTTY
             | libc::O_CLOEXEC
-            | TOLD as i32)
+            | open_flag::OURS as i32)
 }

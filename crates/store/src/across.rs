@@ -307,14 +307,18 @@ impl Store {
     /// It gets the name, if it has another one still. This is the moment when a link happens.
     fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        let nameless = self.write(self.object_set(id), Need::Bytes(0), |w| {
             if self.link_state(w, id, name)? != Some(Link::Offered) {
                 return Err(Errno::NOENT);
             }
-            self.count_link(w, id, t)?;
+            let (_, nameless) = self.count_link(w, id, t)?;
             self.names_in_index(w, id, None, Some(name))?;
-            self.set_link(w, id, name, Link::Counted)
+            self.set_link(w, id, name, Link::Counted)?;
+            Ok(nameless)
         })?;
+        if nameless {
+            self.unmark_named(id)?;
+        }
         self.set_live_ctime(id, t)
     }
 

@@ -232,6 +232,16 @@ pub struct Wait {
 /// Most threads of one process that may be opening or closing at the same time.
 pub const HELD_PLACES: usize = 25;
 
+/// Flags of an open file description besides the system's, which has no such bits.
+pub mod open_flag {
+    /// What happens by it is told to those who watch (`watches.rs`).
+    pub const TOLD: u32 = 1 << 30;
+    /// Its file may be laminated when it ends (`uses.rs`).
+    pub const LAMINATES: u32 = 1 << 29;
+    /// All of them.
+    pub const OURS: u32 = TOLD | LAMINATES;
+}
+
 /// Flags of a live object.
 pub mod live_flag {
     /// Size, times and extents have been read from the record.

@@ -1,10 +1,9 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
-use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, slot_state};
+use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, open_flag, slot_state};
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
-use crate::watches::TOLD;
 use crate::{ObjectId, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
@@ -76,7 +75,7 @@ impl Store {
         o.owner.store(me, Release);
         o.id.store(id.0, Relaxed);
         o.kind.store(kind, Relaxed);
-        o.flags.store(flags & !TOLD, Relaxed);
+        o.flags.store(flags & !open_flag::OURS, Relaxed);
         o.offset.store(0, Relaxed);
         o.parent.store(parent.0, Relaxed);
         o.shard.store(0, Relaxed);

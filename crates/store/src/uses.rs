@@ -12,6 +12,7 @@
 //!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
 //! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
 
+use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::elsewhere::messages::kind;
 use crate::locks::{LockType, Request, Sort};
@@ -28,9 +29,6 @@ pub const LAMINATED: u64 = 1 << 31;
 const WRITES: u64 = 1;
 /// All that a use can say.
 pub(crate) const ALL: u64 = WRITES;
-
-/// In the flags of a description: to be laminated with its last descriptor. No bit of the system's flags.
-const LAMINATES: u32 = 1 << 30;
 
 /// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node.
 pub type Party = u64;

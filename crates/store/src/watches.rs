@@ -16,6 +16,7 @@ mod sweep;
 
 pub use event::{Happened, SHADOW_MASK};
 
+use crate::control::open_flag::TOLD;
 use crate::control::{Control, Open};
 use crate::lock::Lock;
 use crate::process::{Critical, ProcessLock};
@@ -27,8 +28,6 @@ use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// Set in the flags of an open file description: what happens by it is told.
-pub const TOLD: u32 = 1 << 30;
 /// Words of the filter.
 const WORDS: usize = 64;
 /// What goes wrong by chance is tried so often.

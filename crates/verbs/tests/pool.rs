@@ -3,6 +3,7 @@
 mod support;
 
 use forebay_client::Pool;
+use forebay_client::controls::{Declared, Mutability};
 use forebay_iov::backend::{Address, Backend, Object};
 use forebay_iov::{
     Batch, Collection, Controls, Errno, Failure, Key, Meta, Options, Order, Predicate, Session,
@@ -13,6 +14,57 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Dir, TestPool, meta, options};
+
+#[test]
+fn controls_hold_for_whoever_opens_the_file() {
+    let pool = TestPool::new("held");
+    for place in [pool.place(), "memory".into()] {
+        let session = Session::open(&place).unwrap();
+        if place == "memory" {
+            session.attach("forebay", "forebay", "held").unwrap();
+        }
+        let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+        let create = |name: &str, controls: &str| {
+            let with = Options {
+                controls: controls.parse::<Declared>().unwrap().resolve(),
+                backend: Some("forebay".into()),
+                ..Options::default()
+            };
+            Collection::create(&w, name, &with).unwrap()
+        };
+        let fs = Fs::new(Arc::new(Pool::open("held").unwrap()));
+        let writes = |path: &[u8]| fs.open(path, libc::O_WRONLY, 0).map(|_| ()).err();
+
+        let log = create("log", "mutability=append,consistency=commit");
+        log.append(b"one").unwrap();
+        assert_eq!(log.write(b"x", 0).unwrap_err().errno(), Errno::PERM);
+        assert_eq!(log.truncate(0).unwrap_err().errno(), Errno::PERM);
+        log.write(b"two", 3).unwrap();
+        let record = Collection::lookup(&w, Key::Name("log")).unwrap();
+        assert_eq!(record.controls.mutability, Mutability::Append);
+
+        let ckpt = create("ckpt", "mutability=immutable,parallelism=exclusive(node)");
+        ckpt.write(b"state", 0).unwrap();
+        assert_eq!(writes(b"/w/ckpt"), None);
+        ckpt.close().unwrap();
+        assert_eq!(writes(b"/w/ckpt"), Some(Errno::PERM));
+        let again = Collection::open(&w, Key::Name("ckpt")).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!(again.read(&mut bytes, 0).unwrap(), 5);
+        assert!(again.write(b"x", 0).is_err());
+        again.close().unwrap();
+
+        let own = create("own", "parallelism=exclusive");
+        forebay_posix::controls::work_for(17);
+        assert_eq!(writes(b"/w/own"), Some(Errno::BUSY));
+        forebay_posix::controls::work_for(0);
+        own.close().unwrap();
+        for name in ["log", "ckpt", "own"] {
+            Collection::delete(&w, Key::Name(name)).unwrap();
+        }
+        w.close();
+    }
+}
 
 #[test]
 fn collections_are_files_with_attributes() {

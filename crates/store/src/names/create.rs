@@ -305,7 +305,7 @@ impl Store {
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
         let t = now();
-        self.retry_noted((parent, name), || {
+        let nameless = self.retry_noted((parent, name), || {
             self.write(self.set(&[shard, self.shard_of(id)]), Need::Bytes(0), |w| {
                 self.check_epoch(epoch)?;
                 self.check_frozen(parent)?;
@@ -313,17 +313,28 @@ impl Store {
                 if w.get(shard, &key)?.is_some() {
                     return Err(Errno::EXIST);
                 }
-                let kind = self.count_link(w, id, t)?;
+                let (kind, nameless) = self.count_link(w, id, t)?;
                 self.names_in_index(w, id, None, Some((parent, name)))?;
-                w.put(shard, &key, &Entry { id, kind }.encode())
+                w.put(shard, &key, &Entry { id, kind }.encode())?;
+                Ok(nameless)
             })
         })?;
+        if nameless {
+            self.unmark_named(id)?;
+        }
         self.set_live_ctime(id, t)?;
         self.touch_dir(parent, t)
     }
 
-    /// One name more for an object, in a transaction. Its kind.
-    pub(crate) fn count_link(&self, w: &mut Write<'_>, id: ObjectId, t: i64) -> Result<u32> {
+    /// One name more for an object, in a transaction. Its kind, and whether it is the first one of an object without a
+    /// name: then [`Store::unmark_named`] is due behind the transaction. (Before its end, a death would leave an object
+    /// without name or mark.)
+    pub(crate) fn count_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        t: i64,
+    ) -> Result<(u32, bool)> {
         // One that has lost its last name gets none again.
         let orphan = w.get(self.shard_of(id), &Key::orphan(id))? == Some(&[UNNAMED]);
         let (kind, nlink) = self.change_inode(w, id, |i| {
@@ -339,8 +350,7 @@ impl Store {
         }
         if orphan {
             w.del(self.shard_of(id), &Key::orphan(id))?;
-            self.live_mark_unlinked(id, true)?;
         }
-        Ok(kind)
+        Ok((kind, orphan))
     }
 }

@@ -233,16 +233,21 @@ impl Store {
             Err(_) if self.object_away(id).is_some() => return result,
             Err(_) => {}
         }
+        self.unmark_named(id)?;
+        result
+    }
+
+    /// Takes the mark of having no name from an open file that has one.
+    pub(crate) fn unmark_named(&self, id: ObjectId) -> Result<()> {
         let shard = self.shard_of(id);
-        // With the shard locked: another removal may just have marked it, and not be committed yet.
+        // With the shard locked: a removal may just have marked it, and not be committed yet.
         self.write(self.object_set(id), Need::Removal, |w| {
             let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
             if record.is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir()) {
                 self.live_mark_unlinked(id, true)?;
             }
             Ok(())
-        })?;
-        result
+        })
     }
 
     /// Removes the empty directory `name` of `parent`.

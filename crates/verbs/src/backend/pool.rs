@@ -2,13 +2,17 @@
 //!
 //! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
 //! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
+//!
+//! `mutability` and `parallelism` become the file's own controls, which the pool enforces for whoever opens it.
+//! `consistency` and `temporality` are kept by promising more: everything is sequential.
 
-use super::{Address, Backend, Object, plain_support};
+use super::{Address, Backend, Object};
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
-use forebay_controls::{Controls, Persistence};
-use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDWR};
+use forebay_controls::{Controls, Declared, Persistence};
+use forebay_posix::ObjectId;
+use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,6 +48,18 @@ impl Forebay {
         }
     }
 
+    /// Says of the file of a new collection what is said of the collection.
+    fn declare(&self, address: &Address, controls: &Controls) -> Result<()> {
+        let said = in_file(controls);
+        if said.is_nothing() {
+            return Ok(());
+        }
+        let path = path(address);
+        let id = self.fs.stat(path.as_bytes(), false);
+        id.and_then(|stat| self.fs.set_controls(ObjectId(stat.ino), said))
+            .map_err(|e| Error::of(format!("can't say of {path} that it is {said}"), e))
+    }
+
     /// The pool.
     pub(crate) fn pool(&self) -> &Attached {
         &self.fs
@@ -51,7 +67,13 @@ impl Forebay {
 
     fn open_file(&self, address: &Address, flags: i32) -> std::result::Result<Open, Errno> {
         let path = path(address);
-        let flags = flags | O_RDWR | O_NOFOLLOW;
+        // A laminated one can only be read.
+        let laminated = flags & O_CREAT == 0 && {
+            let id = ObjectId(self.fs.stat(path.as_bytes(), false)?.ino);
+            self.fs.controls_of(id)?.1
+        };
+        let access = if laminated { O_RDONLY } else { O_RDWR };
+        let flags = flags | access | O_NOFOLLOW;
         let open = self.fs.open(path.as_bytes(), flags, 0o666)?.into_open();
         Ok(Open {
             fs: self.fs.clone(),
@@ -60,6 +82,24 @@ impl Forebay {
             generation: Generation::now(),
             path,
         })
+    }
+}
+
+/// What of a collection's controls is said of its file.
+fn in_file(controls: &Controls) -> Declared {
+    let strict = Controls::default();
+    let (said, by_default) = (Declared::from(*controls), Declared::from(strict));
+    Declared {
+        mutability: said
+            .mutability
+            .filter(|m| Some(*m) != by_default.mutability),
+        parallelism: said
+            .parallelism
+            .filter(|p| Some(*p) != by_default.parallelism),
+        on_violation: said
+            .on_violation
+            .filter(|v| Some(*v) != by_default.on_violation),
+        ..Declared::NOTHING
     }
 }
 
@@ -77,18 +117,29 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        plain_support("forebay", controls, &[Persistence::Pool])
+        match controls.persistence {
+            Persistence::Pool => Ok(()),
+            other => Err(Error::unsupported(format!(
+                "the back end 'forebay' can't keep persistence={other}"
+            ))),
+        }
     }
 
     fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>> {
         if self.files_are_records {
+            self.declare(address, controls)?;
             return self.open(address, controls);
         }
         let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);
         // Somebody may remove the workspace's directory with its last file at the same time.
         for _ in 0..100 {
             match self.open_file(address, O_CREAT | O_EXCL) {
-                Ok(open) => return Ok(Box::new(open)),
+                Ok(open) if in_file(controls).is_nothing() => return Ok(Box::new(open)),
+                Ok(open) => {
+                    drop(open);
+                    self.declare(address, controls)?;
+                    return self.open(address, controls);
+                }
                 Err(Errno::NOENT) => {
                     let dir = format!("/{}", address.workspace);
                     match self.fs.mkdir(dir.as_bytes(), 0o777) {

@@ -137,6 +137,12 @@ impl Pool {
                 }
             }
         }
+        // A file's own, which may have been said by a rule, or by somebody else since.
+        let (own, _) = self.fs.controls_of(id)?;
+        let controls = &mut record.controls;
+        controls.mutability = own.mutability.unwrap_or(controls.mutability);
+        controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
+        controls.on_violation = own.on_violation.unwrap_or(controls.on_violation);
         Ok(record)
     }
 
