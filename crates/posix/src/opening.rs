@@ -221,19 +221,15 @@ impl Fs {
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let store = self.store();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
-        let _section = store.section()?;
+        let section = store.section()?;
         let id = store.create_unnamed(e.id, &new)?;
         let (live, held) = store.live_acquire_held(id)?;
         store.live_set_unlinked(id)?;
-        store
-            .open_create_held(
-                id,
-                S_IFREG,
-                Some((live, Some(held))),
-                flags as u32,
-                e.id,
-                UNNAMED,
-            )
-            .inspect_err(|_| _ = store.live_release(live))
+        let opened = Some((live, Some(held)));
+        let open = store
+            .open_create_held(id, S_IFREG, opened, flags as u32, e.id, UNNAMED)
+            .inspect_err(|_| _ = store.live_release(live))?;
+        drop(section);
+        self.opened(open, live, flags & !libc::O_TRUNC)
     }
 }

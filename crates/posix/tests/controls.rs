@@ -6,7 +6,7 @@ mod support;
 
 use forebay_client::Pool;
 use forebay_posix::controls::work_for;
-use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, Follow, Fs, ObjectId};
 use support::nodes::Nodes;
 use support::*;
 
@@ -131,6 +131,17 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
             other.unlink(name).unwrap();
             put(fs, &path, b"another").unwrap();
             assert!(is_laminated(other, &path));
+            // One that gets its name when it is written.
+            let nameless = fs.open(b"/ckpt", libc::O_TMPFILE | O_RDWR, 0o600).unwrap();
+            write_all(&nameless, b"whole", 0);
+            let id = ObjectId(nameless.stat().unwrap().ino);
+            let later = format!("/ckpt/later{k}");
+            let linked = fs.at(ObjectId::ROOT, later.as_bytes(), Follow::No, |place| {
+                fs.make_link(id, place)
+            });
+            assert!(linked.is_ok());
+            nameless.close().unwrap();
+            assert!(is_laminated(other, &later));
         }
     });
 }
