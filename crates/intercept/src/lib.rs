@@ -28,6 +28,8 @@ mod object;
 mod others;
 #[cfg(target_arch = "x86_64")]
 mod patch;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod test_hooks;
 
 use core::ffi::CStr;
 

@@ -187,7 +187,7 @@ fn nodes_of(dirs: &str) -> Nodes {
 /// Carries an operation out: arguments are directories, operation, number, where to be killed (0:
 /// nowhere), whether behind the question. Prints how many questions there were.
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "started by the other tests in processes of its own"]
 fn worker() {
     let Some((role, a, _)) = worker_role() else {
         return;

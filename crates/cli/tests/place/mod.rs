@@ -1,6 +1,9 @@
 //! A place for one test: its own home of pools, its own files, and time limits.
 
-#![allow(dead_code, reason = "each test file uses its part of it")]
+#![allow(
+    dead_code,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

@@ -1,6 +1,8 @@
 //! What the tests of the network share: nodes on loopback, a handler, a limit of time.
-// Each test that includes this file uses a part of it.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 use forebay_net::transport::Answer;
 use forebay_net::{

@@ -1,8 +1,10 @@
 //! What the tests of daemons share: nodes with directories of their own on loopback, served by something
 //! simple instead of a store; daemons and askers as processes of their own, which are this very test
 //! program, started again.
-// Each test that includes this file uses a part of it.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 use forebay_client::requests::Channel;
 use forebay_net::{NodeId, PoolId, PoolKey};

@@ -1,7 +1,9 @@
 //! What is left of a pool: opening it from a copy of its medium's directory, and looking at
 //! all that is in it.
-// Each test that includes this file uses a part of it.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 use super::support::{O_RDONLY, TestPool, read_all};
 use forebay_client::Pool;

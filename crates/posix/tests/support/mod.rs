@@ -1,6 +1,10 @@
 //! What the tests of this folder share: pools below a home of their own in shared memory,
 //! removed at the end whatever happens; a time limit; workers in processes of their own.
-#![allow(dead_code, unused_imports)]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 pub mod nodes;
 pub mod operations;

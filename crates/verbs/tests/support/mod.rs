@@ -1,5 +1,8 @@
 //! What the tests of this folder share.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "each test that includes this file uses a part of it"
+)]
 
 use forebay_iov::{Meta, Options, Session, Workspace};
 use std::path::PathBuf;

@@ -40,7 +40,23 @@ struct Sweep<'a> {
     adjusts: bool,
 }
 
-impl Sweep<'_> {
+impl<'a> Sweep<'a> {
+    /// Of code that begins at `low`, of which nothing is known yet.
+    fn new(code: &'a [u8], low: u32, adjusts: bool) -> Sweep<'a> {
+        let words = code.len() / 64 + 1;
+        Sweep {
+            code,
+            low,
+            targets: vec![0; words],
+            starts: vec![0; words],
+            syscalls: Vec::new(),
+            gaps: Vec::new(),
+            open: false,
+            doubtful: Vec::new(),
+            adjusts,
+        }
+    }
+
     fn mark(&mut self, at: u64) {
         let i = at.wrapping_sub(self.low.into());
         if i < self.code.len() as u64 {
@@ -103,18 +119,7 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
     let mut functions = unsafe { object.functions() };
     functions.sort_unstable();
 
-    let words = code.len() / 64 + 1;
-    let mut sweep = Sweep {
-        code,
-        low,
-        targets: vec![0; words],
-        starts: vec![0; words],
-        syscalls: Vec::new(),
-        gaps: Vec::new(),
-        open: false,
-        doubtful: Vec::new(),
-        adjusts: false,
-    };
+    let mut sweep = Sweep::new(code, low, false);
     let mut tables = Vec::new();
     for &f in &functions {
         sweep.mark(f.into());

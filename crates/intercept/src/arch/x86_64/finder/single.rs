@@ -86,18 +86,7 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
 /// One function and the bytes up to the next; None if it has anything that isn't an instruction.
 fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let low = function.start;
-    let words = code.len() / 64 + 1;
-    let mut sweep = Sweep {
-        code,
-        low,
-        targets: vec![0; words],
-        starts: vec![0; words],
-        syscalls: Vec::new(),
-        gaps: Vec::new(),
-        open: false,
-        doubtful: Vec::new(),
-        adjusts: true,
-    };
+    let mut sweep = Sweep::new(code, low, true);
     let end = u64::from(function.end);
     let mut decoder = Decoder::with_ip(64, code, low.into(), DecoderOptions::NONE);
     let mut i = Instruction::default();
