@@ -9,12 +9,13 @@ help:
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=create,stat,...)'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
 build:
 	cargo build --release
+	cargo build --release -p forebay-verbs --example kernel-stream
 
 lint:
 	cargo fmt --all --check
@@ -22,7 +23,7 @@ lint:
 
 test:
 	tests/install-packages
-	cargo build --release
+	$(MAKE) build
 	$(MAKE) lint
 	cargo test --profile checks --workspace
 	$(MAKE) models
@@ -62,9 +63,10 @@ races:
 demo:
 	examples/bowtie2/demo.sh
 
-bench:
-	cargo build --release
-	target/release/forebay-bench $(if $(ONLY),--only $(ONLY))
+# The use-case kernels are a part of their own: make bench ONLY=kernels
+bench: build
+	$(if $(filter kernels,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels,$(or $(ONLY),kernels)),python3 examples/kernels/run.py)
 
 clean:
 	cargo clean

@@ -4,7 +4,8 @@
 The headers, the library and tests/verbs/abi.txt (symbols, layouts, numbers) say the same; a change of the
 interface fails until it is recorded (--record) and the version in the header is thought about. The C program that
 uses every function is compiled by gcc and clang with warnings as errors and run on a session in memory and on
-a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way.
+a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way. The use-case kernels of
+examples/kernels run on one node and on three.
 """
 import argparse
 import os
@@ -189,6 +190,11 @@ def main():
         if len(re.findall(r"[0-9]+ ns", said)) != 5:
             raise Failed(said)
 
+    def kernels():
+        said = run([sys.executable, os.path.join(ROOT, "examples/kernels/run.py"), "--check"])
+        if "all kernels passed" not in said:
+            raise Failed(said)
+
     cases = [
         ("headers, library and record", lambda: check_record(room, options.record)),
         ("gcc", lambda: plainly("gcc")),
@@ -198,6 +204,7 @@ def main():
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),
+        ("use-case kernels", kernels),
     ]
     failed = 0
     try:

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Runs the use-case kernels: with POSIX calls on tmpfs and in a pool, and with the verbs, each with the default
+controls and with those that the kernel declares; on pools of one node and of several on this host.
+
+Each figure is the median of --reps runs, all ways in turn; the last columns say what declaring the controls changes.
+--check runs all once, small, for the tests. Needs `make build` before, which builds stream.rs, too.
+"""
+import argparse
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
+FOREBAY = os.path.join(TARGET, "forebay")
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
+LIMIT = 150
+# Name, and what else is said.
+KERNELS = [("ior_easy",), ("ior_hard",), ("strided",), ("strided", "--collective"), ("chunks",), ("stream",),
+           ("checkpoint",), ("update",), ("samples",), ("creates",), ("stream-cpp",), ("stream-rs",)]
+POSIX = ["tmpfs", "pool", "pool+"]
+VERBS = ["verbs", "verbs+"]
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, text=True, **more)
+    if done.returncode != 0:
+        raise Failed("%s: exit status %d\n%s" % (" ".join(command), done.returncode, done.stdout))
+    return done.stdout
+
+
+def compiled(room, c, cpp):
+    """The programs, by name."""
+    def one(compiler, standard, sources, to, *more):
+        run([compiler, "-std=" + standard, "-O2", "-g", *WARNINGS, *more, "-I", os.path.join(ROOT, "include"),
+             "-I", HERE, "-o", to, *sources])
+        return to
+
+    link = ["-L", TARGET, "-Wl,-rpath," + TARGET, "-lforebay_iov"]
+    kit = [one(c, "c11", [os.path.join(HERE, s)], os.path.join(room, s + ".o"), "-c") for s in ("kernel.c", "objects.c")]
+    programs = {}
+    for name in sorted({kernel[0] for kernel in KERNELS} - {"stream-cpp", "stream-rs"}):
+        programs[name] = one(c, "c11", [os.path.join(HERE, name + ".c"), *kit, *link], os.path.join(room, name))
+    programs["stream-cpp"] = one(cpp, "c++20", [os.path.join(HERE, "stream.cpp"), *kit, *link],
+                                 os.path.join(room, "stream-cpp"))
+    programs["stream-rs"] = os.path.join(TARGET, "examples", "kernel-stream")
+    if not os.path.exists(programs["stream-rs"]):
+        raise Failed("%s isn't built: cargo build --release -p forebay-verbs --example kernel-stream" % programs["stream-rs"])
+    return programs
+
+
+class Pool:
+    def __init__(self, nodes, media):
+        self.nodes, self.name = nodes, "kernels-%d-%d" % (nodes, os.getpid())
+        self.home = tempfile.mkdtemp(prefix="forebay-kernels-", dir="/dev/shm")
+        self.plain = os.path.join(self.home, "plain")
+        os.mkdir(self.plain)
+        self.environment = {**os.environ, "FOREBAY_HOME": self.home}
+        for variable in ("LD_PRELOAD", "FOREBAY_POOL", "FOREBAY_NODE"):
+            self.environment.pop(variable, None)
+        self.media = media
+
+    def __enter__(self):
+        several = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
+        try:
+            run([FOREBAY, "up", "--pool", self.name, "--media", self.media, *several], env=self.environment)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([FOREBAY, "down", "--force", "--pool", self.name], env=self.environment, timeout=60,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def ranks(self, command, way, ranks):
+        """What the ranks of a kernel say together: forked by one process on one node; else started at their nodes."""
+        place = {"tmpfs": self.plain, "pool": "/fb"}.get(way.rstrip("+"))
+        said = ["--posix", place] if place else ["--place", "pool:" + self.name]
+        said += ["--controls", "declared" if way.endswith("+") else "default", "--ranks", str(ranks)]
+        at = [("0", [])]
+        if self.nodes > 1:
+            meet = os.path.join(self.home, "meet")
+            if os.path.exists(meet):
+                os.remove(meet)
+            at = [(str(r % self.nodes), ["--rank", str(r), "--meet", meet]) for r in range(ranks)]
+        processes = []
+        for node, rank in at:
+            words = [*command, *said, *rank]
+            environment = dict(self.environment)
+            if way.startswith("pool"):
+                node = ["--node", node] if self.nodes > 1 else []
+                words = [FOREBAY, "exec", "--pool", self.name, *node, "--", *words]
+            elif self.nodes > 1:
+                environment["FOREBAY_NODE"] = node
+            processes.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                              text=True, start_new_session=True))
+        try:
+            texts = [p.communicate(timeout=LIMIT)[0] for p in processes]
+        finally:
+            for p in processes:
+                if p.poll() is None:
+                    os.killpg(p.pid, signal.SIGKILL)
+                    p.wait()
+        if any(p.returncode for p in processes):
+            raise Failed("%s, %s, %d nodes: %s" % (" ".join(command), way, self.nodes, "".join(texts)))
+        return "".join(texts)
+
+    def rust(self, program, way, ranks, scale):
+        """stream.rs has a command line of its own, and threads for ranks."""
+        controls = "declared" if way.endswith("+") else "default"
+        return run([program, "pool:" + self.name, str(ranks), str(5 * scale), controls],
+                   env={**self.environment, "FOREBAY_NODE": "0"} if self.nodes > 1 else self.environment)
+
+
+def figures(line):
+    """`name write=12.3MB/s ... ranks=2 ...` -> [("write", 12.3, "MB/s")]"""
+    found = re.findall(r" ([\w-]+)=([0-9.]+)([A-Za-z/]*)", line.split(" ranks=")[0])
+    if not found:
+        raise Failed("no figures: " + line)
+    return [(what, float(value), unit) for what, value, unit in found]
+
+
+def ways_of(kernel):
+    return (POSIX if kernel[0] not in ("stream-cpp", "stream-rs") else []) + VERBS
+
+
+def measured(programs, pool, kernel, ranks, scale, reps):
+    """Figures by phase and way, and which controls weren't kept."""
+    found, refused = {}, set()
+    for _ in range(reps):
+        for way in ways_of(kernel):
+            if kernel[0] == "stream-rs":
+                line = pool.rust(programs[kernel[0]], way, ranks, scale)
+            else:
+                line = pool.ranks([programs[kernel[0]], *kernel[1:], "--scale", str(scale)], way, ranks)
+            refused.update((way, what) for what in re.findall(r"\(([^()]+: not kept here)\)", line))
+            for what, value, unit in figures(line):
+                found.setdefault((what, unit), {}).setdefault(way, []).append(value)
+    return found, refused
+
+
+def table(programs, nodes, ranks, scale, reps, only, media):
+    print("\n%s, %d ranks; +: with the controls that the kernel declares"
+          % ("one node" if nodes == 1 else "%d nodes" % nodes, ranks))
+    heads = POSIX + VERBS + ["pool+/pool", "verbs+/verbs"]
+    print("%-14s %-24s" % ("kernel", "") + "".join("%13s" % h for h in heads))
+    with Pool(nodes, media) as pool:
+        for kernel in KERNELS:
+            if only and kernel[0] not in only:
+                continue
+            found, refused = measured(programs, pool, kernel, ranks, scale, reps)
+            for (what, unit), by_way in found.items():
+                medians = {way: statistics.median(all) for way, all in by_way.items()}
+                cells = ["%.0f" % medians[w] if w in medians else "" for w in POSIX + VERBS]
+                for way in ("pool", "verbs"):
+                    one, both = medians.get(way, 0), medians.get(way + "+")
+                    cells.append("%.2f" % (both / one) if one and both and unit else "")
+                print("%-14s %-24s" % (kernel[0], what + " " + unit) + "".join("%13s" % c for c in cells), flush=True)
+            for way, what in sorted(refused):
+                print("%-14s   %s: %s" % ("", way, what))
+
+
+def check(programs, clang, room):
+    """Everything once, small; and that a kernel finds out what isn't kept."""
+    for nodes, ranks in ((1, 2), (3, 3)):
+        with Pool(nodes, "memory:192M") as pool:
+            for kernel in KERNELS:
+                found, _ = measured(programs, pool, kernel, ranks, 1, 1)
+                print("passed  %s on %d nodes: %s" % (" ".join(kernel), nodes, ", ".join(w for w, _ in found)), flush=True)
+            if nodes > 1:
+                continue
+            # Bytes that are in another process, or nowhere.
+            for backend, name in (("memory", "ior_easy"), ("null", "ior_hard")):
+                try:
+                    said = pool.ranks([programs[name], "--backend", backend, "--scale", "1"], "verbs", 2)
+                except Failed as error:
+                    said = str(error)
+                if "the memory of the process" not in said and "read: 0 bytes" not in said:
+                    raise Failed("with the back end %s: %s" % (backend, said))
+            scratch = os.path.join(pool.home, "scratch")
+            os.mkdir(scratch)
+            pool.ranks([programs["chunks"], "--backend", "directory:" + scratch, "--scale", "1"], "verbs", 2)
+            if clang:
+                pool.ranks([compiled(room, "clang", "clang++")["chunks"], "--scale", "1"], "verbs", 2)
+            if os.listdir(pool.plain) or os.listdir(scratch):
+                raise Failed("left: %s" % (os.listdir(pool.plain) + os.listdir(scratch)))
+            run([FOREBAY, "fsck", "--pool", pool.name], env=pool.environment)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--check", action="store_true", help="all once and small, for the tests")
+    parser.add_argument("--nodes", default="1,4", help="pools of so many nodes (default: 1,4)")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--scale", type=int, default=4, help="how much a kernel does (default: 4)")
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--media", default="memory:1G", help="of each node")
+    parser.add_argument("--only", default="", help="kernels, with commas between")
+    options = parser.parse_args()
+    room = tempfile.mkdtemp(prefix="forebay-kernels-")
+    try:
+        programs = compiled(room, "gcc", "g++")
+        if options.check:
+            check(programs, shutil.which("clang"), room)
+            print("all kernels passed")
+            return
+        for nodes in options.nodes.split(","):
+            table(programs, int(nodes), options.ranks, options.scale, options.reps,
+                  [o for o in options.only.split(",") if o], options.media)
+    except (Failed, subprocess.TimeoutExpired, OSError) as error:
+        sys.exit("FAILED  %s" % error)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
