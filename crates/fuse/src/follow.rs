@@ -4,6 +4,9 @@
 //! asks waits meanwhile, and is woken there when it is answered: two cores wake each other for each request, which takes
 //! several times as long as the answer. So while one thread alone asks, requests are answered on its
 //! core, as they would be by a file system in the kernel.
+//!
+//! Where other cores are idle, the scheduler moves the program to one of them with each answer, since its own is busy
+//! answering. Then to follow is worse than not to (half as many requests): who keeps leaving is let go for a while.
 
 use rustix::thread::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -15,6 +18,12 @@ const ALONE: u32 = 16;
 const PERIOD_MS: u32 = 8;
 /// Changes between threads that ask, after which none is followed.
 const STRANGERS: u32 = 8;
+
+/// So many looks in a row at which it had left the core on which it was answered, and it isn't followed any more,
+const LEFT: u32 = 3;
+/// for so long at first, and twice as long each time, up to
+const PAUSE_MS: u32 = 250;
+const LONGEST_PAUSE_MS: u32 = 1000;
 
 /// No core in particular.
 const ANY: u32 = u32::MAX;
@@ -29,6 +38,11 @@ pub struct Follow {
     strangers: AtomicU32,
     /// By the clock that ticks.
     looked: AtomicU32,
+    /// At so many looks in a row it had left.
+    left: AtomicU32,
+    /// How long it isn't followed from the last look on, if it isn't; and how long next time.
+    pause: AtomicU32,
+    next_pause: AtomicU32,
 }
 
 /// Where a thread may run by now.
@@ -44,6 +58,9 @@ impl Follow {
             in_a_row: AtomicU32::new(0),
             strangers: AtomicU32::new(0),
             looked: AtomicU32::new(0),
+            left: AtomicU32::new(0),
+            pause: AtomicU32::new(0),
+            next_pause: AtomicU32::new(PAUSE_MS),
         }
     }
 
@@ -90,20 +107,37 @@ impl Follow {
             return;
         }
         let now = milliseconds();
-        if now.wrapping_sub(self.looked.load(Relaxed)) >= PERIOD_MS {
+        let period = self.pause.load(Relaxed).max(PERIOD_MS);
+        if now.wrapping_sub(self.looked.load(Relaxed)) >= period {
             self.looked.store(now, Relaxed);
-            self.look(who);
+            self.pause.store(0, Relaxed);
+            self.strangers.store(0, Relaxed);
+            self.seen_on(core_of(who));
         }
     }
 
-    fn look(&self, who: u32) {
-        self.strangers.store(0, Relaxed);
+    /// Who asks alone has run on this core last.
+    fn seen_on(&self, core: Option<u32>) {
         let ours = |core: &u32| match &self.allowed {
             Some(all) => (*core as usize) < CpuSet::MAX_CPU && all.is_set(*core as usize),
             None => false,
         };
-        let core = core_of(who).filter(ours);
-        self.at.store(core.unwrap_or(ANY), Relaxed);
+        let Some(core) = core.filter(ours) else {
+            self.at.store(ANY, Relaxed);
+            return;
+        };
+        let was = self.at.swap(core, Relaxed);
+        if was == core {
+            self.left.store(0, Relaxed);
+            self.next_pause.store(PAUSE_MS, Relaxed);
+        } else if was != ANY && self.left.fetch_add(1, Relaxed) + 1 >= LEFT {
+            self.left.store(0, Relaxed);
+            self.at.store(ANY, Relaxed);
+            let pause = self.next_pause.load(Relaxed);
+            self.pause.store(pause, Relaxed);
+            self.next_pause
+                .store((2 * pause).min(LONGEST_PAUSE_MS), Relaxed);
+        }
     }
 }
 
@@ -136,5 +170,30 @@ mod tests {
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let ours = rustix::thread::sched_getaffinity(None).unwrap();
         assert!(ours.is_set(core_of(me).unwrap() as usize));
+    }
+
+    #[test]
+    fn who_keeps_leaving_is_let_go() {
+        let mut both = CpuSet::new();
+        both.set(0);
+        both.set(1);
+        let follow = Follow {
+            allowed: Some(both),
+            ..Follow::new()
+        };
+        let at = || follow.at.load(Relaxed);
+        // Two moves are nothing, if it stays then.
+        for core in [0, 1, 0, 0, 1, 0] {
+            follow.seen_on(Some(core));
+            assert_eq!((at(), follow.pause.load(Relaxed)), (core, 0));
+        }
+        // The third in a row is one too many, and the next time it is let go for longer.
+        follow.seen_on(Some(1));
+        assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, PAUSE_MS));
+        [0, 1, 0, 1].map(|core| follow.seen_on(Some(core)));
+        assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, 2 * PAUSE_MS));
+        // Until it has stayed once.
+        [0, 0, 1, 0, 1].map(|core| follow.seen_on(Some(core)));
+        assert_eq!((at(), follow.pause.load(Relaxed)), (ANY, PAUSE_MS));
     }
 }
