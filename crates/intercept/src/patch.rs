@@ -293,9 +293,11 @@ impl Job {
         }
     }
 
-    /// Whether it was made for the same code at the same place.
+    /// Whether it was made for the same code at the same place. What has no id is never the same.
     pub(crate) fn is_for(&self, object: &Object) -> bool {
-        self.object.code_range() == object.code_range() && self.object.id() == object.id()
+        !object.id().is_empty()
+            && self.object.code_range() == object.code_range()
+            && self.object.id() == object.id()
     }
 }
 
