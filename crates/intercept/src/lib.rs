@@ -43,6 +43,10 @@ pub struct Call {
     pub args: [i64; 6],
 }
 
+/// Most bytes that a hook's [`Call`] lies below the stack pointer that the program had at the instruction: so a child of
+/// clone is known by the stack that it was given.
+pub const CALL_DEPTH: usize = arch::CALL_DEPTH;
+
 /// What [`Hooks::syscall`] returns to have the original call executed by the kernel, from the trampoline, with the
 /// original registers and with none of the handler's frames on the stack.
 ///

@@ -57,6 +57,17 @@ pub fn block_all_but_faults() -> u64 {
     kernel(libc::SIG_SETMASK, Some(!FAULTS)).unwrap_or(0)
 }
 
+/// Those of [`FAULTS`] that this thread has blocked, as far as the program knows.
+pub fn blocked_faults() -> u64 {
+    BLOCKED.get()
+}
+
+/// A thread begins, with these signals blocked as far as the program knows.
+pub fn begin(mask: u64) {
+    BLOCKED.set(mask & FAULTS);
+    set(mask & !FAULTS);
+}
+
 /// The program before may have blocked them.
 pub fn start() {
     if let Ok(old) = kernel(libc::SIG_BLOCK, None)

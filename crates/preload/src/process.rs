@@ -90,7 +90,7 @@ thread_local! {
     /// Between [`begin_copy`] and [`end_copy`].
     static COPYING: Cell<bool> = const { Cell::new(false) };
     static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
-    /// This thread's signal mask before it began to fork.
+    /// This thread's signal mask before it began to make a child.
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -147,7 +147,10 @@ fn makes_stranger(flags: u64) -> bool {
 
 /// Before fork and the like. 0, or why there can't be a child.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
-    let _inside = strangers::any().then(strangers::enter);
+    let inside = strangers::any().then(strangers::enter).flatten();
+    if let Some(inside) = &inside {
+        inside.makes(call);
+    }
     prepare_clone(call)
 }
 
@@ -164,7 +167,7 @@ fn prepare_clone(call: &Call) -> i64 {
 }
 
 fn prepare_other(flags: u64) {
-    if strangers::is_one() && in_vfork_child() && shares_memory(flags) {
+    if strangers::has_slot() && shares_memory(flags) {
         return;
     }
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !in_vfork_child() {
@@ -203,9 +206,13 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
             VFORK_CHILDREN.fetch_add(1, AcqRel);
         }
     }
-    strangers::prepare(call, slot).inspect_err(|_| {
+    // A handler that ran before it has an area of its own would spoil its parent's.
+    let mask = mask::block_all_but_faults();
+    MASK.set(mask);
+    strangers::prepare(call, slot, mask | mask::blocked_faults()).inspect_err(|_| {
         end_copy();
         no_stranger(slot);
+        mask::set(mask);
     })
 }
 
@@ -231,7 +238,7 @@ fn release(slot: u32) {
 /// After the clone that made a stranger, in its parent.
 #[inline(never)]
 fn after_stranger(call: &Call, ret: i64) {
-    if ret == 0 {
+    if ret == 0 || !strangers::supported() {
         return; // It wasn't prepared for.
     }
     end_copy();
@@ -240,20 +247,22 @@ fn after_stranger(call: &Call, ret: i64) {
     {
         no_stranger(slot);
     }
+    mask::set(MASK.get());
 }
 
 /// In the stranger itself.
 #[inline(never)]
-fn begin_stranger(slot: u32) {
-    if slot != NONE {
-        take_lent(slot);
+fn begin_stranger(begun: &strangers::Begun) {
+    if begun.slot != NONE {
+        take_lent(begun.slot);
     }
+    mask::begin(begun.mask);
 }
 
 fn prepare_child(flags: u64) {
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
-    if in_vfork_child() && !strangers::is_one() || !store.is_attached() {
+    if in_vfork_child() && !strangers::has_slot() || !store.is_attached() {
         return;
     }
     // A child that shares memory but doesn't suspend its parent is a thread in all but
@@ -316,11 +325,13 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     if ret == 0
         && strangers::any()
-        && let Some((_inside, slot)) = strangers::begin(call)
+        && let Some(begun) = strangers::begin(call)
     {
-        return begin_stranger(slot);
+        return begin_stranger(&begun);
     }
-    let inside = strangers::any().then(strangers::enter).flatten();
+    let inside = strangers::any()
+        .then(|| strangers::enter_after(call, ret))
+        .flatten();
     finish_clone(call, ret, inside.as_ref());
 }
 
@@ -330,7 +341,7 @@ fn finish_clone(call: &Call, ret: i64, inside: Option<&strangers::Inside>) {
     if makes_stranger(flags) {
         return after_stranger(call, ret);
     }
-    if strangers::is_one() && in_vfork_child() && shares_memory(flags) {
+    if strangers::has_slot() && shares_memory(flags) {
         return;
     }
     if ret == 0 && !shares_memory(flags) && strangers::any() {
@@ -489,7 +500,7 @@ fn leave(fs: &forebay_posix::Fs) {
         if let Some(slot) = store.lent() {
             let _ = store.release_slot(slot);
         }
-        if strangers::is_one() {
+        if strangers::has_slot() {
             store.end_lending();
         }
         return;

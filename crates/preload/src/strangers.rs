@@ -7,18 +7,16 @@
 //! goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
 
 use crate::paths;
-use forebay_intercept::{Call, raw};
+use forebay_intercept::{CALL_DEPTH, Call, raw};
 use forebay_posix::Errno;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Places in the table's first part; each further one has twice as many as the one before.
 const FIRST: usize = 64;
 /// Parts, for more strangers than Linux has process ids.
 const PARTS: usize = 17;
-/// Bytes of stack between its end, as clone was told, and what the child finds there of its call.
-const NEAR: usize = 1024;
 /// Calls of others after which it is looked which strangers still live.
 const SWEEP: u32 = 1024;
 /// The shared thread area begins with its own address, here.
@@ -47,6 +45,12 @@ struct Stranger {
     area: AtomicUsize,
     shared: AtomicUsize,
     tid: AtomicU32,
+    /// While it makes a process: where that will find its call, as [`stack_of`] has it.
+    making: AtomicUsize,
+    /// The child of its vfork, which runs in its place.
+    child: AtomicU32,
+    /// The signals that it blocks when it begins.
+    mask: AtomicU64,
     /// Where in a thread area libc notes the thread's id, and the list of robust locks; 0: unknown.
     tid_at: AtomicUsize,
     robust_at: AtomicUsize,
@@ -55,6 +59,20 @@ struct Stranger {
 }
 
 impl Stranger {
+    /// Whether who runs with this thread id, on the thread area `shared`, is on its side.
+    fn is(&self, tid: u32, shared: usize) -> bool {
+        self.state.load(Acquire) == USED
+            && self.shared.load(Relaxed) == shared
+            && (self.tid.load(Relaxed) == tid || self.child.load(Relaxed) == tid)
+    }
+
+    /// Whether who finds this call may be the process that it is making, on the thread area `shared`.
+    fn makes(&self, call: &Call, shared: usize) -> bool {
+        self.state.load(Acquire) == USED
+            && self.shared.load(Relaxed) == shared
+            && is_at(call, self.making.load(Relaxed))
+    }
+
     fn goes(&self, from: u32, to: u32) -> bool {
         self.state.load(Acquire) == from
             && self
@@ -73,6 +91,7 @@ static OTHERS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static STRANGER: Cell<bool> = const { Cell::new(false) };
+    static HAS_SLOT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this process has strangers.
@@ -86,6 +105,11 @@ pub fn is_one() -> bool {
     STRANGER.with(Cell::get)
 }
 
+/// Whether who runs is one with a process slot of its own, for as long as it lives.
+pub fn has_slot() -> bool {
+    HAS_SLOT.with(Cell::get)
+}
+
 /// Whether who runs isn't the first thread of its process.
 pub fn is_thread() -> bool {
     gettid() != super::process::own_pid()
@@ -95,6 +119,13 @@ pub fn is_thread() -> bool {
 pub struct Inside {
     shared: usize,
     stranger: &'static Stranger,
+}
+
+impl Inside {
+    /// The stranger is about to make a process.
+    pub fn makes(&self, call: &Call) {
+        self.stranger.making.store(stack_of(call), Release);
+    }
 }
 
 impl Drop for Inside {
@@ -174,21 +205,32 @@ fn set_area(_: usize) {}
 #[inline(never)]
 pub fn enter() -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
-    let find = |id: u32| {
-        all().find(|s| {
-            s.state.load(Acquire) == USED
-                && s.tid.load(Relaxed) == id
-                && s.shared.load(Relaxed) == shared
-        })
-    };
-    // The child of a fork or vfork of a stranger begins with what its parent has.
-    let found = find(tid).or_else(|| find(kernel(libc::SYS_getppid, [0; 3]) as u32));
+    let found = all().find(|s| s.is(tid, shared));
     if found.is_none() && OTHERS.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
         sweep();
     }
-    let stranger = found?;
+    found.map(|s| go_over(s, shared))
+}
+
+/// As [`enter`], after a clone that returned `ret`: who runs may be the child that a stranger has made, which begins with
+/// what that has.
+#[inline(never)]
+pub fn enter_after(call: &Call, ret: i64) -> Option<Inside> {
+    let (shared, tid) = (own_area(), gettid());
+    let known = all().find(|s| s.is(tid, shared));
+    let s = known.or_else(|| all().find(|s| s.makes(call, shared)))?;
+    if ret == 0 {
+        s.child.store(tid, Release);
+    } else if s.tid.load(Relaxed) == tid {
+        s.child.store(0, Release);
+        s.making.store(0, Release);
+    }
+    Some(go_over(s, shared))
+}
+
+fn go_over(stranger: &'static Stranger, shared: usize) -> Inside {
     set_area(stranger.area.load(Relaxed));
-    Some(Inside { shared, stranger })
+    Inside { shared, stranger }
 }
 
 /// Looks which strangers are gone.
@@ -196,11 +238,18 @@ fn sweep() {
     for s in all().filter(|s| s.state.load(Acquire) == USED) {
         let gone =
             kernel(libc::SYS_kill, [s.tid.load(Relaxed).into(), 0, 0]) == -i64::from(libc::ESRCH);
-        if gone && s.goes(USED, DEAD) {
-            COUNT.fetch_sub(1, AcqRel);
-            if s.slot.load(Relaxed) != super::process::NONE {
-                super::process::end_stranger();
-            }
+        if gone {
+            end(s);
+        }
+    }
+}
+
+/// A stranger is gone.
+fn end(s: &Stranger) {
+    if s.goes(USED, DEAD) {
+        COUNT.fetch_sub(1, AcqRel);
+        if s.slot.load(Relaxed) != super::process::NONE {
+            super::process::end_stranger();
         }
     }
 }
@@ -209,11 +258,12 @@ fn sweep() {
 fn stack_of(call: &Call) -> usize {
     let end = match call.nr {
         libc::SYS_clone => call.args[1] as usize,
-        _ => {
+        libc::SYS_clone3 => {
             // SAFETY: clone3's first argument points to its arguments.
             let given = unsafe { paths::take::<libc::clone_args>(call.args[0]) };
             given.map_or(0, |a| a.stack.wrapping_add(a.stack_size) as usize)
         }
+        _ => 0,
     };
     // Without one it runs on the parent's.
     match end {
@@ -222,21 +272,29 @@ fn stack_of(call: &Call) -> usize {
     }
 }
 
-/// The stranger that is prepared for and has this call near the end of its stack.
-fn awaited(call: &Call) -> Option<&'static Stranger> {
+/// Whether this is where the call is found on a stack that ends there, or at this address.
+fn is_at(call: &Call, stack: usize) -> bool {
     let at = std::ptr::from_ref(call) as usize;
-    let near = at..at + NEAR;
-    all().find(|s| s.state.load(Acquire) == READY && near.contains(&s.stack.load(Relaxed)))
+    (at..=at + CALL_DEPTH).contains(&stack)
+}
+
+/// The stranger that is prepared for and has this call near the end of its stack. (There may be more where
+/// stacks are smaller than that; its own end is the nearest.)
+fn awaited(call: &Call) -> Option<&'static Stranger> {
+    let stack = |s: &&Stranger| s.stack.load(Relaxed);
+    all()
+        .filter(|s| s.state.load(Acquire) == READY && is_at(call, stack(s)))
+        .min_by_key(stack)
 }
 
 /// Before the clone that makes a stranger: a thread area for it. `slot`: its process slot, if it
-/// has one.
+/// has one. `mask`: the signals that it blocks, once it has begun.
 ///
 /// libc's own allocation is used for that, as by whoever makes a thread.
 ///
 /// # Errors
 /// ENOMEM; ENOSYS if they aren't [`supported`].
-pub fn prepare(call: &Call, slot: u32) -> Result<(), Errno> {
+pub fn prepare(call: &Call, slot: u32, mask: u64) -> Result<(), Errno> {
     let libc = Areas::of_libc().ok_or(Errno::NOSYS)?;
     let take = |from: u32| all().find(|s| s.goes(from, TAKEN));
     let s = loop {
@@ -262,16 +320,31 @@ pub fn prepare(call: &Call, slot: u32) -> Result<(), Errno> {
     }
     s.stack.store(stack_of(call), Relaxed);
     s.slot.store(slot, Relaxed);
+    s.mask.store(mask, Relaxed);
+    s.making.store(0, Relaxed);
+    s.child.store(0, Relaxed);
     COUNT.fetch_add(1, AcqRel);
     s.state.store(READY, Release);
     Ok(())
 }
 
-/// In a child of clone: if it was prepared for, it is a stranger from now on. With its slot.
+/// A stranger that begins.
+pub struct Begun {
+    /// It is on its own thread area.
+    _inside: Inside,
+    /// The process slot prepared for it.
+    pub slot: u32,
+    /// The signals that it blocks.
+    pub mask: u64,
+}
+
+/// In a child of clone: if it was prepared for, it is a stranger from now on. All signals are blocked.
 #[inline(never)]
-pub fn begin(call: &Call) -> Option<(Inside, u32)> {
+pub fn begin(call: &Call) -> Option<Begun> {
     let s = awaited(call)?;
     let (shared, tid, area) = (own_area(), gettid(), s.area.load(Relaxed));
+    // One that had this thread id before is gone.
+    all().filter(|s| s.is(tid, shared)).for_each(end);
     s.tid.store(tid, Relaxed);
     s.shared.store(shared, Relaxed);
     s.state.store(USED, Release);
@@ -279,24 +352,26 @@ pub fn begin(call: &Call) -> Option<(Inside, u32)> {
         // SAFETY: a place in the area, which is only ours.
         unsafe { ((area + at) as *mut u32).write(tid) };
     }
-    set_area(area);
+    let inside = go_over(s, shared);
     if let at @ 1.. = s.robust_at.load(Relaxed) {
         kernel(
             libc::SYS_set_robust_list,
             [(area + at) as i64, ROBUST_LEN, 0],
         );
     }
-    mark(true);
-    let inside = Inside {
-        shared,
-        stranger: s,
-    };
-    Some((inside, s.slot.load(Relaxed)))
+    let slot = s.slot.load(Relaxed);
+    mark(true, slot != super::process::NONE);
+    Some(Begun {
+        _inside: inside,
+        slot,
+        mask: s.mask.load(Relaxed),
+    })
 }
 
 #[inline(never)]
-fn mark(is: bool) {
+fn mark(is: bool, has_slot: bool) {
     STRANGER.with(|s| s.set(is));
+    HAS_SLOT.with(|s| s.set(has_slot));
 }
 
 /// In the parent, if there is no child after all: its slot.
@@ -316,7 +391,8 @@ pub fn after_fork_in_child(inside: Option<&Inside>) {
         if inside.is_some_and(|inside| std::ptr::eq(inside.stranger, s)) {
             s.tid.store(gettid(), Relaxed);
             s.slot.store(super::process::NONE, Relaxed);
-            mark(false);
+            s.child.store(0, Relaxed);
+            mark(false, false);
         } else {
             s.state.store(FREE, Relaxed);
         }

@@ -20,7 +20,7 @@
 mod finder;
 mod gates;
 pub(crate) use finder::{find, single::find as find_by_function};
-pub(crate) use gates::{own_region, raw, set_hooks, widen};
+pub(crate) use gates::{CALL_DEPTH, own_region, raw, set_hooks, widen};
 
 use crate::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};

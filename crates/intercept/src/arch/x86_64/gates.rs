@@ -86,6 +86,9 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
 const WIDE_STATE: u64 = 0b1110_0110;
 /// Bytes of that: none of its parts ends later, rounded up to whole lines.
 const WIDE_LEN: usize = 2752;
+/// Most bytes between a [`Call`](crate::Call) and the stack pointer at its site, as `FOREBAY_SAVE` has them: the red zone, two
+/// registers, alignment, the state.
+pub(crate) const CALL_DEPTH: usize = 128 + 16 + 63 + 64 + WIDE_LEN;
 
 fn wide_state() -> u64 {
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
