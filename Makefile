@@ -1,8 +1,9 @@
 # `make` alone says what there is.
-.PHONY: help build test nodes suites models races demo bench lint clean
+.PHONY: help build install test nodes suites models races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
+	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
 	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
@@ -16,6 +17,9 @@ help:
 build:
 	cargo build --release
 	cargo build --release -p forebay-verbs --example kernel-stream
+
+install:
+	packaging/install $(PREFIX)
 
 lint:
 	cargo fmt --all --check

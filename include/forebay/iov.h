@@ -25,10 +25,11 @@
 extern "C" {
 #endif
 
-/* The version of this interface. Functions may be added; a change of what is there changes it. */
-#define IOV_ABI 1
+/* The version of this interface. It goes up when something is added; what is there stays. 2: memory of pools and tokens,
+ * iov_when(), iov_backend_choose(). */
+#define IOV_ABI 2
 
-/* The version of the library that is loaded. */
+/* The version of the library that is loaded. It serves programs that were compiled for it, or for a lower one. */
 uint32_t iov_abi(void);
 
 /* The sentence about the last failure in this thread; "" if there was none. Valid until the next one. */
@@ -105,6 +106,11 @@ int iov_session_close(iov_session *session);
 /* Attaches a back end under a name, by which collections name it. `kind` is memory, null, directory or forebay; or, with a '/' in
  * it, the path of a shared object (iov_backend.h). `config` is what the back end makes of it; NULL: "". */
 int iov_backend_attach(iov_session *session, const char *name, const char *kind, const char *config);
+
+/* New collections that name no back end, whose path /WORKSPACE/NAME fits `pattern` ("/campaign/raw-*") and of which all of `controls` is said ("temporality=once"; NULL:
+ * any), get this one. Of several choices that fit, the last one made counts; where none fits, it is the session's first back end. */
+int iov_backend_choose(iov_session *session, const char *pattern, const char *controls,
+                       const char *name);
 
 /* ---- workspaces ---- */
 
@@ -217,6 +223,12 @@ int iov_wait(iov_batch *batch, int64_t nanoseconds);
 /* 1 if it has ended, 0 if not. */
 int iov_test(iov_batch *batch);
 
+typedef void iov_function(void *with);
+
+/* Has `function` called with `with` when a request has ended; below zero: when the batch has. 1, and no call, if it has ended already; 0 if it will be called: once, by a
+ * thread of the session that does nothing else, with all signals blocked. It may use verbs, and wait; calls for others wait for it. The batch has to stay until then. */
+int iov_when(iov_batch *batch, int64_t request, iov_function *function, void *with);
+
 /* Skips what hasn't begun. What is under way is done: wait for the end. */
 int iov_cancel(iov_batch *batch);
 
@@ -233,12 +245,43 @@ int iov_batch_result(iov_batch *batch);
 /* Frees it. If it is under way, it is cancelled and waited for. */
 int iov_batch_free(iov_batch *batch);
 
-/* ---- buffers ---- */
+/* ---- memory ---- */
 
-/* Memory for bytes, at the beginning of a page. Today it is the process's own. NULL if there is none. */
+/* Memory for bytes, zeros, at the beginning of a page. Of a session with a pool it lies in the pool, on this node: other processes can have it by a
+ * token, and it counts as used room. NULL if there is none. */
 void *iov_allocate(iov_session *session, size_t len);
 
+/* Gives it back. Who has attached it keeps it. */
 void iov_free(iov_session *session, void *memory);
+
+/* What mapped memory is used for. */
+enum iov_access {
+    IOV_READ = 0,      /* storing into it ends the program */
+    IOV_READ_WRITE = 1
+};
+
+/* Puts the chunk of `len` bytes at `at` of a collection into memory: its very bytes, not a copy. They have to be there (-EINVAL behind the end),
+ * in a pool (-ENOTSUP), on this node and not striped (-EREMOTE). Stays until iov_chunk_unmap(), or the session ends, also if the collection is closed or
+ * deleted. Not in forked children. */
+int iov_chunk_map(iov_collection *collection, uint64_t at, size_t len, enum iov_access access,
+                  void **memory);
+
+/* Takes what iov_chunk_map() or iov_chunk_attach() gave out of memory. */
+int iov_chunk_unmap(iov_session *session, void *memory);
+
+/* Names memory of a pool to other processes of this node. */
+struct iov_token {
+    uint8_t bytes[48];
+};
+
+/* A token for `len` bytes at `memory`: inside of what iov_allocate(), iov_chunk_map() or iov_chunk_attach() gave. It keeps nothing: it leads to the
+ * chunk as long as the collection is there, and to allocated memory as long as some process has it. It is no secret: permissions are those of the collection;
+ * allocated memory is its user's. */
+int iov_chunk_share(iov_session *session, const void *memory, size_t len, struct iov_token *token);
+
+/* Puts what a token names into memory, as it was mapped where the token was made. `len` may be NULL. -ENOENT if it is gone, -EREMOTE if it was made on another node. */
+int iov_chunk_attach(iov_session *session, const struct iov_token *token, void **memory,
+                     size_t *len);
 
 #ifdef __cplusplus
 }

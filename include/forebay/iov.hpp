@@ -16,6 +16,7 @@
 #ifndef FOREBAY_IOV_HPP
 #define FOREBAY_IOV_HPP
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +27,15 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+#ifdef __cpp_impl_coroutine
+#include <coroutine>
+#include <exception>
+#include <future>
+#endif
 
 #include "iov.h"
 
@@ -56,6 +64,20 @@ template <typename T, auto End>
 struct ends {
     void operator()(T *handle) const noexcept { static_cast<void>(End(handle)); }
 };
+
+#ifdef __cpp_impl_coroutine
+/* Goes on with a coroutine when a request, or below zero the batch, has ended. */
+struct awaits_end {
+    iov_batch *of;
+    int64_t number;
+    static bool await_ready() noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> coroutine) const
+    {
+        const auto go_on = [](void *c) { std::coroutine_handle<>::from_address(c).resume(); };
+        return check(iov_when(of, number, go_on, coroutine.address())) == 0;
+    }
+};
+#endif
 
 inline int64_t close_now(iov_collection *c) noexcept
 {
@@ -204,12 +226,71 @@ public:
         return *this;
     }
 
+#ifdef __cpp_impl_coroutine
+    /* co_await: the coroutine goes on when the request has ended, with its result, on a thread of the session: one at a time. The batch has
+     * been started, and stays until then. */
+    auto operator co_await() const noexcept
+    {
+        struct awaiter : detail::awaits_end {
+            int64_t await_resume() const { return detail::check(iov_result(of, number)); }
+        };
+        return awaiter{{of, number}};
+    }
+#endif
+
 private:
     friend class batch;
     friend class workspace;
     request(iov_batch *b, int64_t n) : of(b), number(n) {}
     iov_batch *of;
     int64_t number;
+};
+
+enum class access { read = IOV_READ, read_write = IOV_READ_WRITE };
+using token = struct iov_token;
+
+/* Memory of a pool: a chunk of a collection, or a buffer. Given back when it goes, which is before its session does. */
+class chunk {
+public:
+    chunk(chunk &&other) noexcept
+        : of(std::exchange(other.of, nullptr)), memory(other.memory), allocated(other.allocated)
+    {
+    }
+    chunk &operator=(chunk &&other) noexcept
+    {
+        std::swap(of, other.of);
+        std::swap(memory, other.memory);
+        std::swap(allocated, other.allocated);
+        return *this;
+    }
+    chunk(const chunk &) = delete;
+    chunk &operator=(const chunk &) = delete;
+    ~chunk()
+    {
+        if (of && allocated)
+            iov_free(of, memory.data());
+        else if (of)
+            static_cast<void>(iov_chunk_unmap(of, memory.data()));
+    }
+    std::span<std::byte> bytes() const noexcept { return memory; }
+    /* For other processes of this node: for all of it, or a part. */
+    iov::token share() const { return share(0, memory.size()); }
+    iov::token share(size_t from, size_t len) const
+    {
+        iov::token named;
+        detail::check(iov_chunk_share(of, memory.data() + from, len, &named));
+        return named;
+    }
+
+private:
+    friend class session;
+    chunk(iov_session *s, void *at, size_t len, bool a)
+        : of(s), memory(static_cast<std::byte *>(at), len), allocated(a)
+    {
+    }
+    iov_session *of;
+    std::span<std::byte> memory;
+    bool allocated;
 };
 
 class workspace {
@@ -285,6 +366,11 @@ public:
     {
         detail::check(iov_backend_attach(get(), name.c_str(), kind.c_str(), config.c_str()));
     }
+    /* New collections that name no back end, and fit, get this one: iov_backend_choose(). */
+    void choose(const std::string &pattern, const std::string &controls, const std::string &name) const
+    {
+        detail::check(iov_backend_choose(get(), pattern.c_str(), controls.c_str(), name.c_str()));
+    }
     workspace create_workspace(const std::string &name, const metadata &meta = {}) const
     {
         const auto all = detail::pairs(meta);
@@ -297,6 +383,28 @@ public:
         iov_workspace *w = nullptr;
         detail::check(iov_workspace_load(get(), name.c_str(), &w));
         return workspace(w);
+    }
+    /* A buffer of zeros; in a session with a pool others can attach it. */
+    chunk allocate(size_t len) const
+    {
+        void *memory = iov_allocate(get(), len);
+        if (!memory)
+            throw error(-ENOMEM);
+        return {get(), memory, len, true};
+    }
+    /* The bytes themselves, of a collection of this session. */
+    chunk map(const collection &c, uint64_t at, size_t len, iov::access how) const
+    {
+        void *memory = nullptr;
+        detail::check(iov_chunk_map(c.get(), at, len, static_cast<iov_access>(how), &memory));
+        return {get(), memory, len, false};
+    }
+    chunk attach(const iov::token &named) const
+    {
+        void *memory = nullptr;
+        size_t len = 0;
+        detail::check(iov_chunk_attach(get(), &named, &memory, &len));
+        return {get(), memory, len, false};
     }
     std::vector<record> search_workspaces(const std::string &predicate = "") const
     {
@@ -370,6 +478,17 @@ public:
     /* Throws its first failure. */
     void result() const { detail::check(iov_batch_result(get())); }
 
+#ifdef __cpp_impl_coroutine
+    /* co_await: as with a request, when all of it has ended. Throws its first failure. */
+    auto operator co_await() const noexcept
+    {
+        struct awaiter : detail::awaits_end {
+            void await_resume() const { detail::check(iov_batch_result(of)); }
+        };
+        return awaiter{{get(), -1}};
+    }
+#endif
+
     iov_batch *get() const noexcept { return handle.get(); }
 
 private:
@@ -383,6 +502,39 @@ inline collection workspace::create(const std::string &name, const options &said
 {
     return create_in(name, said, in.get());
 }
+
+#ifdef __cpp_impl_coroutine
+/* A coroutine that begins at once, and whose end can be waited for: get() returns what it returned, or throws what it threw. For programs that
+ * have no coroutines of their own; those can await requests as well. */
+template <typename T = void>
+class task {
+    struct returns_nothing {
+        std::promise<T> end;
+        void return_void() { end.set_value(); }
+    };
+    struct returns_something {
+        std::promise<T> end;
+        template <typename U>
+        void return_value(U &&value)
+        {
+            end.set_value(std::forward<U>(value));
+        }
+    };
+
+public:
+    struct promise_type : std::conditional_t<std::is_void_v<T>, returns_nothing, returns_something> {
+        task get_return_object() { return task(this->end.get_future()); }
+        std::suspend_never initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void unhandled_exception() { this->end.set_exception(std::current_exception()); }
+    };
+    T get() { return end.get(); }
+
+private:
+    explicit task(std::future<T> &&f) : end(std::move(f)) {}
+    std::future<T> end;
+};
+#endif
 
 } // namespace iov
 

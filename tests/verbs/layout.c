@@ -15,7 +15,9 @@ int main(void)
     NUMBER(IOV_FREE), NUMBER(IOV_CHAIN);
     NUMBER(IOV_WAITING), NUMBER(IOV_RUNNING), NUMBER(IOV_DONE);
     NUMBER(IOV_FAILED), NUMBER(IOV_SKIPPED), NUMBER(IOV_UNDONE);
+    NUMBER(IOV_READ), NUMBER(IOV_READ_WRITE);
     SIZE(struct iov_uuid);
+    SIZE(struct iov_token);
     SIZE(struct iov_pair);
     PLACE(iov_pair, key), PLACE(iov_pair, value);
     SIZE(struct iov_options);

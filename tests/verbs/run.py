@@ -4,8 +4,8 @@
 The headers, the library and tests/verbs/abi.txt (symbols, layouts, numbers) say the same; a change of the
 interface fails until it is recorded (--record) and the version in the header is thought about. The C program that
 uses every function is compiled by gcc and clang with warnings as errors and run on a session in memory and on
-a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way. The use-case kernels of
-examples/kernels run on one node and on three.
+a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way. Examples are built with what
+packaging/install has installed, by pkg-config and CMake. The use-case kernels of examples/kernels run on one node and on three.
 """
 import argparse
 import os
@@ -25,7 +25,8 @@ TYPES = {
     "Session": "iov_session", "Workspace": "iov_workspace", "Collection": "iov_collection",
     "Collected": "iov_batch", "Records": "iov_records", "abi::Pair": "struct iov_pair",
     "abi::Options": "struct iov_options", "abi::Record": "struct iov_record",
-    "abi::Uuid": "struct iov_uuid", "c_char": "char", "c_void": "void", "c_int": "int",
+    "abi::Uuid": "struct iov_uuid", "abi::Token": "struct iov_token", "abi::Function": "iov_function*",
+    "c_char": "char", "c_void": "void", "c_int": "int",
     "i64": "int64_t", "u64": "uint64_t", "u32": "uint32_t", "usize": "size_t",
 }
 
@@ -47,7 +48,7 @@ def c_prototypes():
     with open(os.path.join(ROOT, "include/forebay/iov.h")) as f:
         text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
     found = {}
-    for result, name, arguments in re.findall(r"^([\w ]+?[ *]+)(iov_\w+)\(([^)]*)\);", text, re.M):
+    for result, name, arguments in re.findall(r"^(?!typedef)([\w ]+?[ *]+)(iov_\w+)\(([^)]*)\);", text, re.M):
         types = []
         for argument in arguments.split(","):
             argument = re.sub(r"\bconst\b|\s+", " ", argument).strip()
@@ -190,6 +191,27 @@ def main():
         if len(re.findall(r"[0-9]+ ns", said)) != 5:
             raise Failed(said)
 
+    def installed(c, cpp):
+        """What pkg-config and CMake say of an installed Forebay is enough to build with."""
+        prefix, build = (os.path.join(room, "%s-%s" % (c, what)) for what in ("prefix", "build"))
+        run([os.path.join(ROOT, "packaging/install"), prefix, TARGET])
+        examples = os.path.join(ROOT, "examples/verbs")
+        found = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib/pkgconfig")}
+        flags = run(["pkg-config", "--cflags", "--libs", "forebay"], env=found).split()
+        strict = [w for w in WARNINGS if w != "-Wstrict-prototypes"]
+        libraries = {**os.environ, "LD_LIBRARY_PATH": os.path.join(prefix, "lib")}
+        for compiler, standard, name in ((c, "c11", "cost.c"), (cpp, "c++20", "await.cpp")):
+            to = os.path.join(build + "-" + name)
+            run([compiler, "-std=" + standard, "-O2", *strict, "-o", to, os.path.join(examples, name), *flags])
+            run([to, "memory", "50"], env=libraries)
+        run(["cmake", "-S", examples, "-B", build, "-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_C_COMPILER=" + c,
+             "-DCMAKE_CXX_COMPILER=" + cpp, "-DCMAKE_C_FLAGS=" + " ".join(strict), "-DCMAKE_CXX_FLAGS=" + " ".join(strict)])
+        run(["cmake", "--build", build])
+        said = run([os.path.join(build, "await"), "memory", "3"])
+        if said != "1572864 bytes\n" * 3:
+            raise Failed(said)
+        run([os.path.join(prefix, "bin/forebay"), "--version"])
+
     def kernels():
         said = run([sys.executable, os.path.join(ROOT, "examples/kernels/run.py"), "--check"])
         if "all kernels passed" not in said:
@@ -204,6 +226,8 @@ def main():
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),
+        ("installed: pkg-config and CMake, gcc", lambda: installed("gcc", "g++")),
+        ("installed: pkg-config and CMake, clang", lambda: installed("clang", "clang++")),
         ("use-case kernels", kernels),
     ]
     failed = 0

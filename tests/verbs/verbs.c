@@ -188,6 +188,63 @@ static void what_is_refused(iov_session *session, iov_workspace *w, const char *
     CHECK(iov_read(NULL, NULL, 0, 0, NULL) == -EINVAL && iov_collection_close(NULL, NULL) == -EINVAL);
 }
 
+/* In a child, with a session of its own: adds one to each of the first `len` bytes. */
+static void add_in_a_child(const char *place, const struct iov_token *token, size_t len)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        iov_session *own = NULL;
+        void *memory = NULL;
+        size_t there = 0;
+        CHECK(iov_session_open(place, &own) == 0);
+        CHECK(iov_chunk_attach(own, token, &memory, &there) == 0 && there == len);
+        for (size_t i = 0; i < len; i++)
+            ((unsigned char *)memory)[i]++;
+        CHECK(iov_session_close(own) == 0);
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void memory_for_others(iov_session *session, const char *place, iov_workspace *w)
+{
+    struct iov_token token = {{0}}, part;
+    iov_collection *c = NULL;
+    void *memory = NULL, *again = NULL;
+    char bytes[16];
+    unsigned char *buffer = iov_allocate(session, 10000);
+    CHECK(buffer && (uintptr_t)buffer % 4096 == 0);
+    memset(buffer, 6, 10000);
+    CHECK(iov_chunk_attach(session, &token, &memory, NULL) < 0 && !memory);
+    CHECK(iov_collection_create(w, "mapped", NULL, &c, NULL) == 0);
+    CHECK(iov_write(c, "0123456789", 10, 5000, NULL) == 0);
+    if (strcmp(place, "memory") == 0) {
+        CHECK(iov_chunk_share(session, buffer, 1, &token) == -EINVAL);
+        CHECK(iov_chunk_map(c, 0, 1, IOV_READ, &memory) == -ENOTSUP && says("only collections of a pool"));
+    } else {
+        CHECK(iov_chunk_share(session, buffer, 10000, &token) == 0);
+        CHECK(iov_chunk_share(session, buffer + 1, 10000, &part) == -EINVAL && says("inside"));
+        CHECK(iov_chunk_share(session, &token, 1, &part) == -EINVAL);
+        add_in_a_child(place, &token, 10000);
+        CHECK(buffer[0] == 7 && buffer[9999] == 7);
+
+        CHECK(iov_chunk_map(c, 5002, 8, IOV_READ_WRITE, &memory) == 0);
+        CHECK(memcmp(memory, "23456789", 8) == 0);
+        CHECK(iov_chunk_map(c, 5002, 9, IOV_READ, &again) == -EINVAL && !again);
+        CHECK(iov_chunk_map(c, 0, 9, 2, &again) == -EINVAL);
+        CHECK(iov_chunk_share(session, (char *)memory + 1, 2, &part) == 0);
+        add_in_a_child(place, &part, 2);
+        CHECK(iov_read(c, bytes, 10, 5000, NULL) == 10 && memcmp(bytes, "0124556789", 10) == 0);
+        CHECK(iov_chunk_unmap(session, memory) == 0 && iov_chunk_unmap(session, memory) == -EINVAL);
+    }
+    iov_free(session, buffer);
+    if (strcmp(place, "memory") != 0)
+        CHECK(iov_chunk_attach(session, &token, &memory, NULL) == -ENOENT && says("gone"));
+    CHECK(iov_collection_close(c, NULL) == 0 && iov_collection_delete(w, "mapped", NULL) == 0);
+}
+
 static void a_fork(iov_session *session, const char *place, iov_workspace *w)
 {
     const struct iov_options options = {.size = sizeof options, .backend = "memory"};
@@ -240,6 +297,7 @@ int main(int argc, char **argv)
         verbs_in_a_batch(session, w, backends[i]);
     }
     what_is_refused(session, w, argv[3]);
+    memory_for_others(session, argv[1], w);
     a_fork(session, argv[1], w);
     CHECK(iov_workspace_delete(w) == 0);
     CHECK(iov_session_close(session) == 0);

@@ -94,9 +94,82 @@ static void all(const char *place, const char *directory, const char *heap)
     w.remove_self();
 }
 
+/* Writes, and reads back, without a thread that waits. */
+static iov::task<std::string> written(const iov::session &session, const iov::workspace &w)
+{
+    std::array<std::byte, 64> to;
+    iov::batch batch{session};
+    iov::collection made = w.create("awaited", {}, batch);
+    const iov::request write = batch.write(made, bytes("awaited"), 0);
+    const iov::request read = batch.read(made, to, 0).after(write);
+    batch.start();
+    const int64_t n = co_await read;
+    CHECK(co_await read == n && co_await write == 0);
+    co_await batch;
+    iov::batch fails{session};
+    const iov::request absent = fails.remove(w, "absent");
+    fails.start();
+    try {
+        co_await absent;
+        CHECK(!"it failed");
+    } catch (const iov::error &e) {
+        CHECK(e.code().value() == ENOENT);
+    }
+    co_return std::string(reinterpret_cast<const char *>(to.data()), static_cast<size_t>(n));
+}
+
+static iov::task<> fails_in_between(const iov::session &session, const iov::workspace &w)
+{
+    iov::batch batch{session};
+    batch.remove(w, "absent");
+    batch.start();
+    co_await batch;
+}
+
+static void coroutines_and_memory(const char *place)
+{
+    iov::session session{place};
+    iov::workspace w = session.create_workspace("await");
+    CHECK(written(session, w).get() == "awaited");
+    w.remove("awaited");
+    std::vector<iov::task<>> all;
+    for (int i = 0; i < 20; i++)
+        all.push_back(fails_in_between(session, w));
+    for (auto &one : all)
+        CHECK(fails(ENOENT, "absent", [&] { one.get(); }));
+
+    session.choose("/await/raw-*", "", "null");
+    session.choose("/await/*", "temporality=once", "memory");
+    static_cast<void>(w.create("raw-1"));
+    static_cast<void>(w.create("raw-2", {.backend = "memory"}));
+    static_cast<void>(w.create("other", {.controls = "temporality=once"}));
+    CHECK(w.lookup("raw-1").backend == "null" && w.lookup("raw-2").backend == "memory");
+    CHECK(w.lookup("other").backend == "memory");
+    CHECK(fails(ENODEV, "absent", [&] { session.choose("/**", "", "absent"); }));
+    CHECK(fails(EINVAL, "pattern", [&] { session.choose("/[", "", "null"); }));
+    for (const char *name : {"raw-1", "raw-2", "other"})
+        w.remove(name);
+
+    iov::chunk buffer = session.allocate(10000);
+    std::memset(buffer.bytes().data(), 1, 10000);
+    if (std::string_view(place) != "memory") {
+        iov::chunk same = session.attach(buffer.share(5000, 10));
+        CHECK(same.bytes().size() == 10 && same.bytes()[9] == std::byte{1});
+        same.bytes()[0] = std::byte{2};
+        CHECK(buffer.bytes()[5000] == std::byte{2});
+        iov::collection c = w.create("mapped");
+        c.write(bytes("mapped"), 0);
+        same = session.map(c, 2, 3, iov::access::read);
+        CHECK(std::memcmp(same.bytes().data(), "ppe", 3) == 0);
+        w.remove("mapped");
+    }
+    w.remove_self();
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 4);
     all(argv[1], argv[2], argv[3]);
+    coroutines_and_memory(argv[1]);
     std::cout << "all as it should be\n";
 }

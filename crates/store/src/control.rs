@@ -284,6 +284,8 @@ pub mod map_flag {
     pub const READ_ONLY: u32 = 8;
     /// It shows this node's copy of a file whose bytes lie elsewhere.
     pub const COPY: u32 = 16;
+    /// Its pages stay in it when the file is cut: nobody waits for that they go.
+    pub const STAYS: u32 = 32;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is

@@ -437,7 +437,7 @@ impl Store {
         };
         let mut found = false;
         for m in &maps[..end.min(maps.len())] {
-            if is(&m.open) {
+            if m.flags.load(Acquire) & map_flag::STAYS == 0 && is(&m.open) {
                 m.cut.fetch_max(u64::MAX - size, SeqCst);
                 found = true;
             }

@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the interface for programs. It changes when something that was there changes.
-pub const ABI: u32 = 1;
+/// The version of the interface for programs. It goes up when something is added.
+pub const ABI: u32 = 2;
 /// The version of the table of a back end.
 pub const BACKEND_ABI: u32 = 1;
 
@@ -14,6 +14,17 @@ pub const BACKEND_ABI: u32 = 1;
 pub struct Uuid {
     /// Its bytes.
     pub bytes: [u8; 16],
+}
+
+/// `iov_function *`.
+pub type Function = Option<unsafe extern "C" fn(*mut c_void)>;
+
+/// `struct iov_token`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Token {
+    /// Its bytes.
+    pub bytes: [u8; crate::chunk::TOKEN],
 }
 
 /// `struct iov_pair`.

@@ -18,10 +18,12 @@ mod memory;
 mod null;
 mod pool;
 
+use crate::chunk::Access;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Mutability, Parallelism, Persistence};
 use std::sync::Arc;
 
+pub use crate::mapped::Mapped;
 pub use directory::Directory;
 pub use loaded::Loaded;
 pub use memory::Memory;
@@ -33,6 +35,8 @@ pub use pool::Forebay;
 pub struct Address {
     /// The workspace's name.
     pub workspace: String,
+    /// The workspace's UUID.
+    pub workspace_uuid: Uuid,
     /// The collection's name.
     pub name: String,
     /// The collection's UUID.
@@ -107,6 +111,16 @@ pub trait Object: Send + Sync {
     /// # Errors
     /// What the back end has to say.
     fn sync(&self) -> Result<()>;
+
+    /// Maps its bytes into memory.
+    ///
+    /// # Errors
+    /// ENOTSUP where they lie in no memory that can be mapped; what [`crate::Chunk::map`] says.
+    fn map(&self, _at: u64, _len: usize, _access: Access) -> Result<Mapped> {
+        Err(Error::unsupported(
+            "only collections of a pool can be mapped: this one's back end has no memory for that",
+        ))
+    }
 
     /// Ends its use. It isn't used again, but dropped.
     ///

@@ -6,6 +6,7 @@
 
 mod batches;
 mod collections;
+mod memory;
 mod records;
 mod sessions;
 

@@ -45,25 +45,33 @@ pub(crate) struct Crew {
     shared: Arc<Shared>,
     /// Operations of all batches that have begun and not ended.
     under_way: AtomicUsize,
+    /// Threads, at most.
+    most: usize,
     generation: Generation,
 }
 
-impl Default for Crew {
-    fn default() -> Crew {
+/// Threads where operations ask other nodes: most of them wait, and so many questions can be on their way together.
+const ASKING: usize = 32;
+
+impl Crew {
+    /// For operations. `asks`: whether they wait for other nodes.
+    pub fn new(asks: bool) -> Crew {
+        Crew::of(match asks {
+            true => ASKING,
+            false => available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+        })
+    }
+
+    /// Of so many threads, at most; without any yet.
+    pub fn of(most: usize) -> Crew {
         Crew {
             shared: Arc::default(),
             under_way: AtomicUsize::new(0),
+            most,
             generation: Generation::now(),
         }
     }
-}
 
-/// Threads of a session, at most. Two at least, so that one that waits for another node doesn't hold up the rest.
-fn most() -> usize {
-    available_parallelism().map_or(2, |n| n.get().clamp(2, 8))
-}
-
-impl Crew {
     /// Counts operations in.
     ///
     /// # Errors
@@ -93,7 +101,7 @@ impl Crew {
     pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
         let mut queue = self.shared.lock();
         let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);
-        for _ in 0..wanted.min(most().saturating_sub(queue.threads.len())) {
+        for _ in 0..wanted.min(self.most.saturating_sub(queue.threads.len())) {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("iov".into());
             match thread.spawn(move || work(&shared)) {

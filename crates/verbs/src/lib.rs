@@ -31,8 +31,10 @@ pub mod abi;
 pub mod backend;
 pub mod batch;
 pub mod capi;
+pub mod chunk;
 mod crew;
 mod error;
+mod mapped;
 pub mod meta;
 mod model;
 mod pool;
@@ -44,6 +46,7 @@ pub mod undo;
 mod uuid;
 
 pub use batch::{Batch, Op, Order, Outcome, Running, Status};
+pub use chunk::{Access, Chunk, Token};
 pub use error::{Error, Result};
 pub use forebay_controls::{Controls, Failure};
 pub use meta::{Change, Key, Record};

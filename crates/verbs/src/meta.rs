@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 pub use memory::Memory;
 pub use pool::Pool;
+pub(crate) use pool::object_of;
 
 /// Bytes of a name, at most.
 pub const NAME_MAX: usize = 255;

@@ -4,7 +4,8 @@
 //! key-value metadata, controls, and a back end that keeps the bytes. A chunk is a range of them: a place and a
 //! length. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
 
-use crate::backend::{Address, Object};
+use crate::backend::{Address, Mapped, Object};
+use crate::chunk::Access;
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::undo::{Undo, UndoLog, changes_back};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
@@ -30,7 +31,7 @@ pub struct Options {
     pub meta: Meta,
     /// What its use needs.
     pub controls: Controls,
-    /// The back end that shall have its bytes; None: the session's first.
+    /// The back end that shall have its bytes; None: what [`Session::choose`] says, or else the session's first.
     pub backend: Option<String>,
 }
 
@@ -264,8 +265,11 @@ impl Collection {
         let meta = &options.meta;
         check_name(name).map_err(about)?;
         check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str())))).map_err(about)?;
-        let chosen = options.backend.as_deref();
-        let chosen = chosen.unwrap_or(session.default_backend());
+        let chosen = match &options.backend {
+            Some(named) => named.clone(),
+            None => session.chosen_backend(workspace.name(), name, &options.controls),
+        };
+        let chosen = chosen.as_str();
         let backend = session.backend(chosen).map_err(about)?;
         backend.supports(&options.controls).map_err(about)?;
         check_log(log, session.outlives_process(&*backend), chosen).map_err(about)?;
@@ -283,6 +287,7 @@ impl Collection {
         let record = made.map_err(about)?;
         let address = Address {
             workspace: workspace.name().into(),
+            workspace_uuid: workspace.uuid,
             name: name.into(),
             uuid: record.uuid,
         };
@@ -443,6 +448,10 @@ impl Collection {
     /// EBADF if it isn't open; what the back end has to say.
     pub fn sync(&self) -> Result<()> {
         self.with(|_, _, object| object.sync())
+    }
+
+    pub(crate) fn map_object(&self, at: u64, len: usize, access: Access) -> Result<Mapped> {
+        self.with(|_, _, object| object.map(at, len, access))
     }
 
     /// Its metadata.

@@ -10,13 +10,20 @@ use forebay_client::{Pool, PoolError, choose};
 use forebay_posix::Fs;
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 struct Known {
     generation: Generation,
     dir: PathBuf,
-    fs: Weak<Fs>,
+    fs: Weak<Open>,
+}
+
+/// A pool that is open.
+struct Open {
+    fs: Fs,
+    /// Held while a place in the process's table of mappings is taken.
+    claiming: Mutex<()>,
 }
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
@@ -27,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A pool in use.
 pub(crate) struct Attached {
     /// Only `drop` takes it.
-    fs: Option<Arc<Fs>>,
+    fs: Option<Arc<Open>>,
     generation: Generation,
 }
 
@@ -77,9 +84,10 @@ impl Attached {
             let fs = Some(fs);
             return Ok(Attached { fs, generation });
         }
-        let fs = Arc::new(Fs::new(Arc::new(
-            Pool::open_dir(&place.dir).map_err(of_pool)?,
-        )));
+        let fs = Arc::new(Open {
+            fs: Fs::new(Arc::new(Pool::open_dir(&place.dir).map_err(of_pool)?)),
+            claiming: Mutex::default(),
+        });
         known.push(Known {
             generation,
             dir: place.dir,
@@ -92,6 +100,16 @@ impl Attached {
     /// Whether both are the same pool.
     pub fn is(&self, other: &Attached) -> bool {
         std::ptr::eq::<Fs>(&**self, &**other)
+    }
+
+    /// One thread at a time takes a place in the table of mappings.
+    ///
+    /// # Errors
+    /// EPERM in a forked child of the process that opened it.
+    pub fn claiming(&self) -> Result<MutexGuard<'_, ()>> {
+        self.generation.check()?;
+        let open = self.fs.as_ref().expect("only drop takes it");
+        Ok(open.claiming.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -108,7 +126,7 @@ impl std::ops::Deref for Attached {
     type Target = Fs;
 
     fn deref(&self) -> &Fs {
-        self.fs.as_deref().expect("only drop takes it")
+        &self.fs.as_deref().expect("only drop takes it").fs
     }
 }
 

@@ -4,15 +4,24 @@
 //! any number of threads; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
+use crate::chunk::Chunk;
 use crate::crew::Crew;
 use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::undo::settle;
 use crate::{Error, Result, Uuid};
+use forebay_controls::{Controls, Declared, Pattern};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// A back end for new collections of some paths and controls.
+struct Choice {
+    pattern: Pattern,
+    controls: Declared,
+    backend: String,
+}
 
 /// See the module. A clone is the same session.
 #[derive(Clone)]
@@ -27,6 +36,12 @@ struct Inner {
     /// The back end of collections that name none.
     default: String,
     crew: Crew,
+    /// The thread that tells programs what has ended: apart from those that work, so that it may wait for them.
+    teller: Crew,
+    /// Which back end new collections get that name none, the last that fits first.
+    choices: RwLock<Vec<Choice>>,
+    /// What the C interface has mapped, by its address.
+    mapped: Mutex<BTreeMap<usize, Chunk>>,
 }
 
 impl Session {
@@ -55,13 +70,17 @@ impl Session {
 
     /// A session over this store; collections that name no back end get `default`.
     fn over(store: Arc<dyn Store>, default: &str, pool: Option<Attached>) -> Result<Session> {
+        let several = |p: &Attached| p.pool().config().member.is_some();
         let session = Session(Arc::new(Inner {
+            crew: Crew::new(pool.as_ref().is_some_and(several)),
             generation: Generation::now(),
             store,
             pool,
             backends: RwLock::default(),
             default: default.into(),
-            crew: Crew::default(),
+            teller: Crew::of(1),
+            choices: RwLock::default(),
+            mapped: Mutex::default(),
         }));
         session.attach("memory", "memory", "")?;
         session.attach("null", "null", "")?;
@@ -134,12 +153,69 @@ impl Session {
         &*self.0.store
     }
 
+    /// The pool that is its store.
+    pub(crate) fn pool(&self) -> Option<&Attached> {
+        self.0.pool.as_ref()
+    }
+
+    /// What the C interface has mapped.
+    ///
+    /// # Errors
+    /// EPERM in a forked child.
+    pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Chunk>>> {
+        self.check()?;
+        Ok(self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn crew(&self) -> &Crew {
         &self.0.crew
     }
 
-    pub(crate) fn default_backend(&self) -> &str {
-        &self.0.default
+    pub(crate) fn teller(&self) -> &Crew {
+        &self.0.teller
+    }
+
+    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of which all of `controls` is said, get `backend`.
+    /// Of several choices that fit, the one made last counts; where none fits, it is the session's first back end.
+    ///
+    /// The pattern is one of paths, as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
+    ///
+    /// # Errors
+    /// EINVAL for a pattern that can't be; ENODEV if the back end isn't attached.
+    pub fn choose(&self, pattern: &str, controls: Declared, backend: &str) -> Result<()> {
+        self.check()?;
+        self.backend(backend)?;
+        let pattern = Pattern::parse(pattern)
+            .map_err(|e| Error::invalid(format!("the pattern '{pattern}', at {}: {e}", e.at)))?;
+        let choices = self.0.choices.write();
+        let mut choices = choices.unwrap_or_else(PoisonError::into_inner);
+        choices.insert(
+            0,
+            Choice {
+                pattern,
+                controls,
+                backend: backend.into(),
+            },
+        );
+        Ok(())
+    }
+
+    /// The back end of a new collection that names none.
+    pub(crate) fn chosen_backend(
+        &self,
+        workspace: &str,
+        name: &str,
+        controls: &Controls,
+    ) -> String {
+        let choices = self.0.choices.read();
+        let choices = choices.unwrap_or_else(PoisonError::into_inner);
+        let fits = |c: &&Choice| {
+            let p = &c.pattern;
+            p.matches(p.below(p.below(p.root(), workspace.as_bytes()), name.as_bytes()))
+                && c.controls.or((*controls).into()) == (*controls).into()
+        };
+        let chosen = choices.iter().find(fits).map(|c| c.backend.clone());
+        chosen.unwrap_or_else(|| self.0.default.clone())
     }
 
     /// Whether something of a collection with this back end outlives the process.
@@ -166,6 +242,7 @@ impl Session {
         let workspace = self.store().find(Scope::Root, Key::Uuid(workspace))?;
         Ok(Address {
             workspace: workspace.name,
+            workspace_uuid: workspace.uuid,
             name: record.name.clone(),
             uuid: record.uuid,
         })

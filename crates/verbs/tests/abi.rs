@@ -17,6 +17,7 @@ fn layouts_are_those_recorded() {
         format!("IOV_BACKEND_ABI {BACKEND_ABI}"),
     ];
     layout!(all, "iov_uuid", Uuid);
+    layout!(all, "iov_token", Token);
     layout!(all, "iov_pair", Pair, key, value);
     layout!(
         all,

@@ -464,12 +464,66 @@ fn a_batch_on_a_pool_is_rolled_back_where_it_runs() {
     pool.assert_whole();
 }
 
+/// Makes workspaces, and is killed at it.
+fn make_workspaces(place: &str) -> ! {
+    let session = Session::open(place).unwrap();
+    for n in 0.. {
+        let name = format!("made {} {n}", std::process::id());
+        let with = meta(&[("a", "1"), ("b", "2"), ("c", "3")]);
+        Workspace::create(&session, &name, &with)
+            .unwrap()
+            .delete()
+            .unwrap();
+    }
+    unreachable!()
+}
+
+#[test]
+fn half_a_workspace_of_a_killed_process_is_swept() {
+    let pool = TestPool::new("half");
+    let session = pool.session();
+    Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let fs = Fs::new(Arc::new(Pool::open("half").unwrap()));
+    let hidden = || -> usize {
+        let names = fs.list(b"/").unwrap().into_iter();
+        names.filter(|e| e.name.starts_with(b".new-")).count()
+    };
+    let (mut left, mut random) = (0, forebay_fuzz::Random::new(9));
+    let until = Instant::now() + Duration::from_secs(60);
+    while left == 0 {
+        assert!(Instant::now() < until, "no kill hit the making of one");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child"])
+            .env("VERBS_TEST_CHILD", pool.place())
+            .env("VERBS_TEST_MAKING", "yes")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // One that is being made by who lives stays.
+        while hidden() == 0 {
+            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
+        }
+        Workspace::load(&session, Key::Name("w")).unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        left = hidden();
+    }
+    Workspace::load(&session, Key::Name("w")).unwrap();
+    assert_eq!(hidden(), 0);
+    drop((fs, session));
+    pool.assert_whole();
+}
+
 /// In another process, started by the tests here.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("VERBS_TEST_CHILD") else {
         return;
     };
+    if std::env::var("VERBS_TEST_MAKING").is_ok() {
+        make_workspaces(&place);
+    }
     if std::env::var("VERBS_TEST_ENDLESS").is_ok() {
         change_for_ever(&place);
     }

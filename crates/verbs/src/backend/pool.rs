@@ -6,12 +6,13 @@
 //! `mutability` and `parallelism` become the file's own controls, which the pool enforces for whoever opens it.
 //! `consistency` and `temporality` are kept by promising more: everything is sequential.
 
-use super::{Address, Backend, Object};
+use super::{Address, Backend, Mapped, Object};
+use crate::chunk::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
 use forebay_controls::{Controls, Declared, Persistence};
-use forebay_posix::ObjectId;
+use forebay_posix::{Entry, ObjectId};
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
@@ -54,10 +55,14 @@ impl Forebay {
         if said.is_nothing() {
             return Ok(());
         }
-        let path = path(address);
-        let id = self.fs.stat(path.as_bytes(), false);
-        id.and_then(|stat| self.fs.set_controls(ObjectId(stat.ino), said))
-            .map_err(|e| Error::of(format!("can't say of {path} that it is {said}"), e))
+        let id = self.id(address);
+        id.and_then(|id| self.fs.set_controls(id, said))
+            .map_err(|e| {
+                Error::of(
+                    format!("can't say of {} that it is {said}", path(address)),
+                    e,
+                )
+            })
     }
 
     /// The pool.
@@ -65,23 +70,58 @@ impl Forebay {
         &self.fs
     }
 
-    fn open_file(&self, address: &Address, flags: i32) -> std::result::Result<Open, Errno> {
-        let path = path(address);
-        // A laminated one can only be read.
-        let laminated = flags & O_CREAT == 0 && {
-            let id = ObjectId(self.fs.stat(path.as_bytes(), false)?.ino);
-            self.fs.controls_of(id)?.1
+    /// The file of a collection. Where files are records, its UUID leads to it, and nobody has to be asked for the name.
+    fn id(&self, address: &Address) -> std::result::Result<ObjectId, Errno> {
+        match self
+            .files_are_records
+            .then(|| crate::meta::object_of(&self.fs, address.uuid))
+        {
+            Some(id) => id.ok_or(Errno::NOENT),
+            None => Ok(ObjectId(self.fs.stat(path(address).as_bytes(), false)?.ino)),
+        }
+    }
+
+    /// Makes the file, and opens it.
+    fn create_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
+        let flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
+        let open = self.fs.open(path(address).as_bytes(), flags, 0o666)?;
+        Ok(self.opened(open.into_open(), address))
+    }
+
+    /// Opens the file.
+    fn open_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
+        let entry = Entry {
+            id: self.id(address)?,
+            kind: libc::S_IFREG,
         };
-        let access = if laminated { O_RDONLY } else { O_RDWR };
-        let flags = flags | access | O_NOFOLLOW;
-        let open = self.fs.open(path.as_bytes(), flags, 0o666)?.into_open();
-        Ok(Open {
+        // A laminated one can only be read.
+        let access = match self.fs.controls_of(entry.id)?.1 {
+            true => O_RDONLY,
+            false => O_RDWR,
+        };
+        let open = match crate::meta::object_of(&self.fs, address.workspace_uuid) {
+            Some(parent) if self.files_are_records => {
+                let name = address.name.as_bytes();
+                self.fs.open_object(entry, access, false, parent, name)?
+            }
+            _ => {
+                let flags = access | O_NOFOLLOW;
+                self.fs
+                    .open(path(address).as_bytes(), flags, 0)?
+                    .into_open()
+            }
+        };
+        Ok(self.opened(open, address))
+    }
+
+    fn opened(&self, open: u32, address: &Address) -> Open {
+        Open {
             fs: self.fs.clone(),
             open: Some(open),
             end: Mutex::new(()),
             generation: Generation::now(),
-            path,
-        })
+            path: path(address),
+        }
     }
 }
 
@@ -133,7 +173,7 @@ impl Backend for Forebay {
         let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);
         // Somebody may remove the workspace's directory with its last file at the same time.
         for _ in 0..100 {
-            match self.open_file(address, O_CREAT | O_EXCL) {
+            match self.create_file(address) {
                 Ok(open) if in_file(controls).is_nothing() => return Ok(Box::new(open)),
                 Ok(open) => {
                     drop(open);
@@ -154,7 +194,7 @@ impl Backend for Forebay {
     }
 
     fn open(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
-        let opened = self.open_file(address, 0);
+        let opened = self.open_file(address);
         let cannot = |e| Error::of(format!("can't open {} in the pool", path(address)), e);
         Ok(Box::new(opened.map_err(cannot)?))
     }
@@ -243,6 +283,11 @@ impl Object for Open {
     fn sync(&self) -> Result<()> {
         let synced = self.fs.sync_open(self.open());
         synced.map_err(|e| self.failed("sync", e))
+    }
+
+    fn map(&self, at: u64, len: usize, access: Access) -> Result<Mapped> {
+        let mapped = Mapped::of_open(&self.fs, self.open(), at, len, access);
+        mapped.map_err(|e| e.about(format!("{} in the pool", self.path)))
     }
 
     fn close(&mut self) -> Result<()> {

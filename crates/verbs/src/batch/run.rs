@@ -6,7 +6,7 @@ use crate::undo::{UndoLog, complete, undo};
 use crate::{Error, Result, Session};
 use forebay_controls::Failure;
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,7 +52,12 @@ struct Progress {
     /// What the batch as a whole failed of: its first failure, its cancellation, an undoing that failed.
     error: Option<Error>,
     ended: bool,
+    /// What is called when an operation, or the batch, has ended.
+    calls: HashMap<Awaited, Vec<Task>>,
 }
+
+/// Whose end somebody awaits.
+type Awaited = Option<Op>;
 
 struct Operation {
     what: &'static str,
@@ -108,6 +113,7 @@ impl Running {
                 operations,
                 stopped: None,
                 error: None,
+                calls: HashMap::new(),
             }),
             end: Condvar::new(),
         });
@@ -139,6 +145,32 @@ impl Running {
             };
         }
         Ok(true)
+    }
+
+    /// Has `call` called when an operation has ended, or, with None, the batch: once, by a thread of the session that does nothing else, with all
+    /// signals blocked. False, and no call, if it has ended already.
+    ///
+    /// # Errors
+    /// EINVAL if there is no such operation; EPERM in a forked child; if no thread can be started.
+    pub fn when(&self, what: Option<Op>, call: impl FnOnce() + Send + 'static) -> Result<bool> {
+        self.0.session.check()?;
+        // Threads are started now, while that may fail.
+        self.0
+            .session
+            .teller()
+            .push(std::iter::once(Box::new(|| ()) as Task))?;
+        let mut progress = self.0.lock();
+        let ended = match what {
+            None => progress.ended,
+            Some(op) => {
+                let operation = progress.operations.get(op.0 as usize);
+                operation.ok_or_else(|| none(op))?.result.is_some()
+            }
+        };
+        if !ended {
+            progress.calls.entry(what).or_default().push(Box::new(call));
+        }
+        Ok(!ended)
     }
 
     /// Whether the batch has ended.
@@ -259,9 +291,11 @@ impl Inner {
     fn finish(&self, number: u32, result: Option<Result<Outcome>>) -> VecDeque<u32> {
         let mut progress = self.lock();
         let mut ready = VecDeque::new();
+        let mut calls = Vec::new();
         let mut ended = VecDeque::from([(number, result)]);
         while let Some((number, result)) = ended.pop_front() {
             progress.end_one(number, result, self.failure);
+            calls.extend(progress.take_calls(Some(Op(number))));
             let failed = progress.operations[number as usize].status != Status::Done;
             progress.open -= 1;
             for waiter in &self.waiters[number as usize] {
@@ -279,10 +313,19 @@ impl Inner {
                 }
             }
         }
-        if progress.open == 0 {
-            self.end(progress);
+        match progress.open {
+            0 => self.end(progress),
+            _ => drop(progress),
         }
+        self.tell(calls);
         ready
+    }
+
+    /// Has calls made. The thread for it is there.
+    fn tell(&self, calls: Vec<Task>) {
+        if !calls.is_empty() {
+            let _ = self.session.teller().push(calls.into_iter());
+        }
     }
 
     /// The last operation has ended: what is left is to undo, or to carry out deletions.
@@ -307,11 +350,19 @@ impl Inner {
         }
         progress.ended = true;
         self.session.crew().leave(progress.operations.len());
+        let calls = progress.take_calls(None);
+        drop(progress);
         self.end.notify_all();
+        self.tell(calls);
     }
 }
 
 impl Progress {
+    /// The calls that wait for this end.
+    fn take_calls(&mut self, what: Awaited) -> Vec<Task> {
+        self.calls.remove(&what).unwrap_or_default()
+    }
+
     fn end_one(&mut self, number: u32, result: Option<Result<Outcome>>, failure: Failure) {
         let why = self.stopped.clone();
         let operation = &mut self.operations[number as usize];

@@ -2,10 +2,11 @@
 
 use super::sessions::{give, take};
 use super::{code, handle, number};
+use crate::abi;
 use crate::batch::Status;
 use crate::{Batch, Error, Failure, Op, Order, Outcome, Result, Running, Session};
 use rustix::io::Errno;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -171,6 +172,44 @@ pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
         .and_then(Collected::running)
         .and_then(|running| running.cancel());
     code(cancelled)
+}
+
+/// What is passed on to a function of the program's, which may be called by any thread.
+struct With(*mut c_void);
+
+// SAFETY: the header demands a function that a thread of the session may call with it.
+unsafe impl Send for With {}
+
+impl With {
+    fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Has a function called when a request, or the batch, has ended.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_when(
+    batch: *const Collected,
+    request: i64,
+    function: abi::Function,
+    with: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let when = || unsafe {
+        let running = handle(batch, "batch")?.running()?;
+        let what = match request {
+            ..0 => None,
+            request => Some(op(request)?),
+        };
+        let function = function.ok_or_else(|| Error::invalid("the function is NULL"))?;
+        let with = With(with);
+        let waits = running.when(what, move || function(with.pointer()))?;
+        Ok(i64::from(!waits))
+    };
+    number(when()) as c_int
 }
 
 /// What became of a request.

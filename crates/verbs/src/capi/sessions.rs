@@ -1,4 +1,4 @@
-//! Sessions, workspaces and buffers.
+//! Sessions and workspaces.
 
 use super::records::Records;
 use super::{changes, code, handle, meta, place, text, text_or};
@@ -6,7 +6,8 @@ use crate::abi;
 use crate::backend::Loaded;
 use crate::meta::{Key, Scope};
 use crate::{Error, Predicate, Result, Session, Workspace};
-use std::ffi::{c_char, c_int, c_void};
+use forebay_controls::Declared;
+use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 /// Gives the caller a handle.
@@ -80,6 +81,30 @@ pub unsafe extern "C" fn iov_backend_attach(
         }
     };
     code(attach())
+}
+
+/// Chooses a back end for new collections.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_backend_choose(
+    session: *const Session,
+    pattern: *const c_char,
+    controls: *const c_char,
+    name: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let choose = || unsafe {
+        let session = handle(session, "session")?;
+        let (pattern, name) = (text(pattern, "pattern")?, text(name, "name")?);
+        let said = text_or(controls, "controls", "")?;
+        let controls = said.parse::<Declared>();
+        let controls =
+            controls.map_err(|e| Error::invalid(format!("the controls '{said}': {e}")))?;
+        session.choose(pattern, controls, name)
+    };
+    code(choose())
 }
 
 /// Makes a workspace.
@@ -199,39 +224,4 @@ pub unsafe extern "C" fn iov_workspace_delete(workspace: *mut Workspace) -> c_in
         take(workspace, "workspace").map(drop)
     };
     code(delete())
-}
-
-/// Memory for bytes.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    let checked = unsafe { handle(session, "session") }.and_then(Session::check);
-    let mut memory = std::ptr::null_mut();
-    let got = checked.and_then(|()| {
-        // SAFETY: writes a pointer to where one is.
-        match unsafe { libc::posix_memalign(&mut memory, 4096, len.max(1)) } {
-            0 => Ok(()),
-            e => Err(Error::of(
-                format!("a buffer of {len} bytes"),
-                rustix::io::Errno::from_raw_os_error(e),
-            )),
-        }
-    });
-    match code(got) {
-        0 => memory,
-        _ => std::ptr::null_mut(),
-    }
-}
-
-/// Frees it.
-///
-/// # Safety
-/// What `iov_allocate` gave, or null.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_free(_session: *const Session, memory: *mut c_void) {
-    // SAFETY: the caller's promise.
-    unsafe { libc::free(memory) }
 }

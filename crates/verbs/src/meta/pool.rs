@@ -8,6 +8,7 @@
 //! A file gets its attributes before it gets its name (it is unnamed till then, and goes with its process), so
 //! nobody sees half a record. A directory is made under a hidden name and renamed.
 
+mod hidden;
 mod log;
 
 use super::{Change, Key, New, Record, Scope, Store};
@@ -39,35 +40,54 @@ pub struct Pool {
 
 type Errnos<T> = std::result::Result<T, Errno>;
 
+/// What UUIDs of a pool begin with.
+fn prefix(fs: &Attached) -> [u8; 6] {
+    let mut prefix = [0; 6];
+    // The configuration was checked: 32 hexadecimal digits.
+    let digits = fs.pool().config().uuid.as_bytes().chunks(2);
+    for (byte, digits) in prefix.iter_mut().zip(digits) {
+        let text = std::str::from_utf8(digits).unwrap_or_default();
+        *byte = u8::from_str_radix(text, 16).unwrap_or_default();
+    }
+    prefix
+}
+
+fn uuid_of(prefix: [u8; 6], id: ObjectId) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&prefix);
+    let id = id.0.to_be_bytes();
+    bytes[7] = id[0];
+    bytes[9..].copy_from_slice(&id[1..]);
+    Uuid::version(bytes, 8)
+}
+
+fn id_of(prefix: [u8; 6], uuid: Uuid) -> Option<ObjectId> {
+    let mut id = [0; 8];
+    id[0] = uuid.0[7];
+    id[1..].copy_from_slice(&uuid.0[9..]);
+    let id = ObjectId(u64::from_be_bytes(id));
+    (uuid_of(prefix, id) == uuid && !id.is_view()).then_some(id)
+}
+
+/// The object of a UUID, if it is of this pool.
+pub(crate) fn object_of(fs: &Attached, uuid: Uuid) -> Option<ObjectId> {
+    id_of(prefix(fs), uuid)
+}
+
 impl Pool {
     pub(crate) fn new(fs: Attached) -> Pool {
-        let config = fs.pool().config();
-        let mut prefix = [0; 6];
-        // The configuration was checked: 32 hexadecimal digits.
-        for (byte, digits) in prefix.iter_mut().zip(config.uuid.as_bytes().chunks(2)) {
-            let text = std::str::from_utf8(digits).unwrap_or_default();
-            *byte = u8::from_str_radix(text, 16).unwrap_or_default();
-        }
-        let name = format!("the pool '{}'", config.name);
+        let prefix = prefix(&fs);
+        let name = format!("the pool '{}'", fs.pool().config().name);
         Pool { fs, prefix, name }
     }
 
     fn uuid_of(&self, id: ObjectId) -> Uuid {
-        let mut bytes = [0; 16];
-        bytes[..6].copy_from_slice(&self.prefix);
-        let id = id.0.to_be_bytes();
-        bytes[7] = id[0];
-        bytes[9..].copy_from_slice(&id[1..]);
-        Uuid::version(bytes, 8)
+        uuid_of(self.prefix, id)
     }
 
     /// The object of a UUID, if it is of this pool.
     fn id_of(&self, uuid: Uuid) -> Option<ObjectId> {
-        let mut id = [0; 8];
-        id[0] = uuid.0[7];
-        id[1..].copy_from_slice(&uuid.0[9..]);
-        let id = ObjectId(u64::from_be_bytes(id));
-        (self.uuid_of(id) == uuid && !id.is_view()).then_some(id)
+        id_of(self.prefix, uuid)
     }
 
     fn failed(&self, what: impl std::fmt::Display, errno: Errno) -> Error {
@@ -319,21 +339,22 @@ impl Store for Pool {
             controls: new.controls,
         };
         if scope == Scope::Root {
-            let hidden = format!("/.new-{}", Uuid::random()?).into_bytes();
-            self.fs.mkdir(&hidden, 0o777).map_err(failed)?;
+            let hidden = hidden::Hidden::make(&self.fs)?;
             let made = (|| {
-                let (id, _) = self.at(&hidden).map_err(failed)?;
+                let (id, _) = self.at(hidden.path()).map_err(failed)?;
                 self.set_all(id, &attributes).map_err(failed)?;
                 let record = told(id);
                 before(&record)?;
                 let root = ObjectId::ROOT;
-                let named =
-                    self.fs
-                        .rename_at((root, &hidden), (root, &path), RenameMode::NoReplace);
+                let (from, to) = ((root, hidden.path()), (root, &path[..]));
+                let named = self.fs.rename_at(from, to, RenameMode::NoReplace);
                 named.map_err(inside).map_err(failed)?;
                 Ok(record)
             })();
-            return made.inspect_err(|_| _ = self.fs.rmdir(&hidden));
+            if made.is_err() {
+                hidden.remove();
+            }
+            return made;
         }
         let flags = libc::O_TMPFILE | libc::O_RDWR;
         let file = self.fs.open(&dir, flags, 0o666).map_err(failed)?;

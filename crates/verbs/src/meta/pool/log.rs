@@ -16,6 +16,7 @@
 //!
 //! Numbers are little-endian. An entry that is cut off was never followed by its operation.
 
+use super::hidden::Hidden;
 use crate::meta::{Change, Scope};
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -52,11 +53,11 @@ impl Log {
         Err(cannot(Errno::BUSY))
     }
 
-    /// Those that dead processes have left.
+    /// Those that dead processes have left. What else they have left goes.
     pub fn left_behind(fs: &Attached) -> std::result::Result<Vec<Log>, Errno> {
         let names = fs.list(b"/")?.into_iter().map(|entry| entry.name);
         let mut names = names
-            .filter(|name| name.starts_with(NAME.as_bytes()))
+            .filter(|name| name.starts_with(NAME.as_bytes()) || Hidden::is(name))
             .peekable();
         if names.peek().is_some() {
             // The keeper may not have noticed yet.
@@ -64,6 +65,10 @@ impl Log {
         }
         let mut found = Vec::new();
         for name in names {
+            if Hidden::is(&name) {
+                Hidden::sweep(fs, &name);
+                continue;
+            }
             match Log::open(fs, [b"/", &name[..]].concat(), 0) {
                 Ok(log) => found.extend(log),
                 // Somebody else was faster, or isn't allowed to.

@@ -1,0 +1,169 @@
+//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows what lies where.
+
+use super::{code, handle, place};
+use crate::abi;
+use crate::{Access, Chunk, Collection, Error, Result, Session, Token};
+use rustix::io::Errno;
+use std::ffi::{c_int, c_void};
+
+/// Keeps a chunk for the session, and gives its address.
+fn keep(session: &Session, chunk: Chunk) -> Result<*mut c_void> {
+    let address = chunk.address();
+    session.mapped()?.insert(address.addr(), chunk);
+    Ok(address.cast())
+}
+
+fn unknown(memory: *const c_void) -> Error {
+    Error::invalid(format!(
+        "{memory:p} isn't where this session has something in a pool's memory: only what iov_allocate (with a pool), iov_chunk_map and \
+         iov_chunk_attach gave"
+    ))
+}
+
+fn allocate(session: &Session, len: usize) -> Result<*mut c_void> {
+    session.check()?;
+    if session.pool().is_some() {
+        return keep(session, Chunk::allocate(session, len)?);
+    }
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: writes a pointer to where one is.
+    match unsafe { libc::posix_memalign(&mut memory, 4096, len.max(1)) } {
+        0 => Ok(memory),
+        e => Err(Error::of(
+            format!("a buffer of {len} bytes"),
+            Errno::from_raw_os_error(e),
+        )),
+    }
+}
+
+/// Memory for bytes.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let session = unsafe { handle(session, "session") };
+    let mut memory = std::ptr::null_mut();
+    code(session.and_then(|session| {
+        memory = allocate(session, len)?;
+        Ok(())
+    }));
+    memory
+}
+
+/// Frees it.
+///
+/// # Safety
+/// What `iov_allocate` gave, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let Ok(session) = (unsafe { handle(session, "session") }) else {
+        return;
+    };
+    if session.pool().is_some() {
+        // In a forked child it isn't there.
+        let taken = session.mapped().map(|mut all| all.remove(&memory.addr()));
+        drop(taken);
+        return;
+    }
+    // SAFETY: without a pool it came from the allocator.
+    unsafe { libc::free(memory) }
+}
+
+/// Maps a chunk.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_chunk_map(
+    collection: *const Collection,
+    at: u64,
+    len: usize,
+    access: c_int,
+    memory: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let map = || unsafe {
+        let to = place(memory, "the place for the memory")?;
+        *to = std::ptr::null_mut();
+        let access = match access {
+            0 => Access::Read,
+            1 => Access::Write,
+            other => return Err(Error::invalid(format!("{other} is no access to memory"))),
+        };
+        let collection = handle(collection, "collection")?;
+        let chunk = Chunk::map(collection, at, len, access)?;
+        *to = keep(collection.workspace().session(), chunk)?;
+        Ok(())
+    };
+    code(map())
+}
+
+/// Takes a chunk out of memory.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let unmap = || unsafe {
+        let chunk = handle(session, "session")?.mapped()?.remove(&memory.addr());
+        chunk.map(drop).ok_or_else(|| unknown(memory))
+    };
+    code(unmap())
+}
+
+/// Names memory to other processes.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_chunk_share(
+    session: *const Session,
+    memory: *const c_void,
+    len: usize,
+    token: *mut abi::Token,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let share = || unsafe {
+        let to = place(token, "the place for the token")?;
+        let mapped = handle(session, "session")?.mapped()?;
+        let before = mapped.range(..=memory.addr()).next_back();
+        let (start, chunk) = before.ok_or_else(|| unknown(memory))?;
+        let from = memory.addr() - start;
+        if from >= chunk.len() {
+            return Err(unknown(memory));
+        }
+        to.bytes = chunk.share_part(from, len)?.0;
+        Ok(())
+    };
+    code(share())
+}
+
+/// Maps what another process has named.
+///
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_chunk_attach(
+    session: *const Session,
+    token: *const abi::Token,
+    memory: *mut *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let attach = || unsafe {
+        let to = place(memory, "the place for the memory")?;
+        *to = std::ptr::null_mut();
+        let session = handle(session, "session")?;
+        let chunk = Chunk::attach(session, &Token(handle(token, "token")?.bytes))?;
+        if let Some(len) = len.as_mut() {
+            *len = chunk.len();
+        }
+        *to = keep(session, chunk)?;
+        Ok(())
+    };
+    code(attach())
+}

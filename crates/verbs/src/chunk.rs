@@ -1,0 +1,252 @@
+//! Chunks in memory: a range of a collection's bytes under an address, without a copy; and buffers that lie in the pool.
+//!
+//! What is mapped are the pages of the pool's medium in which the bytes lie, so what is stored is the collection's
+//! content at once, for whoever reads it. That needs bytes that lie on this node, in one piece: a collection of this node that isn't striped. A
+//! buffer is a chunk of a file without a name, which goes when nobody has it mapped any more.
+//!
+//! A [`Token`] names a chunk to other processes on the node: who may open the collection, or is the buffer's user, attaches it. It is
+//! no secret, and it keeps nothing: what it names lives as long as the collection, or as long as some process has the buffer mapped. A process
+//! that dies loses its mappings, nobody else's.
+
+use crate::mapped::Mapped;
+use crate::pool::Attached;
+use crate::{Collection, Error, Result, Session};
+use forebay_posix::ObjectId;
+use rustix::io::Errno;
+
+/// Bytes of a token.
+pub const TOKEN: usize = 48;
+/// What tokens begin with: their format.
+const MAGIC: [u8; 4] = *b"FBt1";
+
+/// What a mapped chunk may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its memory is only read: storing into it ends the program.
+    Read,
+    /// It is read and written.
+    Write,
+}
+
+/// Names a chunk to other processes of the same node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub [u8; TOKEN]);
+
+/// Bytes of a collection, or a buffer, in this process's memory. It goes when it is dropped. A forked child doesn't have it.
+pub struct Chunk(Mapped);
+
+/// What a token says.
+struct Named {
+    pool: [u8; 16],
+    node: u32,
+    object: ObjectId,
+    at: u64,
+    len: u64,
+    access: Access,
+}
+
+impl Chunk {
+    /// Maps the `len` bytes at `at` of a collection. All of them have to be there: behind the end is nothing to map.
+    ///
+    /// # Errors
+    /// ENOTSUP if its back end has no memory to map; EREMOTE if the bytes lie on another node, or on several; EINVAL beyond the end, or for
+    /// nothing; ENOSPC if a hole can't be filled; EPERM, EBUSY for what its controls refuse; ENOMEM.
+    pub fn map(collection: &Collection, at: u64, len: usize, access: Access) -> Result<Chunk> {
+        collection.map_object(at, len, access).map(Chunk)
+    }
+
+    /// A buffer of zeros in the session's pool, at the beginning of a page.
+    ///
+    /// # Errors
+    /// ENOTSUP if the session has no pool; ENOSPC, ENOMEM if there is no room.
+    pub fn allocate(session: &Session, len: usize) -> Result<Chunk> {
+        Mapped::buffer(pool_of(session)?, len).map(Chunk)
+    }
+
+    /// Maps the chunk that another process of this node has named.
+    ///
+    /// # Errors
+    /// EINVAL for what is no token, EXDEV for that of another pool, EREMOTE for that of another node; ENOENT if it is gone; EACCES, EPERM, EBUSY if
+    /// this process mustn't open it.
+    pub fn attach(session: &Session, token: &Token) -> Result<Chunk> {
+        let fs = pool_of(session)?;
+        let named = Named::read(token)?;
+        if named.pool != identity(fs) {
+            let text = format!(
+                "this token is of another pool than '{}'",
+                fs.pool().config().name
+            );
+            return Err(Error::new(Errno::XDEV, text));
+        }
+        let here = fs.store().node().0;
+        if named.node != here {
+            return Err(Error::new(
+                Errno::REMOTE,
+                format!(
+                    "this token is of the node {}, and this process works at node {here}",
+                    named.node
+                ),
+            ));
+        }
+        let len = usize::try_from(named.len).map_err(|_| Named::wrong())?;
+        Mapped::by_id(fs, named.object, named.at, len, named.access).map(Chunk)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> *mut u8 {
+        self.0.address()
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none: never.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A token for all of it.
+    ///
+    /// # Errors
+    /// EPERM in a forked child.
+    pub fn share(&self) -> Result<Token> {
+        self.share_part(0, self.len())
+    }
+
+    /// A token for a part of it.
+    ///
+    /// # Errors
+    /// EINVAL if that isn't inside; EPERM in a forked child.
+    pub fn share_part(&self, from: usize, len: usize) -> Result<Token> {
+        self.0.check()?;
+        if len == 0 || from.checked_add(len).is_none_or(|end| end > self.len()) {
+            let text = format!(
+                "{len} bytes at {from} aren't inside a chunk of {}",
+                self.len()
+            );
+            return Err(Error::invalid(text));
+        }
+        let fs = self.0.pool();
+        let (object, at) = self.0.object();
+        Ok(Named {
+            pool: identity(fs),
+            node: fs.store().node().0,
+            object,
+            at: at + from as u64,
+            len: len as u64,
+            access: self.0.access(),
+        }
+        .token())
+    }
+
+    /// Copies bytes out of it.
+    ///
+    /// # Errors
+    /// EINVAL if they aren't all inside; EPERM in a forked child.
+    pub fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
+        self.0.check()?;
+        self.0.read(to, at)
+    }
+
+    /// Copies bytes into it.
+    ///
+    /// # Errors
+    /// EINVAL if they aren't all inside; EACCES if it was mapped for reading; EPERM in a forked child.
+    pub fn write(&self, from: &[u8], at: usize) -> Result<()> {
+        self.0.check()?;
+        self.0.write(from, at)
+    }
+}
+
+fn pool_of(session: &Session) -> Result<&Attached> {
+    session.check()?;
+    session.pool().ok_or_else(|| {
+        Error::unsupported(
+            "memory for others lies in a pool, and this session has none: open pool:NAME",
+        )
+    })
+}
+
+/// The pool, wherever it is opened.
+fn identity(fs: &Attached) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let uuid = fs.pool().config().uuid.as_bytes();
+    for (byte, digits) in bytes.iter_mut().zip(uuid.chunks(2)) {
+        let text = std::str::from_utf8(digits).unwrap_or_default();
+        *byte = u8::from_str_radix(text, 16).unwrap_or_default();
+    }
+    bytes
+}
+
+impl Named {
+    fn wrong() -> Error {
+        Error::invalid("this is no token of a chunk, or one of another version")
+    }
+
+    fn token(&self) -> Token {
+        let mut bytes = [0; TOKEN];
+        bytes[..4].copy_from_slice(&MAGIC);
+        let access = match self.access {
+            Access::Read => 0,
+            Access::Write => 1 << 31,
+        };
+        bytes[4..8].copy_from_slice(&(self.node | access).to_le_bytes());
+        bytes[8..24].copy_from_slice(&self.pool);
+        bytes[24..32].copy_from_slice(&self.object.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.at.to_le_bytes());
+        bytes[40..].copy_from_slice(&self.len.to_le_bytes());
+        Token(bytes)
+    }
+
+    fn read(token: &Token) -> Result<Named> {
+        let bytes = &token.0;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        if bytes[..4] != MAGIC {
+            return Err(Named::wrong());
+        }
+        let node = (word(0) >> 32) as u32;
+        let mut pool = [0; 16];
+        pool.copy_from_slice(&bytes[8..24]);
+        Ok(Named {
+            pool,
+            node: node & !(1 << 31),
+            object: ObjectId(word(24)),
+            at: word(32),
+            len: word(40),
+            access: match node >> 31 {
+                0 => Access::Read,
+                _ => Access::Write,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_what_was_put_into_it() {
+        let said = Named {
+            pool: *b"0123456789abcdef",
+            node: 7,
+            object: ObjectId(0x0102_0304_0506_0708),
+            at: 4096,
+            len: u64::MAX,
+            access: Access::Write,
+        };
+        let read = Named::read(&said.token()).unwrap();
+        assert_eq!(read.token(), said.token());
+        assert_eq!((read.node, read.at, read.len), (7, 4096, u64::MAX));
+        assert_eq!(read.access, Access::Write);
+        let mut other = said.token();
+        other.0[3] ^= 1;
+        assert!(Named::read(&other).is_err());
+    }
+}

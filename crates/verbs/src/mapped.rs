@@ -1,0 +1,335 @@
+//! Pages of a file of a pool under an address.
+//!
+//! The store keeps the pages for the file as long as a place in this process's table of mappings refers to it
+//! (`forebay_store::mapped`); what dead processes had in theirs it gives back itself. Here the pages are put under a range of
+//! addresses, and taken away before the place is given back. All pages are made when it is mapped, so that nothing can go wrong when they are
+//! touched.
+//!
+//! The range follows no cuts: a page that is cut off stays where it is, as zeros, and is the file's again if that grows again.
+//! So others needn't wait for this process when they cut the file (`map_flag::STAYS`).
+
+use crate::chunk::Access;
+use crate::pool::Attached;
+use crate::process::Generation;
+use crate::{Error, Result};
+use forebay_posix::{Entry, ObjectId};
+use forebay_store::control::{MapRef, map_flag};
+use forebay_store::{MapPiece, PAGE};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ptr::NonNull;
+
+/// What a file is called that was opened by its id.
+const UNNAMED: &[u8] = b"#mapped";
+
+/// See the module.
+pub struct Mapped {
+    fs: Attached,
+    /// What keeps the file. Lives as long as `fs`.
+    place: NonNull<MapRef>,
+    object: ObjectId,
+    /// Where in the file it begins.
+    at: u64,
+    /// Its first byte, in a range of whole pages.
+    first: NonNull<u8>,
+    len: usize,
+    access: Access,
+    generation: Generation,
+}
+
+// SAFETY: the place is made of atomics and released once, by drop; the memory is given out as an address only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+/// A range of addresses that goes when it is dropped.
+struct Range {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Range {
+    /// So many whole pages of addresses, without anything there.
+    fn reserve(len: usize) -> std::result::Result<Range, Errno> {
+        // SAFETY: new addresses, which nothing refers to.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Range { start, len })
+    }
+
+    /// Puts a piece of a medium over a part of it.
+    fn put(
+        &self,
+        fs: &Attached,
+        piece: &MapPiece,
+        from: usize,
+        access: Access,
+    ) -> std::result::Result<(), Errno> {
+        if from + piece.len > self.len {
+            return Err(Errno::IO);
+        }
+        let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
+        let (segment, prot) = match access {
+            Access::Read => (medium.file_for_reading()?, ProtFlags::READ),
+            Access::Write => (medium.file()?, ProtFlags::READ | ProtFlags::WRITE),
+        };
+        // SAFETY: addresses of this range, as was just checked, which nothing refers to yet.
+        unsafe {
+            rustix::mm::mmap(
+                self.start.as_ptr().add(from).cast(),
+                piece.len,
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                segment,
+                piece.segment_offset,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // SAFETY: this range's own addresses; who has it is gone.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn inside(len: usize, at: usize, all: usize) -> Result<()> {
+    match at.checked_add(len) {
+        Some(end) if end <= all => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{len} bytes at {at} aren't inside a chunk of {all}"
+        ))),
+    }
+}
+
+impl Mapped {
+    /// The range of an open file (a description), which stays open by that.
+    pub(crate) fn of_open(
+        fs: &Attached,
+        open: u32,
+        at: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mapped> {
+        let store = fs.store();
+        let failed = |e| Error::of(format!("can't map {len} bytes at {at}"), e);
+        let live = fs.live_of(open).map_err(failed)?;
+        if store.is_away(live) {
+            return Err(Error::new(
+                Errno::REMOTE,
+                "its bytes lie on another node, or on several: only what lies on this node can be mapped; read it",
+            ));
+        }
+        let size = store.size(live).map_err(failed)?;
+        let end = at.checked_add(len as u64);
+        if len == 0 || end.is_none_or(|end| end > size) {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {at} can't be mapped of a collection of {size}: nothing, or more than there is; make it longer first"
+            )));
+        }
+        if access == Access::Write {
+            if !fs.may(open, true) {
+                let text = "it can't be mapped for writing: it is open for reading only, as it never changes any more";
+                return Err(Error::new(Errno::ACCESS, text));
+            }
+            fs.check_shared_writing(open, live).map_err(failed)?;
+        }
+        let kind = map_flag::SHARED
+            | map_flag::STAYS
+            | match access {
+                Access::Read => map_flag::READ_ONLY,
+                Access::Write => map_flag::CHANGES,
+            };
+        let object = ObjectId(
+            store
+                .open_file(open)
+                .id
+                .load(std::sync::atomic::Ordering::Acquire),
+        );
+        let place = {
+            let _turn = fs.claiming()?;
+            store.map_claim(open, kind).map_err(|e| match e {
+                Errno::NOMEM => Error::new(
+                    e,
+                    "this process has as many chunks mapped as it can have (4096)",
+                ),
+                e => failed(e),
+            })?
+        };
+        let put = put_pages(fs, live, at, len, access);
+        match put {
+            Ok((range, skip)) => {
+                // SAFETY: `skip` is less than a page of the range.
+                let first = unsafe { range.start.add(skip) };
+                std::mem::forget(range);
+                Ok(Mapped {
+                    fs: fs.clone(),
+                    place: NonNull::from(place),
+                    object,
+                    at,
+                    first,
+                    len,
+                    access,
+                    generation: Generation::now(),
+                })
+            }
+            Err(e) => {
+                let _ = store.map_release(place);
+                Err(failed(e))
+            }
+        }
+    }
+
+    /// The range of a file of which the id is known.
+    pub(crate) fn by_id(
+        fs: &Attached,
+        object: ObjectId,
+        at: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mapped> {
+        let failed = |e: Errno| match e {
+            Errno::NOENT => Error::new(e, "what this token names is gone: nobody has it any more"),
+            e => Error::of("what this token names can't be opened", e),
+        };
+        if object.is_view() {
+            return Err(failed(Errno::NOENT));
+        }
+        if !fs.store().stat(object).map_err(failed)?.is_file() {
+            return Err(failed(Errno::NOENT));
+        }
+        let entry = Entry {
+            id: object,
+            kind: libc::S_IFREG,
+        };
+        let flags = match access {
+            Access::Read => libc::O_RDONLY,
+            Access::Write => libc::O_RDWR,
+        };
+        let open = fs.open_object(entry, flags, false, ObjectId::ROOT, UNNAMED);
+        let open = open.map_err(failed)?;
+        let mapped = Mapped::of_open(fs, open, at, len, access);
+        let _ = fs.release(open);
+        mapped
+    }
+
+    /// A new file without a name.
+    pub(crate) fn buffer(fs: &Attached, len: usize) -> Result<Mapped> {
+        let failed = |e| Error::of(format!("a buffer of {len} bytes in the pool"), e);
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        let open = fs.open(b"/", flags, 0o600).map_err(failed)?.into_open();
+        let longer = fs.truncate_open(open, len.max(1) as u64).map_err(failed);
+        let mapped = longer.and_then(|()| Mapped::of_open(fs, open, 0, len.max(1), Access::Write));
+        let _ = fs.release(open);
+        mapped
+    }
+
+    /// # Errors
+    /// EPERM in a forked child: it doesn't have the memory.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.generation.check()
+    }
+
+    pub(crate) fn pool(&self) -> &Attached {
+        &self.fs
+    }
+
+    /// Of which file it is, and where in it.
+    pub(crate) fn object(&self) -> (ObjectId, u64) {
+        (self.object, self.at)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.first.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
+        inside(to.len(), at, self.len)?;
+        // SAFETY: inside the mapping, as was just checked. Who stores there at the same time is another thread's or
+        // process's business, as with any shared memory; bytes are bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.first.as_ptr().add(at), to.as_mut_ptr(), to.len())
+        };
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, from: &[u8], at: usize) -> Result<()> {
+        inside(from.len(), at, self.len)?;
+        if self.access == Access::Read {
+            return Err(Error::new(
+                Errno::ACCESS,
+                "this chunk was mapped for reading",
+            ));
+        }
+        // SAFETY: as for `read`, and it is mapped for writing.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.first.as_ptr().add(at), from.len())
+        };
+        Ok(())
+    }
+
+    fn range(&self) -> Range {
+        let skip = self.at as usize % PAGE;
+        Range {
+            // SAFETY: so it was put together.
+            start: unsafe { self.first.sub(skip) },
+            len: (skip + self.len).next_multiple_of(PAGE),
+        }
+    }
+}
+
+/// Maps the pages of the range; with them, how far in the first of them it begins.
+fn put_pages(
+    fs: &Attached,
+    live: u32,
+    at: u64,
+    len: usize,
+    access: Access,
+) -> std::result::Result<(Range, usize), Errno> {
+    let skip = at as usize % PAGE;
+    let (from, whole) = (at - skip as u64, (skip + len).next_multiple_of(PAGE));
+    let range = Range::reserve(whole)?;
+    let mut there = 0;
+    for piece in fs.store().map(live, from, whole, usize::MAX)? {
+        range.put(fs, &piece, (piece.at - from) as usize, access)?;
+        there += piece.len;
+    }
+    // A forked child would have the pages without a place that keeps them.
+    // SAFETY: the range just mapped.
+    unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
+    match there {
+        n if n == whole => Ok((range, skip)),
+        // It was cut meanwhile.
+        _ => Err(Errno::AGAIN),
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // A forked child has neither the pages nor the place.
+        if !self.generation.is_now() {
+            return;
+        }
+        drop(self.range());
+        // SAFETY: of this pool's own table, which is there as long as `fs`.
+        let place = unsafe { self.place.as_ref() };
+        let _ = self.fs.store().map_release(place);
+    }
+}

@@ -1,0 +1,86 @@
+//! Directories that aren't whole yet: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
+//!
+//! Who makes one holds it locked. When the process is killed, its lock goes with it, and who loads a workspace next
+//! removes what it has left.
+
+use crate::pool::Attached;
+use crate::process::Generation;
+use crate::{Error, Result, Uuid};
+use forebay_store::LockType;
+use libc::{O_DIRECTORY, O_NOFOLLOW, O_RDONLY};
+use rustix::io::Errno;
+
+const NAME: &[u8] = b".new-";
+
+/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has gone.
+pub(super) struct Hidden {
+    fs: Attached,
+    path: Vec<u8>,
+    open: u32,
+    generation: Generation,
+}
+
+impl Hidden {
+    /// Makes an empty one.
+    pub fn make(fs: &Attached) -> Result<Hidden> {
+        let cannot = |e| Error::of("can't make a directory in the pool's root", e);
+        for _ in 0..100 {
+            let name = Uuid::random()?.to_string();
+            let path = [b"/", NAME, name.as_bytes()].concat();
+            fs.mkdir(&path, 0o777).map_err(cannot)?;
+            // Who sweeps may have been faster: then it goes, or has gone.
+            match Hidden::open(fs, path) {
+                Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(cannot(e)),
+            }
+        }
+        Err(cannot(Errno::BUSY))
+    }
+
+    /// Opens and locks it; None if it is somebody's who lives.
+    fn open(fs: &Attached, path: Vec<u8>) -> std::result::Result<Option<Hidden>, Errno> {
+        let flags = O_DIRECTORY | O_RDONLY | O_NOFOLLOW;
+        let hidden = Hidden {
+            open: fs.open(&path, flags, 0)?.into_open(),
+            fs: fs.clone(),
+            path,
+            generation: Generation::now(),
+        };
+        match fs.store().flock(hidden.open, LockType::Exclusive, false) {
+            Err(Errno::AGAIN) => Ok(None),
+            locked => locked.map(|()| Some(hidden)),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// Removes it.
+    pub fn remove(self) {
+        let _ = self.fs.rmdir(&self.path);
+    }
+
+    /// Whether a name in the root is that of one.
+    pub fn is(name: &[u8]) -> bool {
+        name.starts_with(NAME)
+    }
+
+    /// Removes the one of this name, unless somebody is making it.
+    pub fn sweep(fs: &Attached, name: &[u8]) {
+        // Who isn't allowed to leaves it.
+        if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {
+            left.remove();
+        }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if self.generation.is_now() {
+            let _ = self.fs.release(self.open);
+        }
+    }
+}
