@@ -20,6 +20,10 @@ pub const PARTS: &[(&str, &str)] = &[
         "1 and 16 MiB read and written on another node, and a TCP stream",
     ),
     (
+        "consistency",
+        "8 KiB after 8 KiB to and from a file on another node, by its consistency, beside the strict default",
+    ),
+    (
         "spread",
         "creates and stats of 4 and 8 processes on 4 nodes, and on /dev/shm",
     ),
@@ -38,6 +42,11 @@ const THERE: usize = 1;
 /// its parent's distribution, and one whose names lie on all nodes.
 const FILES_THERE: &str = "there/files";
 const FILES_SPREAD: &str = "spread";
+/// Those of them with controls: directory, and what is said of it.
+const COMMIT: (&str, &[&str]) = (
+    "there/commit",
+    &["consistency=commit", "parallelism=exclusive"],
+);
 /// Of each node.
 const MEDIA: &str = "memory:1G";
 /// Files that are visited one by one.
@@ -76,7 +85,8 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
         // What the pool prepares in the background after its start is not to be measured.
         std::thread::sleep(Duration::from_secs(1));
     }
-    if options.wants_part("latency") || options.wants_part("transfers") {
+    let with_files = ["latency", "transfers", "consistency"];
+    if with_files.iter().any(|part| options.wants_part(part)) {
         nodes.prepare()?;
     }
     if options.wants_part("latency") {
@@ -84,6 +94,9 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     }
     if options.wants_part("transfers") {
         nodes.transfers(results);
+    }
+    if options.wants_part("consistency") {
+        nodes.consistency(results)?;
     }
     if options.wants_part("spread") {
         nodes.spread(results)?;
@@ -239,6 +252,37 @@ impl Nodes<'_> {
                 });
             }
         }
+    }
+
+    /// Small blocks to and from another node, beside the same of a file without controls.
+    fn consistency(&mut self, results: &mut Results) -> Result<(), String> {
+        let rows = [("write 8 KiB, commit", "remote-small-write", COMMIT, 10.0)];
+        let strict = self.directory(FILES_THERE);
+        let count = self.amount(2048, 8192);
+        for (name, workload, (directory, controls), least) in rows {
+            let directory = self.directory(directory);
+            let make = |workload: &str| {
+                let words = words(workload, &directory, [0, 1, 1]);
+                self.team(Side::Pool, vec![(THERE, words)])
+                    .map_err(|e| format!("{workload} on the other node: {e}"))
+            };
+            make("make")?;
+            self.pool.control(&directory, controls)?;
+            make("remote-content")?;
+            let figure = Figure::new(name.into(), "k/s", Some(Goal::TimesAtLeast(least)));
+            self.figure(results, figure, |nodes, side| {
+                let directory = if side == Side::Plain {
+                    &strict
+                } else {
+                    &directory
+                };
+                let words = words(workload, directory, [0, count, 1]);
+                // Both are the pool's.
+                let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
+                Ok(outcome.operations / outcome.seconds / 1e3)
+            });
+        }
+        Ok(())
     }
 
     /// Processes on all nodes: in one directory, where each asks for what its neighbour

@@ -142,6 +142,14 @@ impl Pool {
         children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
     }
 
+    /// Says of a directory of the pool that new files in it have these controls.
+    pub fn control(&self, directory: &str, controls: &[&str]) -> Result<(), String> {
+        let mut command = self.forebay();
+        command.args(["set", "--pool", &self.name, directory]);
+        command.args(controls);
+        children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
+    }
+
     /// Makes the pool, and the directory of the runs in it.
     pub fn up(&mut self) -> Result<(), String> {
         self.start()?;

@@ -7,6 +7,8 @@ use crate::workloads::MIB;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
+/// Bytes of a block of [`small_write`] and [`small_read`].
+pub const SMALL_BLOCK: usize = 8192;
 /// MiB of the file that is read and written.
 pub const CONTENT_MIB: usize = 64;
 
@@ -105,6 +107,35 @@ pub fn block(w: &Worker, write: bool) -> Result<(), String> {
             sys::pread(fd, &mut data, at)
         }
     })?;
+    sys::close(fd)
+}
+
+/// COUNT blocks of 8 KiB written one after the other, and what it takes until others see them all.
+pub fn small_write(w: &Worker) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDWR)?;
+    let data = vec![5; SMALL_BLOCK];
+    sys::write(fd, &data)?;
+    let start = w.start()?;
+    for _ in 1..w.count {
+        sys::write(fd, &data)?;
+    }
+    sys::fsync(fd)?;
+    w.done(start, w.count - 1)?;
+    sys::close(fd)
+}
+
+/// COUNT blocks of 8 KiB read one after the other.
+pub fn small_read(w: &Worker) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
+    let mut data = vec![0; SMALL_BLOCK];
+    let start = w.start()?;
+    for i in 0..w.count {
+        sys::pread(fd, &mut data, i * SMALL_BLOCK)?;
+    }
+    w.done(start, w.count)?;
+    if data.iter().any(|&byte| byte != 5) {
+        return Err("read: other bytes than were written".into());
+    }
     sys::close(fd)
 }
 

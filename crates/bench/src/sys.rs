@@ -106,6 +106,14 @@ pub fn write(fd: c_int, data: &[u8]) -> Result<(), String> {
     whole(done, data.len(), "write")
 }
 
+pub fn fsync(fd: c_int) -> Result<(), String> {
+    // SAFETY: plain system call.
+    match unsafe { libc::fsync(fd) } {
+        0 => Ok(()),
+        _ => Err(format!("fsync: {}", std::io::Error::last_os_error())),
+    }
+}
+
 #[inline]
 pub fn pwrite(fd: c_int, data: &[u8], offset: usize) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a slice.

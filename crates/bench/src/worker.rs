@@ -138,6 +138,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "remote-open-close" => return remote::open_close(w),
         "remote-read" => return remote::block(w, false),
         "remote-write" => return remote::block(w, true),
+        "remote-small-write" => return remote::small_write(w),
+        "remote-small-read" => return remote::small_read(w),
         "remote-get" => return remote::transfers(w, false),
         "remote-put" => return remote::transfers(w, true),
         "spread-stat" => return remote::stat(w, Middle::Half),

@@ -49,9 +49,6 @@ impl Controls {
         let strict = Controls::default();
         let said =
             |name: &str, value: &dyn std::fmt::Display| Some(format!("{name} = \"{value}\""));
-        if self.consistency != strict.consistency {
-            return said("consistency", &self.consistency);
-        }
         if self.persistence != strict.persistence {
             return said("persistence", &self.persistence);
         }
@@ -77,9 +74,14 @@ mod tests {
             consistency: Consistency::Eventual(2000),
             ..c
         };
+        assert_eq!(weak.unsupported(), None);
+        let once = Controls {
+            temporality: Temporality::Once,
+            ..weak
+        };
         assert_eq!(
-            weak.unsupported().as_deref(),
-            Some("consistency = \"eventual(2s)\"")
+            once.unsupported().as_deref(),
+            Some("temporality = \"once\"")
         );
     }
 }

@@ -46,6 +46,7 @@ impl Fs {
     /// # Errors
     /// If what was written can't be written back.
     pub fn release(&self, open: u32) -> Result<()> {
-        self.store().open_release(open)
+        let published = self.publish(open);
+        self.store().open_release(open).and(published)
     }
 }

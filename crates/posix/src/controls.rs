@@ -132,6 +132,7 @@ impl Fs {
         if !self.cred().is_root() && self.cred().uid() != inode.uid {
             return Err(Errno::PERM);
         }
+        self.write_back(id);
         let set = SetAttr {
             controls: Some(declared.bits()),
             ..SetAttr::default()
@@ -146,11 +147,13 @@ impl Fs {
         if word == 0 {
             return Ok(open);
         }
+        self.look_again_open(open);
         let result = self
             .begin_use(open, word, flags)
             .and_then(|()| match flags & libc::O_TRUNC {
                 0 => Ok(()),
                 _ => {
+                    self.write_back_open(open);
                     let cut = || self.store().truncate(live, 0);
                     self.changing(open, live, Change::Size(0), cut)?;
                     self.store().tell_open(open, libc::IN_MODIFY);

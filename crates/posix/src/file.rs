@@ -89,13 +89,13 @@ impl Fs {
         let store = self.store();
         if let Some(offset) = offset {
             // SAFETY: passed on.
-            return unsafe { store.read(live, offset, to, len) };
+            return unsafe { self.read_live(live, offset, to, len) };
         }
         let _lock = store.open_lock(open)?;
         let o = store.open_file(open);
         let at = o.offset.load(Relaxed);
         // SAFETY: passed on.
-        let n = unsafe { store.read(live, at, to, len)? };
+        let n = unsafe { self.read_live(live, at, to, len)? };
         o.offset.store(at + n as u64, Release);
         Ok(n)
     }
@@ -185,7 +185,7 @@ impl Fs {
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(len),
-            limit => self.below(limit, at.map_or_else(|| store.size(live), Ok)?, len),
+            limit => self.below(limit, at.map_or_else(|| self.size(live), Ok)?, len),
         };
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
@@ -197,12 +197,22 @@ impl Fs {
             let offset = (!append).then_some(offset);
             let len = allowed(offset)?;
             // SAFETY: passed on.
+            if let Some(n) = unsafe { self.write_later(open, live, offset, from, len)? } {
+                return Ok(n);
+            }
+            // SAFETY: passed on.
             let write = || unsafe { store.write_at(live, offset, from, len) };
             return finish(self.changing(open, live, Change::From(offset), write)?.1);
         }
         let _lock = store.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let len = allowed(offset)?;
+        // SAFETY: passed on.
+        let kept = unsafe { self.write_later(open, live, offset, from, len)? };
+        if let (Some(n), Some(at)) = (kept, offset) {
+            o.offset.store(at + n as u64, Release);
+            return Ok(n);
+        }
         // SAFETY: passed on.
         let write = || unsafe { store.write_at(live, offset, from, len) };
         let (at, n) = self.changing(open, live, Change::From(offset), write)?;
@@ -224,10 +234,19 @@ impl Fs {
     /// # Errors
     /// EFBIG.
     pub fn check_growth(&self, live: u32, size: u64) -> Result<()> {
-        if size > size_limit() && size > self.store().size(live)? {
+        if size > size_limit() && size > self.size(live)? {
             return Err(Errno::FBIG);
         }
         Ok(())
+    }
+
+    /// Size of an open file in bytes, with what this process has written.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if its home can't be asked.
+    pub fn size(&self, live: u32) -> Result<u64> {
+        self.write_back(self.store().live_id(live));
+        self.store().size(live)
     }
 
     /// lseek(2). For a directory: back to its start, or to a position it has been told.
@@ -256,12 +275,21 @@ impl Fs {
         let to = match whence {
             Whence::Start => at(0)?,
             Whence::Current => at(o.offset.load(Relaxed))?,
-            Whence::End => at(store.size(live)?)?,
-            Whence::Data => store.seek_data(live, start()?, false)?,
-            Whence::Hole => store.seek_data(live, start()?, true)?,
+            Whence::End => at(self.size(live)?)?,
+            Whence::Data => self.seek_data(live, start()?, false)?,
+            Whence::Hole => self.seek_data(live, start()?, true)?,
         };
         o.offset.store(to, Release);
         Ok(to)
+    }
+
+    /// The next offset with data, or without (`hole`).
+    ///
+    /// # Errors
+    /// ENXIO if there is none.
+    fn seek_data(&self, live: u32, from: u64, hole: bool) -> Result<u64> {
+        self.write_back(self.store().live_id(live));
+        self.store().seek_data(live, from, hole)
     }
 
     /// The offset of a directory counts the entries returned, `.` and `..` included.
@@ -387,6 +415,8 @@ impl Fs {
             Errno::BADF => Errno::INVAL,
             e => e,
         })?;
+        self.write_back_open(open);
+        self.look_again_open(open);
         self.check_growth(live, size)?;
         let cut = || self.store().truncate(live, size);
         self.changing(open, live, Change::Size(size), cut)?;
@@ -407,6 +437,8 @@ impl Fs {
         if len == 0 {
             return Err(Errno::INVAL);
         }
+        self.write_back_open(open);
+        self.look_again_open(open);
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         if !keep {
             self.check_growth(live, at.saturating_add(len))?;
@@ -430,9 +462,10 @@ impl Fs {
     /// lives as long as the pool; nothing more is promised.
     ///
     /// # Errors
-    /// EIO.
+    /// EIO; why what was kept back isn't there.
     pub fn sync_open(&self, open: u32) -> Result<()> {
-        match self
+        let published = self.publish(open);
+        let synced = match self
             .store()
             .open_file(open)
             .live
@@ -442,7 +475,8 @@ impl Fs {
             Some(live) => self.store().sync(live),
             // A directory: its entries are records.
             None => self.store().sync_entries_everywhere(),
-        }
+        };
+        published.and(synced)
     }
 
     /// Path of an open file from the pool's root, as far as it can be told.
@@ -539,7 +573,7 @@ impl<'a> File<'a> {
     pub fn size(&self) -> u64 {
         self.fs
             .live_of(self.open())
-            .and_then(|l| self.fs.store().size(l))
+            .and_then(|l| self.fs.size(l))
             .unwrap_or(0)
     }
 
@@ -549,16 +583,14 @@ impl<'a> File<'a> {
 
     /// The next offset with data; ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        self.fs
-            .store()
-            .seek_data(self.fs.live_of(self.open())?, offset, false)
+        let live = self.fs.live_of(self.open())?;
+        self.fs.seek_data(live, offset, false)
     }
 
     /// The next offset without data (at the latest, the end of the file).
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        self.fs
-            .store()
-            .seek_data(self.fs.live_of(self.open())?, offset, true)
+        let live = self.fs.live_of(self.open())?;
+        self.fs.seek_data(live, offset, true)
     }
 
     pub fn stat(&self) -> Result<Stat> {
@@ -594,7 +626,7 @@ impl<'a> File<'a> {
     /// Closes it and says whether all could be written back.
     pub fn close(mut self) -> Result<()> {
         match self.open.take() {
-            Some(open) => self.fs.store().open_release(open),
+            Some(open) => self.fs.release(open),
             None => Ok(()),
         }
     }
@@ -603,7 +635,7 @@ impl<'a> File<'a> {
 impl Drop for File<'_> {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            let _ = self.fs.store().open_release(open);
+            let _ = self.fs.release(open);
         }
     }
 }

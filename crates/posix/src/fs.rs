@@ -3,6 +3,9 @@
 use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::path::{Fail, Follow, Place};
+use crate::places::Places;
+use crate::readahead::Window;
+use crate::writeback::Kept;
 use crate::{File, RenameMode};
 use forebay_client::Pool;
 use forebay_store::{Distribution, Inode, ObjectId, PAGE, Store};
@@ -75,6 +78,8 @@ pub struct Fs {
     cache: DirCache,
     /// What it makes gets its controls by [`Fs::settle`].
     settles: bool,
+    /// What files with weaker consistency keep here; None: all are strict.
+    kept: Option<Box<(Places<Kept>, Places<Window>)>>,
 }
 
 impl Fs {
@@ -85,6 +90,16 @@ impl Fs {
             cred: Cred::new(),
             cache: DirCache::new(),
             settles: false,
+            kept: None,
+        }
+    }
+
+    /// The view of a program that publishes what it has written ([`Fs::publish`]) when it closes files, forks, ends and so
+    /// on: until then it may be kept back, and what is read may be read ahead, where the file's controls say so.
+    pub fn for_program(pool: Arc<Pool>) -> Fs {
+        Fs {
+            kept: Some(Box::new((Places::new(), Places::new()))),
+            ..Fs::new(pool)
         }
     }
 
@@ -101,10 +116,8 @@ impl Fs {
     /// belongs to the user and group given.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
-            pool,
             cred: Cred::judged(uid, gid),
-            cache: DirCache::new(),
-            settles: false,
+            ..Fs::new(pool)
         }
     }
 
@@ -126,6 +139,16 @@ impl Fs {
         self.settles
     }
 
+    /// What was written and isn't published.
+    pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
+        self.kept.as_ref().map(|kept| &kept.0)
+    }
+
+    /// What was read ahead.
+    pub(crate) fn windows(&self) -> Option<&Places<Window>> {
+        self.kept.as_ref().map(|kept| &kept.1)
+    }
+
     pub(crate) fn cache(&self) -> &DirCache {
         &self.cache
     }
@@ -143,6 +166,10 @@ impl Fs {
     /// In a forked child, before anything else.
     pub fn after_fork_in_child(&self) {
         self.cache.after_fork_in_child();
+        if let Some(kept) = &self.kept {
+            kept.0.begin_anew();
+            kept.1.begin_anew();
+        }
         self.store().after_fork_in_child();
         forebay_store::watches::after_fork_in_child();
     }

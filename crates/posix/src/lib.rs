@@ -17,10 +17,14 @@ pub mod controls;
 mod cred;
 mod file;
 mod fs;
+mod guarded;
 mod nodes;
 mod opening;
 mod ops;
 mod path;
+mod places;
+mod readahead;
+mod writeback;
 mod xattr;
 
 pub use cred::{EXEC, READ, WRITE};

@@ -55,6 +55,7 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
+        self.write_back(id);
         let inode = self.store().stat(id)?;
         Ok(Stat::new(id, &self.store().with_parts(id, inode)?))
     }
@@ -65,7 +66,9 @@ impl Fs {
     /// ENOENT, ENOTDIR.
     pub fn stat_place(&self, place: &Place) -> Result<Stat> {
         let id = place.existing()?.id;
-        if let Some(inode) = place.inode() {
+        if let Some(inode) = place.inode()
+            && !self.keeps(id)
+        {
             return Ok(Stat::new(id, &self.store().with_parts(id, inode)?));
         }
         match self.stat_id(id) {
@@ -223,6 +226,7 @@ impl Fs {
             return Err(Errno::PERM);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
+        self.write_back(id);
         store.link(id, p.dir.id, p.name, p.epoch)?;
         store.tell_self(id, inode.kind(), IN_ATTRIB);
         store.tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
@@ -353,6 +357,7 @@ impl Fs {
                 self.cred().check(&inode, WRITE)?;
             }
         }
+        self.write_back(source.id);
         let epoch = f.epoch.min(t.epoch);
         self.store()
             .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
@@ -441,6 +446,8 @@ impl Fs {
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
+        // What comes later would change them.
+        self.write_back(id);
         let i = self.store().stat(id)?;
         if !self.cred().owns(i.uid) {
             if !now {

@@ -35,6 +35,7 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         let _ = g.seek_hole(0);
         g.close().unwrap();
         f.close().unwrap();
+        kept_back(nodes, (n + 1) % 3, &p("file"));
         other.chmod(&p("file"), 0o600).unwrap();
         other.chmod(&p("dir"), 0o700).unwrap();
         other
@@ -74,6 +75,19 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
     nodes.together.kept.lock().unwrap().take().unwrap()
 }
 
+/// Writes of a program on node `k` that go together.
+fn kept_back(nodes: &Nodes, k: usize, path: &[u8]) {
+    let program = nodes.program(k);
+    let id = ObjectId(program.stat(path, true).unwrap().ino);
+    for said in ["consistency=commit", ""] {
+        program.set_controls(id, said.parse().unwrap()).unwrap();
+        let f = program.open(path, O_RDWR, 0).unwrap();
+        write_all(&f, b"kept", 100);
+        write_all(&f, b"back", 3000);
+        f.close().unwrap();
+    }
+}
+
 /// A file with chunks on all nodes: written, appended to, cut and removed.
 fn striped(fs: &Fs, other: &Fs, n: usize) {
     let p = |name: &str| format!("/{name}{n}").into_bytes();
@@ -106,7 +120,7 @@ fn damaged_questions_are_refused() {
     let nodes = Nodes::new("questions", 3, &["memory:64M"], 4000);
     let corpus = corpus(&nodes);
     let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
-    assert!(kinds.len() > 53, "only the kinds {kinds:?}");
+    assert!(kinds.len() > 54, "only the kinds {kinds:?}");
     let mut answered = [0u64; 2];
     let mut slowest = Duration::ZERO;
     forebay_fuzz::run("questions", |r| {

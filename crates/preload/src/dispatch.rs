@@ -228,10 +228,11 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
 fn close(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     if fds::watched(fd) {
-        if let Some((fs, open)) = fds::pool_file(fd) {
+        let published = fds::pool_file(fd).map_or(Ok(()), |(fs, open)| {
             map::before_change(fs, open);
-        }
-        paths::value(fds::close(fd))
+            fs.publish(open)
+        });
+        paths::value(fds::close(fd).and_then(|done| published.map(|()| done)))
     } else {
         PASS
     }

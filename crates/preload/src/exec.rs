@@ -95,6 +95,7 @@ fn guarded<T>(f: impl FnOnce() -> T) -> T {
 /// # Safety
 /// The arguments are those of the program's call.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
+    process::publish_all();
     let at = nr == libc::SYS_execveat;
     let (dirfd, argv, envp, flags) = if at {
         (a[0] as i32, a[2], a[3], a[4] as i32)
@@ -155,6 +156,8 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let kept = process::leave_to_parent(plan);
     if call.is_ok() {
         crate::map::before_exec();
+        // What other threads have written since.
+        process::publish_all();
     }
     let result = match call {
         // SAFETY: paths and lists that `kept` or the parent keeps.

@@ -247,7 +247,10 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
 /// syncfs.
 pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
-        Some((fs, _)) => value(fs.store().sync_everywhere().map(|()| 0)),
+        Some((fs, _)) => {
+            fs.write_back_all();
+            value(fs.store().sync_everywhere().map(|()| 0))
+        }
         None => PASS,
     }
 }
@@ -256,6 +259,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
 pub fn sync() -> i64 {
     if let Some(fs) = crate::runtime::open_fs() {
         let _critical = Critical::enter();
+        fs.write_back_all();
         let _ = fs.store().sync_everywhere();
     }
     PASS
@@ -385,7 +389,7 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         libc::FIONREAD => match fs.live_of(open) {
             Ok(live) => {
                 let at = fs.store().open_file(open).offset.load(Relaxed);
-                let left = match fs.store().size(live) {
+                let left = match fs.size(live) {
                     Ok(size) => size.saturating_sub(at),
                     Err(e) => return errno(e),
                 };

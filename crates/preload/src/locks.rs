@@ -8,9 +8,11 @@ use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
 use std::sync::atomic::Ordering::*;
 
-/// When a descriptor of `open` has been closed: POSIX drops all locks that the process has
-/// on the file; those of the description go with its last descriptor.
+/// When a descriptor of `open` has been closed: what was kept back is published (by close itself before that, which can
+/// tell of an error), and POSIX drops all locks that the process has on the file; those of the description go with its last
+/// descriptor.
 pub fn on_close(fs: &Fs, open: u32) {
+    fs.publish_unheard(open);
     let object = ObjectId(fs.store().open_file(open).id.load(Relaxed));
     // What can't be given up now is, by the keeper, when the process ends.
     let _ = fs.store().end_process_locks(object);
@@ -21,7 +23,7 @@ fn range(fs: &Fs, open: u32, asked: &libc::flock) -> Result<(u64, u64), Errno> {
     let base = match i32::from(asked.l_whence) {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => fs.store().open_file(open).offset.load(Relaxed) as i64,
-        libc::SEEK_END => fs.live_of(open).and_then(|live| fs.store().size(live))? as i64,
+        libc::SEEK_END => fs.live_of(open).and_then(|live| fs.size(live))? as i64,
         _ => return Err(Errno::INVAL),
     };
     let start = asked.l_start.checked_add(base).ok_or(Errno::OVERFLOW)?;
@@ -39,8 +41,8 @@ fn range(fs: &Fs, open: u32, asked: &libc::flock) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// Sets a lock. Programs that take turns by locks see what others have stored through mappings: what was
-/// stored here is written back before a lock is given up (or made a weaker one), what was stored elsewhere fetched when one
+/// Sets a lock. Programs that take turns by locks see what others have stored through mappings, or kept back: that is
+/// written back before a lock is given up (or made a weaker one), what was stored elsewhere fetched when one
 /// has been got.
 fn around(
     fs: &Fs,
@@ -49,8 +51,10 @@ fn around(
     lock: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     crate::map::before_change(fs, open);
+    fs.write_back_open(open);
     lock()?;
     if want != LockType::Unlocked {
+        fs.look_again_open(open);
         crate::map::after_lock(fs, open);
     }
     Ok(())

@@ -165,6 +165,7 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
 
 /// Makes a ticket, with a reference of its own.
 fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
+    fs.write_back_open(open);
     let store = fs.store();
     let o = store.open_file(open);
     let (slot, holder, place) = store.fd_park(open)?;
@@ -365,6 +366,7 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
         runtime::complain("a descriptor that was received can't be used: its file is gone");
         return;
     };
+    fs.look_again_open(open);
     if fds::attach(fs, fd, open).is_err() {
         let _ = fs.store().open_release(open);
     }

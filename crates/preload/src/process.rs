@@ -166,7 +166,24 @@ fn prepare_clone(call: &Call) -> i64 {
     }
 }
 
+/// Before this process's memory goes: what it has kept back of its writes is published.
+pub fn publish_all() {
+    if let Some(fs) = runtime::open_fs() {
+        fs.publish_all();
+    }
+}
+
+/// Before a child is made, which would have a copy of it, or do something behind it.
+fn write_back_all() {
+    if let Some(fs) = runtime::open_fs() {
+        fs.write_back_all();
+    }
+}
+
 fn prepare_other(flags: u64) {
+    if !shares_memory(flags) || flags & libc::CLONE_VFORK as u64 != 0 {
+        write_back_all();
+    }
     if strangers::has_slot() && shares_memory(flags) {
         return;
     }
@@ -194,6 +211,7 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
     if !strangers::supported() {
         return Ok(());
     }
+    write_back_all();
     let mut slot = NONE;
     if flags & libc::CLONE_FILES as u64 == 0 && !in_vfork_child() {
         runtime::open_all();
@@ -509,5 +527,6 @@ fn leave(fs: &forebay_posix::Fs) {
         return; // All that it has is its parent's.
     }
     crate::map::before_exit();
+    fs.publish_all();
     let _ = store.detach();
 }

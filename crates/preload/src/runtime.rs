@@ -260,7 +260,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
     let dir = std::path::Path::new(std::ffi::OsStr::from_bytes(settings.dir.to_bytes()));
     match Pool::open_dir(dir) {
         Ok(pool) => {
-            let fs = Box::leak(Box::new(Fs::new(Arc::new(pool))));
+            let fs = Box::leak(Box::new(Fs::for_program(Arc::new(pool))));
             limits::refresh();
             FS.store(fs, Release);
             OPENED_BY_CHILD.store(process::in_vfork_child(), Release);

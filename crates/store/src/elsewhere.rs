@@ -12,12 +12,14 @@ pub(crate) mod merge;
 pub mod messages;
 mod names;
 mod parts;
+mod pieces;
 pub mod serve;
 
 use crate::across::Nap;
 use crate::{Errno, Result, Store};
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
+pub use pieces::{Pieces, Sending};
 use std::sync::atomic::Ordering::*;
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
@@ -61,6 +63,19 @@ pub struct Told {
     pub received: usize,
 }
 
+/// A question that was sent: [`Elsewhere::answer`] says what has come of it, and has to be asked.
+#[derive(Debug)]
+pub enum Sent {
+    /// It has been answered already.
+    Answered(Result<Told>),
+    /// It is under way to this node, in this cell of the requests; who waits gives up then.
+    Underway {
+        node: NodeId,
+        cell: usize,
+        until: u64,
+    },
+}
+
 /// A file that another node keeps open for this one, before there is a live entry for it here.
 /// Whoever has it makes it one ([`Store::live_acquire_opened`]) or gives it back
 /// ([`Store::close_opened`]).
@@ -101,6 +116,27 @@ pub trait Elsewhere: Send + Sync {
     /// # Safety
     /// As for [`Elsewhere::ask`].
     unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>>;
+
+    /// Sends a question and returns before it is answered, where that is possible just now. `bytes` aren't needed any
+    /// more then.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read; none are received.
+    unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
+        // SAFETY: passed on.
+        Sent::Answered(unsafe { self.ask(node, kind, head, bytes) })
+    }
+
+    /// Waits for the answer to what this process has sent.
+    ///
+    /// # Errors
+    /// As for [`Elsewhere::ask`].
+    fn answer(&self, sent: Sent) -> Result<Told> {
+        match sent {
+            Sent::Answered(told) => told,
+            Sent::Underway { .. } => Err(Errno::PROTO),
+        }
+    }
 
     /// Asks these nodes the same at once; their answers, in the same order.
     fn ask_each(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<Told>> {

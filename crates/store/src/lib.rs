@@ -411,6 +411,11 @@ impl Store {
         Ok(slot)
     }
 
+    /// Whether calls on this thread act for another process than that whose memory this is (a vfork child).
+    pub fn acts_for_another(&self) -> bool {
+        BORROWED.with(Cell::get).0 != NO_SLOT
+    }
+
     /// The slot lent to the vfork child on this thread, if it has one.
     pub fn lent(&self) -> Option<u32> {
         match BORROWED.with(Cell::get).0 {

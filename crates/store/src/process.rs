@@ -363,12 +363,18 @@ impl ProcessLock {
     /// Takes the lock without a guard, over a fork (the caller keeps signals out): the child
     /// resets its own.
     pub fn seize(&self) {
+        let mut turns = 0;
         while self
             .0
             .compare_exchange_weak(0, 1, Acquire, Relaxed)
             .is_err()
         {
-            std::thread::yield_now();
+            turns += 1;
+            match turns {
+                ..1000 => std::thread::yield_now(),
+                // Its holder waits for something, itself.
+                _ => std::thread::sleep(std::time::Duration::from_micros(100)),
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::region::{Shared, random};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
 use forebay_media::guard;
 use forebay_placement::{NodeId, PoolMap, Slot};
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
+use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Sent, Told};
 use forebay_store::process::{self, ProcessLock};
 use rustix::io::{Errno, Result};
 use std::collections::VecDeque;
@@ -335,6 +335,7 @@ impl Channel {
             image: IMAGE.load(Relaxed),
             node: question.node,
             body: length(question.bytes),
+            is_kept: false,
         }
     }
 
@@ -439,6 +440,55 @@ impl Elsewhere for Channel {
             let answer = asked.and_then(|mine| unsafe { self.take(&mine, question, until) });
             answers.push(self.told(question.node, answer));
         }
+    }
+
+    unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
+        let question = Question {
+            node,
+            kind,
+            head,
+            bytes,
+        };
+        let claim = Claim {
+            is_kept: true,
+            ..self.claim(&question)
+        };
+        let Some(cell) = self
+            .check(&question)
+            .ok()
+            .and_then(|()| self.shared.claim(&claim).ok())
+        else {
+            // SAFETY: the caller's promise.
+            return Sent::Answered(unsafe { self.ask(node, kind, head, bytes) });
+        };
+        let until = self.until();
+        // SAFETY: as above.
+        match unsafe { self.put(cell, &question, until) } {
+            Ok(mine) => {
+                // `answer` has it from here on.
+                std::mem::forget(mine);
+                self.shared.ring();
+                Sent::Underway { node, cell, until }
+            }
+            Err(e) => Sent::Answered(Err(e)),
+        }
+    }
+
+    fn answer(&self, sent: Sent) -> Result<Told> {
+        let (node, index, until) = match sent {
+            Sent::Answered(told) => return told,
+            Sent::Underway { node, cell, until } => (node, cell, until),
+        };
+        let shared = &self.shared;
+        let mine = Mine { shared, index };
+        let question = Question {
+            node,
+            kind: 0,
+            head: &[],
+            bytes: Bytes::None,
+        };
+        // SAFETY: there are no bytes.
+        self.told(node, unsafe { self.take(&mine, &question, until) })
     }
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {

@@ -333,6 +333,7 @@ fn cells_of_the_dead_come_back() {
             image: 1,
             node: NodeId(i as u32 % 2),
             body: 0,
+            is_kept: false,
         };
         assert!(shared.claim(&claim).is_ok(), "{i}");
     }
@@ -357,14 +358,22 @@ fn cells_of_the_dead_come_back() {
 fn one_node_doesnt_get_all_cells() {
     let dir = Dir::new();
     let shared = Shared::open(&dir.0).unwrap();
-    let claim = |node: u32, body: usize| {
+    let claim_as = |node: u32, body: usize, is_kept: bool| {
         shared.claim(&cell::Claim {
             me: forebay_store::process::own_word(),
             image: 1,
             node: NodeId(node),
             body,
+            is_kept,
         })
     };
+    // What may be kept for long leaves half of the large ones.
+    assert!(claim_as(1, 0, true).is_err());
+    let kept = (0..CELLS).map_while(|_| claim_as(1, MAX_BODY, true).ok());
+    let kept: Vec<usize> = kept.collect();
+    assert_eq!(kept.len(), LARGE / 2);
+    kept.into_iter().for_each(|index| shared.leave(index));
+    let claim = |node: u32, body: usize| claim_as(node, body, false);
     let large = (0..CELLS).take_while(|_| claim(1, MAX_BODY).is_ok());
     assert_eq!(large.count(), LARGE / 4 * 3);
     assert!(claim(2, MAX_BODY).is_ok());

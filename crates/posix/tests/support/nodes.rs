@@ -224,6 +224,12 @@ impl Nodes {
         }
     }
 
+    /// The view of a program on node `k`, which may keep writes back.
+    pub fn program(&self, k: usize) -> Fs {
+        let pools = self.together.pools.get().expect("all are there");
+        Fs::for_program(pools[k].clone())
+    }
+
     /// What node `k` answers to a question of node 0.
     pub fn serve(&self, k: usize, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
         let store = self.views[k].store();

@@ -162,6 +162,9 @@ pub mod kind {
     /// `parent, name, parent, name, names, epoch`: the first one leads
     pub const EXCHANGE: u16 = 72;
 
+    /// `id, (offset, length)...` and their bytes, one after the other: writes that were kept back, in their order
+    pub const WRITE_PIECES: u16 = 73;
+
     /// `parent, name, epoch`
     pub const NAMES_RMDIR: u16 = 128;
     /// `from, name, to, name, mode, epoch`

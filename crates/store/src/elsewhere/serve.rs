@@ -85,6 +85,7 @@ impl Server {
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
+            kind::WRITE_PIECES => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -149,6 +150,8 @@ impl Server {
                 | kind::SEARCH
                 | kind::WRITTEN
                 | kind::INDEXED_NAME
+                // Who commits waits: a second time is a later one.
+                | kind::WRITE_PIECES
         )
     }
 
@@ -285,6 +288,12 @@ impl Server {
                     })
                 })?;
                 told((at, n as u64))
+            }
+            kind::WRITE_PIECES => {
+                let (id, List(list)): (_, List<(u64, u32)>) = parts(head)?;
+                told(with_file(store, id, |live| {
+                    store.write_pieces_here(live, &list, body)
+                })?)
             }
             kind::TRUNCATE => {
                 let (id, size) = parts(head)?;

@@ -1,0 +1,140 @@
+//! What a program has read ahead of files of which it was said `consistency = "session"` or `"eventual(BOUND)"`.
+//!
+//! Of a file whose bytes lie on another node, who reads one small piece after the other gets them from a *window*: what
+//! lies behind the first is fetched with it. With `session` a window is used as long as this process doesn't open the
+//! file, or close it, or get a lock on it: so nothing is older than the description that it is read by. With `eventual`,
+//! as long as it isn't older than the bound. What the process itself writes ends it, too.
+//!
+//! The end of the file isn't kept: who reads there asks the home.
+
+use crate::fs::Fs;
+use crate::places::Held;
+use forebay_client::controls::Consistency;
+use forebay_media::guard;
+use forebay_store::uses::said;
+use forebay_store::{ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::time::{Duration, Instant};
+
+/// So much is fetched for the first read, twice as much for each that follows it, up to so much.
+const FIRST: usize = 64 << 10;
+const MOST: usize = 512 << 10;
+
+/// What was read ahead of a file.
+#[derive(Default)]
+pub(crate) struct Window {
+    /// Where it begins, its bytes, and when they were asked for.
+    at: u64,
+    bytes: Vec<u8>,
+    asked: Option<Instant>,
+    /// Where the last read ended: who goes on there reads one piece after the other.
+    next: u64,
+    /// How much is fetched for the next.
+    ahead: usize,
+}
+
+impl Window {
+    /// What it has of this range, from its start on, if it isn't too old.
+    fn part(&self, at: u64, len: usize, bound: Option<Duration>) -> Option<&[u8]> {
+        let asked = self.asked?;
+        let from = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        let bytes = self.bytes.get(from..)?;
+        let young = bound.is_none_or(|bound| asked.elapsed() < bound);
+        (bytes.len() >= len && young).then(|| &bytes[..len])
+    }
+
+    /// Fetches what lies there, for a read of `len` bytes.
+    fn fetch(&mut self, store: &Store, live: u32, at: u64, len: usize) -> Result<()> {
+        self.ahead = (2 * self.ahead).clamp(FIRST, MOST);
+        let want = self.ahead.max(len);
+        self.asked = None;
+        self.at = at;
+        self.bytes.clear();
+        self.bytes.reserve_exact(want);
+        let asked = Instant::now();
+        // SAFETY: there is room for so many; as many are there then.
+        unsafe {
+            let n = store.read(live, at, self.bytes.as_mut_ptr(), want)?;
+            self.bytes.set_len(n);
+        }
+        self.asked = Some(asked);
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// Reads by the file's window, if it has one or may get one; None: it is to be read where it lies.
+    ///
+    /// # Errors
+    /// As for reading; EFAULT.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_ahead(
+        &self,
+        live: u32,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<Option<usize>> {
+        let store = self.store();
+        let word = store.controls(live);
+        let Some(windows) = self.windows().filter(|_| word != 0 && len < MOST / 2) else {
+            return Ok(None);
+        };
+        let bound = match said(word).0.resolve().consistency {
+            Consistency::Session => None,
+            Consistency::Eventual(ms) => Some(Duration::from_millis(ms.into())),
+            _ => return Ok(None),
+        };
+        let id = store.live_id(live);
+        if len == 0 || !store.is_away(live) || store.may_be_copied(live) {
+            return Ok(None);
+        }
+        let Some(mut window) = windows.make(id) else {
+            return Ok(None);
+        };
+        if window.part(at, len, bound).is_none() {
+            if at != window.next {
+                window.ahead = 0;
+                window.next = at + len as u64;
+                return Ok(None);
+            }
+            window.fetch(store, live, at, len)?;
+        }
+        let window: &mut Window = &mut window;
+        let from = (at - window.at) as usize;
+        let bytes = window.bytes.get(from..).unwrap_or(&[]);
+        let n = bytes.len().min(len);
+        window.next = at + n as u64;
+        // SAFETY: the caller's promise.
+        match unsafe { guard::copy(bytes.as_ptr(), to, n) } {
+            true => Ok(Some(n)),
+            false => Err(Errno::FAULT),
+        }
+    }
+
+    /// From now on, what is read of the file is fetched anew.
+    pub(crate) fn look_again(&self, id: ObjectId) {
+        if let Some(window) = self.windows().and_then(|windows| windows.of(id)) {
+            self.end_window(window);
+        }
+    }
+
+    fn end_window(&self, mut window: Held<'_, Window>) {
+        *window = Window::default();
+        window.free();
+    }
+
+    /// As [`Fs::look_again`], of an open file: when a lock on it was got, or it came from another process.
+    pub fn look_again_open(&self, open: u32) {
+        if self.windows().is_some() {
+            let id = self
+                .store()
+                .open_file(open)
+                .id
+                .load(std::sync::atomic::Ordering::Acquire);
+            self.look_again(ObjectId(id));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What a program has written to files of which it was said `consistency = "commit"` or `"session"`, and what isn't at
+//! their homes yet.
+//!
+//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to the home together with
+//! others: when there are [`MOST`] bytes (they are then under way while the next are written), and at the latest when it
+//! is *published*: at fsync, close, before a lock is given up, fork, exec and exit. What isn't published is lost with the
+//! process. The process itself sees what it wrote: what is read of it comes from here, or it is published before
+//! anything else is done to the file.
+//!
+//! An error of publishing is told once, by the next fsync or close of the file, or on standard error if nobody can be told. As
+//! long as it isn't, writes go through.
+//!
+//! A forked child begins without: what its parent has kept is the parent's to publish. A child of vfork keeps nothing back.
+//! Other faces than the library ([`Fs::for_program`]) don't, either.
+
+use crate::fs::Fs;
+use crate::places::Held;
+use forebay_client::controls::{Consistency, Controls, Mutability};
+use forebay_media::guard;
+use forebay_store::elsewhere::{Pieces, Sending};
+use forebay_store::process::write_notice;
+use forebay_store::uses::said;
+use forebay_store::{MAX_SIZE, ObjectId, Store};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// So many bytes of a file are kept back; as many more may be under way.
+const MOST: usize = 512 << 10;
+
+/// What is kept back of a file.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Its live entry, the description that was written to last, and its controls.
+    live: u32,
+    open: u32,
+    word: u64,
+    pieces: Pieces,
+    /// They come before the others.
+    under_way: Option<(Pieces, Sending)>,
+    /// Memory for the next.
+    spare: Pieces,
+    /// What wasn't told yet.
+    error: Option<Errno>,
+}
+
+/// What becomes of a read.
+enum Read {
+    Done,
+    /// It is the home's to answer, but for what lies behind its end, up to here.
+    Home {
+        end: u64,
+    },
+}
+
+impl Kept {
+    fn holds_some(&self) -> bool {
+        !self.pieces.is_empty() || self.under_way.is_some()
+    }
+
+    /// Waits for what is under way.
+    fn finish(&mut self, store: &Store, id: ObjectId) {
+        if let Some((mut pieces, sending)) = self.under_way.take() {
+            if let Err(e) = store.end_pieces(id, &pieces, sending) {
+                self.error.get_or_insert(e);
+            }
+            pieces.clear();
+            self.spare = pieces;
+        }
+    }
+
+    /// Sends what there is, behind what is under way.
+    fn send(&mut self, store: &Store, id: ObjectId) {
+        self.finish(store, id);
+        if !self.pieces.is_empty() {
+            let next = std::mem::take(&mut self.spare);
+            let pieces = std::mem::replace(&mut self.pieces, next);
+            let sending = store.begin_pieces(self.live, id, &pieces);
+            self.under_way = Some((pieces, sending));
+        }
+    }
+
+    fn publish(&mut self, store: &Store, id: ObjectId) {
+        self.send(store, id);
+        self.finish(store, id);
+    }
+
+    /// Keeps a write back: how much of it.
+    ///
+    /// # Safety
+    /// `from` is the program's to read.
+    unsafe fn add(
+        &mut self,
+        store: &Store,
+        id: ObjectId,
+        at: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(self.pieces.room(at + done as u64, MOST));
+            if n > 0 {
+                // SAFETY: within the caller's bytes.
+                match unsafe { self.pieces.add(at + done as u64, from.add(done), n) } {
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => break,
+                    Ok(()) => done += n,
+                }
+            }
+            if self.pieces.len() == MOST || done < len {
+                self.send(store, id);
+            }
+        }
+        Ok(done)
+    }
+
+    /// # Safety
+    /// `to` is the program's to write.
+    unsafe fn read(
+        &mut self,
+        store: &Store,
+        id: ObjectId,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<Read> {
+        let sent = self.under_way.as_ref().map(|(pieces, _)| pieces);
+        let all = || [Some(&self.pieces), sent].into_iter().flatten();
+        let Some(touching) = all().find(|pieces| pieces.touch(at, len)) else {
+            let end = all().map(Pieces::end).max().unwrap_or(0);
+            return Ok(Read::Home { end });
+        };
+        match touching.cover(at, len) {
+            // SAFETY: the caller's promise.
+            Some(bytes) => match unsafe { guard::copy(bytes.as_ptr(), to, len) } {
+                true => Ok(Read::Done),
+                false => Err(Errno::FAULT),
+            },
+            None => {
+                self.publish(store, id);
+                Ok(Read::Home { end: 0 })
+            }
+        }
+    }
+}
+
+/// Whether writes to a file with these controls may be kept back.
+fn may_wait(controls: &Controls, laminated: bool) -> bool {
+    let later = matches!(
+        controls.consistency,
+        Consistency::Commit | Consistency::Session
+    );
+    // What its home has to judge goes there at once.
+    later && !laminated && controls.mutability != Mutability::Append
+}
+
+/// Gives the place back if it isn't needed.
+fn leave(mut kept: Held<'_, Kept>) {
+    if !kept.holds_some() && kept.error.is_none() {
+        kept.word = 0;
+        kept.free();
+    }
+}
+
+impl Fs {
+    /// Whether writes to this file may wait now.
+    fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
+        let store = self.store();
+        let (declared, laminated) = said(word);
+        may_wait(&declared.resolve(), laminated)
+            && store.is_away(live)
+            && !store.may_be_copied(live)
+            && id.0 != 0
+    }
+
+    /// Keeps a write to an open file back, if that may be: how much of it. None: it is to go through, and what was
+    /// kept back has.
+    ///
+    /// # Errors
+    /// EFAULT.
+    ///
+    /// # Safety
+    /// `from` is the program's to read.
+    pub(crate) unsafe fn write_later(
+        &self,
+        open: u32,
+        live: u32,
+        at: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<Option<usize>> {
+        let store = self.store();
+        let word = store.controls(live);
+        let Some(all) = self.writeback().filter(|_| word != 0) else {
+            return Ok(None);
+        };
+        let id = store.live_id(live);
+        self.look_again(id);
+        let flags = store.open_file(open).flags.load(Relaxed) as i32;
+        let at = at.filter(|at| {
+            let fits = at
+                .checked_add(len as u64)
+                .is_some_and(|end| end <= MAX_SIZE);
+            fits && len > 0 && flags & libc::O_DSYNC == 0 && !store.acts_for_another()
+        });
+        let Some(at) = at else {
+            self.write_back(id);
+            return Ok(None);
+        };
+        let found = match all.of(id) {
+            // Asked when it began; a mapping may have come since.
+            Some(found) if found.word == word && !store.may_be_copied(live) => Some(found),
+            Some(found) => {
+                drop(found);
+                None
+            }
+            None => None,
+        };
+        let found = found.or_else(|| match self.waits(id, live, word) {
+            true => all.make(id),
+            false => None,
+        });
+        let Some(mut kept) = found.filter(|found| found.error.is_none()) else {
+            self.write_back(id);
+            return Ok(None);
+        };
+        (kept.live, kept.open, kept.word) = (live, open, word);
+        // SAFETY: the caller's promise.
+        let done = unsafe { kept.add(store, id, at, from, len) };
+        leave(kept);
+        done.map(Some)
+    }
+
+    /// As [`Store::read`], with what this process has written.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_live(
+        &self,
+        live: u32,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let store = self.store();
+        let id = store.live_id(live);
+        let mut end = 0;
+        match self.writeback().and_then(|all| all.of(id)) {
+            Some(mut kept) => {
+                // SAFETY: passed on.
+                let read = unsafe { kept.read(store, id, at, to, len) };
+                leave(kept);
+                match read? {
+                    Read::Done => return Ok(len),
+                    Read::Home { end: known } => end = known,
+                }
+            }
+            None => {
+                // SAFETY: passed on.
+                if let Some(n) = unsafe { self.read_ahead(live, at, to, len)? } {
+                    return Ok(n);
+                }
+            }
+        }
+        // SAFETY: passed on.
+        let n = unsafe { store.read(live, at, to, len)? };
+        if n < len && at.saturating_add(n as u64) < end {
+            // It ends later, by what was kept back.
+            self.write_back(id);
+            // SAFETY: passed on.
+            return unsafe { store.read(live, at, to, len) };
+        }
+        Ok(n)
+    }
+
+    /// Whether something of the file is kept back.
+    pub(crate) fn keeps(&self, id: ObjectId) -> bool {
+        self.writeback().and_then(|all| all.of(id)).is_some()
+    }
+
+    /// Publishes what was kept back of a file. An error is kept, for who can be told.
+    pub(crate) fn write_back(&self, id: ObjectId) {
+        let Some(all) = self.writeback() else { return };
+        if let Some(mut kept) = all.of(id) {
+            kept.publish(self.store(), id);
+            leave(kept);
+        }
+    }
+
+    /// As [`Fs::write_back`], of an open file.
+    pub fn write_back_open(&self, open: u32) {
+        if self.writeback().is_some() {
+            self.write_back(ObjectId(self.store().open_file(open).id.load(Acquire)));
+        }
+    }
+
+    /// Publishes what was kept back of an open file.
+    ///
+    /// # Errors
+    /// Why some of what was written isn't there, once.
+    pub fn publish(&self, open: u32) -> Result<()> {
+        let Some(all) = self.writeback() else {
+            return Ok(());
+        };
+        let id = ObjectId(self.store().open_file(open).id.load(Acquire));
+        self.look_again(id);
+        let Some(mut kept) = all.of(id) else {
+            return Ok(());
+        };
+        kept.publish(self.store(), id);
+        let error = kept.error.take();
+        leave(kept);
+        error.map_or(Ok(()), Err)
+    }
+
+    /// As [`Fs::publish`], where the program can't be told of an error: standard error is.
+    pub fn publish_unheard(&self, open: u32) {
+        if let Err(e) = self.publish(open) {
+            self.tell_lost(open, e);
+        }
+    }
+
+    /// Publishes all that was kept back: before fork and sync. Errors are kept.
+    pub fn write_back_all(&self) {
+        let Some(all) = self.writeback() else { return };
+        all.files().for_each(|id| self.write_back(id));
+    }
+
+    /// As [`Fs::write_back_all`], where nobody will be told of errors later: before exec and exit.
+    pub fn publish_all(&self) {
+        let Some(all) = self.writeback() else { return };
+        for id in all.files() {
+            let Some(mut kept) = all.of(id) else { continue };
+            kept.publish(self.store(), id);
+            let (open, error) = (kept.open, kept.error.take());
+            leave(kept);
+            if let Some(e) = error {
+                self.tell_lost(open, e);
+            }
+        }
+    }
+
+    #[cold]
+    fn tell_lost(&self, open: u32, e: Errno) {
+        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = String::from_utf8_lossy(&path);
+        let end = path.floor_char_boundary(100);
+        write_notice(format_args!(
+            "{}{}: some of what was written before the last commit is lost: {e}",
+            String::from_utf8_lossy(self.mount()),
+            &path[..end]
+        ));
+    }
+}
