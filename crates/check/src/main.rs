@@ -7,10 +7,12 @@
 //!
 //! - [`operation`]: what is noted; [`memory`]: how workers and driver share it; [`calls`]: libc;
 //! - [`worker`]: what a process does, [`theme`]: chosen how; [`weak`]: how it can be done worse, so that something is found;
+//! - [`later`]: files with weaker consistency, and [`visible`]: what may be seen of them;
 //! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: processes and phases; [`options`].
 
 mod calls;
 mod driver;
+mod later;
 mod memory;
 mod model;
 mod operation;
@@ -21,6 +23,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod visible;
 mod weak;
 mod worker;
 
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
         }
         Err(e) => return stop(&format!("{e} (--help says what there is)")),
     };
-    match driver::run(&options) {
+    let ended = match options.consistency {
+        Some(consistency) => later::run(&options, consistency),
+        None => driver::run(&options),
+    };
+    match ended {
         Ok(driver::End::Fine) => ExitCode::SUCCESS,
         Ok(driver::End::Impossible) => ExitCode::from(1),
         Ok(driver::End::Hang) => ExitCode::from(3),
@@ -57,6 +64,9 @@ fn stop(message: &str) -> ExitCode {
 }
 
 fn work(arguments: &[String]) -> Result<(), String> {
+    if arguments.first().is_some_and(|a| a == later::WORD) {
+        return later::work(&arguments[1..]);
+    }
     let [file, index, top, cell, most, locks, weak] = arguments else {
         return Err("a worker is started by the driver only".into());
     };

@@ -27,6 +27,28 @@ impl Locks {
     }
 }
 
+/// What was said of the files, other than that all is sequential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    Commit,
+    Session,
+    /// Milliseconds.
+    Eventual(u64),
+}
+
+impl Consistency {
+    fn of(text: &str) -> Option<Consistency> {
+        match text {
+            "commit" => Some(Consistency::Commit),
+            "session" => Some(Consistency::Session),
+            _ => {
+                let ms = text.strip_prefix("eventual(")?.strip_suffix("ms)")?;
+                ms.parse().ok().map(Consistency::Eventual)
+            }
+        }
+    }
+}
+
 pub struct Options {
     /// Where the directories of the rounds are made; seen by the workers.
     pub top: String,
@@ -48,6 +70,8 @@ pub struct Options {
     pub whole: bool,
     /// Of 1000 phases, in how many a worker is killed.
     pub kill: u64,
+    /// Only cells of files of which this was said.
+    pub consistency: Option<Consistency>,
     /// Seconds that a phase may take.
     pub bound: u64,
     /// What the workers are started with.
@@ -77,6 +101,8 @@ Each worker is started as COMMAND followed by its own words; {} in COMMAND becom
   --bound SECONDS   what takes longer hangs (20)
   --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
   --pieces          writes of several cells take no turns with others (striped files)
+  --consistency C   files of DIR are commit, session or eventual(Nms): processes write, commit and read cells, and nothing
+                    else (of the other options, only those on processes, nodes, time, kills, seed and cell count)
   --whole           of a phase that is impossible, tell all, too, not just what matters
   --weak KIND       do something worse than promised, to see that it is found: ";
 
@@ -99,6 +125,7 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
         pieces: false,
         whole: false,
         kill: 0,
+        consistency: None,
         bound: 20,
         with: Vec::new(),
     };
@@ -123,6 +150,11 @@ pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
             "--by-cells" => o.by_cells = true,
             "--pieces" => o.pieces = true,
             "--whole" => o.whole = true,
+            "--consistency" => {
+                let text = value()?;
+                let which = Consistency::of(text);
+                o.consistency = Some(which.ok_or(format!("no consistency is called {text:?}"))?);
+            }
             "--weak" => o.weak_name = value()?.clone(),
             "--" => {
                 o.with = rest.cloned().collect();

@@ -23,9 +23,11 @@ pub enum Kind {
     ExchangeInTwo,
     /// Locks are the process's own affair.
     OwnLocks,
+    /// With `--consistency`: what is noted as a commit is none.
+    NoCommit,
 }
 
-pub const KINDS: [(&str, Kind); 7] = [
+pub const KINDS: [(&str, Kind); 8] = [
     ("cached-size", Kind::CachedSize),
     ("cached-names", Kind::CachedNames),
     ("append-by-size", Kind::AppendBySize),
@@ -33,6 +35,7 @@ pub const KINDS: [(&str, Kind); 7] = [
     ("rename-in-two", Kind::RenameInTwo),
     ("exchange-in-two", Kind::ExchangeInTwo),
     ("own-locks", Kind::OwnLocks),
+    ("no-commit", Kind::NoCommit),
 ];
 
 /// The calls of a worker that may be done worse.

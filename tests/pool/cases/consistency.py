@@ -92,6 +92,23 @@ def consistent_striped(t):
     tidy(t)
 
 
+@case(90 + 4 * SECONDS)
+def consistent_as_was_said(t):
+    """Files of which less is asked: what was committed is seen, what a process wrote itself, and nothing else; also when
+    processes are killed. A process that doesn't commit what it says it has is found out."""
+    if NODES == 1:
+        raise Skipped("one node")
+    up(t)
+    t.command(on(t, 0, "mkdir", "/fb/x"))
+    for said in ("commit", "session", "eventual(30ms)"):
+        t.fb("set", "--pool", POOL, "/x", "consistency=" + said)
+        for more in ((), ("--kill", "100", "--cell", "4096")):
+            in_pool(t, "--consistency", said, "--workers", "6", *more, prepare=False, seconds=max(1, SECONDS // 3))
+    t.fb("set", "--pool", POOL, "/x", "consistency=commit")
+    in_pool(t, "--consistency", "commit", "--weak", "no-commit", prepare=False, seconds=2, rc=1)
+    tidy(t)
+
+
 @case(60 + 2 * SECONDS)
 def consistent_on_one_node(t):
     up(t, nodes=1)

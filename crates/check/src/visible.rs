@@ -1,0 +1,316 @@
+//! What a read may show of files with weaker consistency: judges what processes have noted.
+//!
+//! A write is *visible* to a read if its process had committed it before (before the read, or before the file was opened:
+//! [`Read::since`]), or if it is the reader's own. It is *superseded* by a later one of its process, and by one that began
+//! when it was committed. A read may show any write that has begun and isn't superseded by a visible one; nothing at all only
+//! as long as none is visible. Who has seen one write of a process has seen those before it ([`Rules::ordered`]).
+
+use std::collections::HashMap;
+
+/// Later than everything.
+pub const NEVER: u64 = u64::MAX;
+
+/// A cell of a file: of which round, and its number.
+pub type Place = (u64, u64);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
+    pub process: usize,
+    pub place: Place,
+    /// Not zero, and no other write's.
+    pub value: u64,
+    pub begin: u64,
+    /// [`NEVER`]: it failed, or its process was killed.
+    pub end: u64,
+}
+
+/// All that the process has written to the file before is committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit {
+    pub process: usize,
+    pub file: u64,
+    pub begin: u64,
+    pub end: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    pub process: usize,
+    pub place: Place,
+    /// 0: nothing had been written.
+    pub value: u64,
+    /// What was committed before is visible.
+    pub since: u64,
+    pub begin: u64,
+    pub end: u64,
+}
+
+/// All that was noted; of each process in its order.
+#[derive(Default)]
+pub struct History {
+    pub writes: Vec<Write>,
+    pub commits: Vec<Commit>,
+    pub reads: Vec<Read>,
+}
+
+/// What differs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Every write is committed when it ends.
+    pub at_once: bool,
+    /// Of a process, later writes aren't seen before earlier ones.
+    pub ordered: bool,
+}
+
+/// How often something was shown that `sequential` wouldn't have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Older than a write that had ended.
+    pub older: usize,
+}
+
+struct Known<'a> {
+    rules: Rules,
+    /// Writes with the time when they were committed, in their processes' order.
+    writes: Vec<(&'a Write, u64)>,
+    by_place: HashMap<Place, Vec<usize>>,
+    by_value: HashMap<u64, usize>,
+}
+
+impl Known<'_> {
+    /// Whether one write can't be seen any more where the other can.
+    fn superseded(&self, one: usize, by: usize) -> bool {
+        let ((a, committed), (b, _)) = (self.writes[one], self.writes[by]);
+        a.process == b.process && one < by || committed < b.begin
+    }
+}
+
+/// Judges a history.
+///
+/// # Errors
+/// What is impossible.
+pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
+    let mut commits: HashMap<(usize, u64), Vec<(u64, u64)>> = HashMap::new();
+    for c in history.commits.iter().filter(|c| c.end != NEVER) {
+        let of = commits.entry((c.process, c.file)).or_default();
+        of.push((c.begin, c.end));
+    }
+    let committed = |w: &Write| match (w.end, rules.at_once) {
+        (NEVER, _) => NEVER,
+        (end, true) => end,
+        (end, false) => {
+            let of = commits.get(&(w.process, w.place.0));
+            let first = of.into_iter().flatten().find(|c| c.0 >= end);
+            first.map_or(NEVER, |c| c.1)
+        }
+    };
+    let mut known = Known {
+        rules,
+        writes: history.writes.iter().map(|w| (w, committed(w))).collect(),
+        by_place: HashMap::new(),
+        by_value: HashMap::new(),
+    };
+    for (i, (w, _)) in known.writes.iter().enumerate() {
+        known.by_place.entry(w.place).or_default().push(i);
+        known.by_value.insert(w.value, i);
+    }
+    // Of a process: which write of another to a file it has seen, the last one, and when it had.
+    let mut saw: HashMap<(usize, u64, usize), (usize, u64)> = HashMap::new();
+    let mut seen = Seen::default();
+    for read in &history.reads {
+        seen.older += usize::from(one(&known, read, &saw)?);
+        if let Some(&i) = known.by_value.get(&read.value) {
+            let (w, _) = known.writes[i];
+            let last = saw.entry((read.process, read.place.0, w.process));
+            let last = last.or_insert((i, read.end));
+            if last.0 < i {
+                *last = (i, read.end);
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// Judges a read; whether it showed something older than `sequential` would have.
+fn one(
+    known: &Known<'_>,
+    read: &Read,
+    saw: &HashMap<(usize, u64, usize), (usize, u64)>,
+) -> Result<bool, String> {
+    let shown = match read.value {
+        0 => None,
+        value => match known.by_value.get(&value) {
+            Some(&i) if known.writes[i].0.place == read.place => Some(i),
+            _ => return Err(format!("nobody has written what this shows: {read:?}")),
+        },
+    };
+    if let Some(i) = shown
+        && known.writes[i].0.begin > read.end
+    {
+        let write = known.writes[i].0;
+        return Err(format!("{read:?} shows what is written later: {write:?}"));
+    }
+    let mut older = false;
+    for &by in known.by_place.get(&read.place).into_iter().flatten() {
+        let (w, committed) = known.writes[by];
+        if shown == Some(by) || shown.is_some_and(|i| !known.superseded(i, by)) {
+            continue;
+        }
+        let own = w.process == read.process && w.end <= read.begin;
+        let before = saw.get(&(read.process, read.place.0, w.process));
+        let told = known.rules.ordered
+            && before.is_some_and(|&(last, when)| by <= last && when <= read.begin);
+        if own || told || committed < read.since {
+            let why = match (own, told) {
+                (true, _) => "its own",
+                (_, true) => "it has seen a later one of that process",
+                _ => "it was committed",
+            };
+            return Err(format!("{read:?} has to show {w:?} or later ({why})"));
+        }
+        older |= w.end < read.begin;
+    }
+    Ok(older)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Place = (1, 0);
+
+    fn w(process: usize, value: u64, begin: u64, end: u64) -> Write {
+        Write {
+            process,
+            place: AT,
+            value,
+            begin,
+            end,
+        }
+    }
+
+    fn c(process: usize, begin: u64, end: u64) -> Commit {
+        Commit {
+            process,
+            file: 1,
+            begin,
+            end,
+        }
+    }
+
+    fn r(process: usize, value: u64, begin: u64, end: u64) -> Read {
+        Read {
+            process,
+            place: AT,
+            value,
+            since: begin,
+            begin,
+            end,
+        }
+    }
+
+    fn judged(writes: &[Write], commits: &[Commit], reads: &[Read]) -> Result<Seen, String> {
+        let history = History {
+            writes: writes.to_vec(),
+            commits: commits.to_vec(),
+            reads: reads.to_vec(),
+        };
+        let rules = Rules {
+            ordered: true,
+            ..Rules::default()
+        };
+        judge(&history, rules)
+    }
+
+    const OLDER: Result<Seen, String> = Ok(Seen { older: 1 });
+    const AS_EVER: Result<Seen, String> = Ok(Seen { older: 0 });
+
+    #[test]
+    fn what_was_committed_has_to_be_seen() {
+        let (write, commit) = ([w(0, 7, 10, 11)], [c(0, 12, 13)]);
+        assert_eq!(judged(&write, &commit, &[r(1, 7, 14, 15)]), AS_EVER);
+        assert!(judged(&write, &commit, &[r(1, 0, 14, 15)]).is_err());
+        // While it is being committed, or not at all, either may be; and once it is written.
+        assert_eq!(judged(&write, &commit, &[r(1, 0, 12, 15)]), OLDER);
+        assert_eq!(judged(&write, &commit, &[r(1, 7, 12, 15)]), AS_EVER);
+        assert_eq!(judged(&write, &[], &[r(1, 0, 14, 15)]), OLDER);
+        assert_eq!(judged(&write, &[c(0, 9, 10)], &[r(1, 0, 14, 15)]), OLDER);
+        // Of a process that was killed while it committed, or while it wrote.
+        let killed = [c(0, 12, NEVER)];
+        assert_eq!(judged(&write, &killed, &[r(1, 0, 14, 15)]), OLDER);
+        let written = [w(0, 7, 10, NEVER)];
+        assert_eq!(judged(&written, &[], &[r(1, 0, 14, 15)]), AS_EVER);
+        assert_eq!(judged(&written, &[], &[r(1, 7, 14, 15)]), AS_EVER);
+    }
+
+    #[test]
+    fn own_writes_have_to_be_seen() {
+        let writes = [w(0, 7, 10, 11), w(0, 8, 12, 13)];
+        assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
+        assert!(judged(&writes, &[], &[r(0, 7, 14, 15)]).is_err());
+        assert!(judged(&writes, &[], &[r(0, 0, 14, 15)]).is_err());
+        // Others may see the first.
+        assert_eq!(judged(&writes, &[], &[r(1, 7, 14, 15)]), OLDER);
+        // Somebody else's may come on top of it, but not one that was committed before.
+        let writes = [w(0, 7, 10, 11), w(1, 8, 9, 10)];
+        assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
+        let writes = [w(1, 8, 5, 6), w(0, 7, 10, 11)];
+        assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
+        assert!(judged(&writes, &[c(1, 7, 8)], &[r(0, 8, 14, 15)]).is_err());
+    }
+
+    #[test]
+    fn nothing_is_invented_and_nothing_comes_back() {
+        let writes = [w(0, 7, 10, 11), w(1, 8, 20, 21)];
+        assert!(judged(&writes, &[], &[r(2, 9, 30, 31)]).is_err());
+        assert!(judged(&writes, &[], &[r(2, 8, 12, 13)]).is_err(), "not yet");
+        let elsewhere = Read {
+            place: (1, 1),
+            ..r(2, 7, 30, 31)
+        };
+        assert!(judged(&writes, &[], &[elsewhere]).is_err());
+        let commits = [c(0, 12, 13), c(1, 22, 23)];
+        assert!(judged(&writes, &commits, &[r(2, 7, 30, 31)]).is_err());
+        assert_eq!(judged(&writes, &commits, &[r(2, 8, 30, 31)]), AS_EVER);
+    }
+
+    #[test]
+    fn writes_of_a_process_are_seen_in_their_order() {
+        let later = Write {
+            place: (1, 1),
+            ..w(0, 8, 12, 13)
+        };
+        let saw = Read {
+            place: (1, 1),
+            ..r(1, 8, 20, 21)
+        };
+        let writes = [w(0, 7, 10, 11), later];
+        assert_eq!(judged(&writes, &[], &[saw, r(1, 7, 22, 23)]), AS_EVER);
+        assert!(judged(&writes, &[], &[saw, r(1, 0, 22, 23)]).is_err());
+        assert_eq!(judged(&writes, &[], &[saw, r(2, 0, 22, 23)]), OLDER);
+        assert_eq!(judged(&writes, &[], &[r(1, 0, 18, 19), saw]), OLDER);
+    }
+
+    #[test]
+    fn a_session_goes_by_when_it_was_opened() {
+        let (writes, commits) = ([w(0, 7, 10, 11)], [c(0, 12, 13)]);
+        let opened = |since: u64| Read {
+            since,
+            ..r(1, 0, 20, 21)
+        };
+        assert_eq!(judged(&writes, &commits, &[opened(13)]), OLDER);
+        assert!(judged(&writes, &commits, &[opened(14)]).is_err());
+        // Whoever goes by a bound: written is committed.
+        let history = History {
+            writes: writes.to_vec(),
+            reads: vec![opened(14)],
+            ..History::default()
+        };
+        let at_once = Rules {
+            at_once: true,
+            ..Rules::default()
+        };
+        assert!(judge(&history, at_once).is_err());
+        assert_eq!(judge(&history, Rules::default()), OLDER);
+    }
+}
