@@ -109,6 +109,61 @@ def staging_and_rules(t):
         t.fb("down", "--pool", "p")
 
 
+# What the programs of examples/rules do, and who may do it no more afterwards.
+PROGRAMS = {
+    "git": (r"""
+export HOME=/fb GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+git init -q /fb/r && cd /fb/r || exit 1
+for n in 1 2 3; do seq $n 1000 > f; git add f; git commit -qm $n || exit 1; done
+object=$(find .git/objects/[0-9a-f][0-9a-f] -type f | head -1); chmod u+w $object
+git clone -q --bare /fb/r /fb/s.git && git push -q /fb/s.git HEAD:other && git gc -q && git reflog expire --expire=now --all && git fsck --strict
+""", None),
+    "bowtie2": (r"""
+cd /fb; { echo '>x'; seq 1 3000 | md5sum | tr 0-9a-f ACGTACGTACGTACGT | head -c 32; seq 9 4000 | sha512sum | tr 0-9a-f GATCGTACGACTCATG | head -c 128; echo; } > x.fa
+bowtie2-build -q x.fa x > build.log 2>&1 || exit 1
+echo "@a
+$(sed -n 2p x.fa | head -c 60)
++
+$(printf 'I%.0s' $(seq 60))" > a.fq
+bowtie2 -x x -U a.fq -S a.sam 2> a.log && grep -q 60M a.sam
+""", "x.1.bt2"),
+    "training": (r"""
+mkdir -p /fb/data /fb/runs/1/checkpoints; cd /fb
+for n in 1 2 3; do head -c 5000 /dev/zero > data/$n; done
+python3 - <<END
+import json, os, random
+for step in range(3):
+    total = sum(len(open("data/%d" % n, "rb").read()) for n in random.sample([1, 2, 3], 3))
+    with open("runs/1/metrics.jsonl", "a") as f:
+        f.write(json.dumps({"step": step, "bytes": total}) + "\\n")
+    with open("runs/1/checkpoints/%d.pt" % step, "wb") as f:
+        f.write(os.urandom(100000)); f.seek(0); f.write(b"head")
+END
+[ $(wc -l < runs/1/metrics.jsonl) = 3 ]
+""", "runs/1/checkpoints/2.pt"),
+}
+
+
+@case(90)
+def example_rules_are_those_of_their_programs(t):
+    """All of them can be read; git, bowtie2 and a loader do what they do under theirs, and violate nothing."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../examples/rules")
+    names = sorted(os.listdir(folder))
+    t.ok(names == ["bowtie2.toml", "git.toml", "openfoam.toml", "training.toml"], "%s" % names)
+    for name in names:
+        t.fb("rules", "check", os.path.join(folder, name)).says("no error")
+    for name, (script, written_once) in PROGRAMS.items():
+        t.up("p", "--rules", os.path.join(folder, name + ".toml"))
+        t.bash("p", script, timeout=60)
+        t.fb("violations", "--pool", "p").says("no violations")
+        if written_once:
+            t.bash("p", "echo x >> /fb/" + written_once, rc=1).says("never changes again")
+        else:
+            t.bash("p", "cd /fb/s.git/objects; f=$(find . -type f -path './[0-9a-f][0-9a-f]/*' | head -1); chmod u+w $f; echo x >> $f",
+                   rc=1).says("never changes again")
+        t.fb("down", "--pool", "p")
+
+
 @case(60)
 def rules_are_explained(t):
     t.fb("rules", "check", rules(t)).says("3 rules, no error")
