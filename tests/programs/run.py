@@ -345,6 +345,10 @@ class Runner:
                         + (["--nodes", str(nodes)] if nodes > 1 else []),
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
+                    if self.options.set:
+                        self.check("forebay set", self.command(
+                            [self.forebay, "set", "--pool", pool, "/case-" + case.name, *self.options.set.split()],
+                            self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-set"))
                     for k in (0, 1) if fuse else ():
                         node = ["--node", str((number + k) % nodes)] if nodes > 1 else []
                         self.check("forebay mount", self.command(
@@ -497,6 +501,8 @@ def main():
                         help="how the cases see the pool (default preload)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
+    parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "
+                        "\"--distribution striped consistency=session\" has programs keep writes back, and nothing may differ")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--timeout", type=float, default=60,
                         help="seconds that a run of a case may take (default 60)")

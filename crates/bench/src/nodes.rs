@@ -57,6 +57,8 @@ const TO_LIST: Duration = Duration::from_secs(15);
 /// All parts together take no longer.
 const BUDGET: Duration = Duration::from_secs(175);
 
+const SESSION: (&str, &[&str]) = ("there/session", &["consistency=session"]);
+
 struct Nodes<'a> {
     options: &'a Options,
     pool: Pool,
@@ -256,7 +258,15 @@ impl Nodes<'_> {
 
     /// Small blocks to and from another node, beside the same of a file without controls.
     fn consistency(&mut self, results: &mut Results) -> Result<(), String> {
-        let rows = [("write 8 KiB, commit", "remote-small-write", COMMIT, 10.0)];
+        let rows = [
+            (
+                "write 8 KiB, commit",
+                "remote-small-write",
+                COMMIT,
+                Some(10.0),
+            ),
+            ("read 8 KiB, session", "remote-small-read", SESSION, None),
+        ];
         let strict = self.directory(FILES_THERE);
         let count = self.amount(2048, 8192);
         for (name, workload, (directory, controls), least) in rows {
@@ -269,7 +279,7 @@ impl Nodes<'_> {
             make("make")?;
             self.pool.control(&directory, controls)?;
             make("remote-content")?;
-            let figure = Figure::new(name.into(), "k/s", Some(Goal::TimesAtLeast(least)));
+            let figure = Figure::new(name.into(), "k/s", least.map(Goal::TimesAtLeast));
             self.figure(results, figure, |nodes, side| {
                 let directory = if side == Side::Plain {
                     &strict

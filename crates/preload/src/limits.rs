@@ -33,7 +33,11 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
 /// signal, as from the kernel.
 #[cold]
 pub fn exceeded() {
-    if runtime::open_fs().is_some() && forebay_media::size_limit() != libc::RLIM_INFINITY {
+    if let Some(fs) = runtime::open_fs()
+        && forebay_media::size_limit() != libc::RLIM_INFINITY
+    {
+        // The signal may be the end, and what was written before isn't too much.
+        fs.publish_all();
         // SAFETY: a signal for the calling thread.
         unsafe {
             let thread = raw(libc::SYS_gettid, [0; 6]);

@@ -1,9 +1,11 @@
 """Files of which it was said that others may see later what is written: when they do, by whatever way a program goes on."""
+import os
+import shutil
 import subprocess
 import sys
 import time
 
-from harness import case
+from harness import Skipped, case
 
 # Writes to a file of another node; waits; does what it was given; waits.
 WRITER = r'''
@@ -181,4 +183,103 @@ for line in sys.stdin:
     reader.kill()
     reader.wait(10)
     t.fb("rules", "explain", "--pool", "p", "/c/e").prints("consistency +eventual.200ms. +said of it")
+    t.fb("down", "--pool", "p")
+
+
+# Two threads and a signal handler write, read and commit by one descriptor, each its own bytes, for a second.
+BUSY = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <fcntl.h>
+enum { ROOM = 1 << 20 };
+static int fd;
+static volatile unsigned ticks, over;
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+static void tick(int s) {
+    ticks++;
+    if (pwrite(fd, (void *)&ticks, 4, 0) != 4) _exit(2);
+    if (ticks % 50 == 0 && fsync(fd)) _exit(3);
+}
+static void *busy(void *which) {
+    unsigned first = *(unsigned *)which, n = 0;
+    double end = now() + 1;
+    while (now() < end) {
+        unsigned record[25], at = (n * 37 % 1000) * 100, i;
+        for (i = 0; i < 25; i++) record[i] = n;
+        if (pwrite(fd, record, 100, first * ROOM + at) != 100) _exit(4);
+        memset(record, 0, 100);
+        if (pread(fd, record, 100, first * ROOM + at) != 100 || record[0] != n || record[24] != n) _exit(5);
+        n++;
+        if (n % 200 == 0 && fsync(fd)) _exit(6);
+        if (n % 500 == 0) {
+            pid_t child = fork();
+            if (child == 0) _exit(0);
+            if (child > 0) while (waitpid(child, 0, 0) < 0) {}
+        }
+    }
+    printf("%u\n", n);
+    return 0;
+}
+int main(int argc, char **argv) {
+    unsigned one = 1, two = 2, i;
+    pthread_t other;
+    struct itimerval each = {{0, 1000}, {0, 1000}}, none = {{0, 0}, {0, 0}};
+    struct sigaction act = {.sa_handler = tick, .sa_flags = SA_RESTART};
+    fd = open(argv[1], O_RDWR);
+    sigaction(SIGALRM, &act, 0);
+    setitimer(ITIMER_REAL, &each, 0);
+    pthread_create(&other, 0, busy, &two);
+    busy(&one);
+    pthread_join(other, 0);
+    setitimer(ITIMER_REAL, &none, 0);
+    printf("%u\n", ticks);
+    return close(fd);
+}
+"""
+
+# The last record at each place, by how many there were.
+LEFT = r"""
+import struct, sys
+content = open(sys.argv[1], "rb").read()
+counts = [int(n) for n in sys.argv[2:]]
+assert struct.unpack_from("<I", content)[0] == counts.pop(), content[:4]
+threads = sorted(counts)
+found = []
+for first in (1, 2):
+    records = [struct.unpack_from("<25I", content, (first << 20) + k * 100) for k in range(1000)]
+    assert all(len(set(r)) == 1 for r in records)
+    n = max(r[0] for r in records) + 1
+    wanted = [0] * 1000
+    for i in range(n):
+        wanted[i * 37 % 1000] = i
+    assert [r[0] for r in records] == wanted
+    found.append(n)
+assert sorted(found) == threads, (found, threads)
+"""
+
+
+@case(60)
+def threads_and_handlers_write_while_others_publish(t):
+    if not shutil.which("gcc"):
+        raise Skipped("it needs gcc")
+    source, program = os.path.join(t.disk, "busy.c"), os.path.join(t.disk, "busy")
+    with open(source, "w") as f:
+        f.write(BUSY)
+    t.command(["gcc", "-O1", "-pthread", "-o", program, source], timeout=30)
+    up(t, "consistency=commit")
+    make(t, ["busy"])
+    counts = t.command([t.forebay, "exec", "--pool", "p", "--node", "0", "--", program, "/fb/c/busy"], timeout=40).out.split()
+    t.command([t.forebay, "exec", "--pool", "p", "--node", "2", "--", sys.executable, "-c", LEFT, "/fb/c/busy", *counts])
+    t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
