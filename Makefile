@@ -39,6 +39,8 @@ test:
 	python3 tests/pools/run.py -j 2
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
+	python3 tests/programs/run.py --nodes 3 --set "--distribution striped consistency=session" --only bash-redirections \
+	    --only c-data --only c-passing --only c-robust --only limits --only locks --only python-processes --only sqlite
 	python3 tests/pool/run.py -j 2
 	python3 tests/verbs/run.py
 	python3 tests/mpi-io/run.py -j 2
