@@ -123,7 +123,7 @@ def consistent_though_processes_are_killed(t):
     tidy(t)
 
 
-def while_it_runs(t, disturb, *options, seconds=SECONDS):
+def while_it_runs(t, disturb, *options, seconds=SECONDS, **more):
     """Runs the checker while `disturb` is called again and again."""
     problems = []
     over = threading.Event()
@@ -139,7 +139,7 @@ def while_it_runs(t, disturb, *options, seconds=SECONDS):
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        in_pool(t, "--faults", *options, seconds=seconds, bound=30)
+        in_pool(t, "--faults", *options, seconds=seconds, bound=30, **more)
     finally:
         over.set()
         thread.join(30)
@@ -161,6 +161,10 @@ def consistent_though_daemons_are_killed(t):
         node(t, "restart", k)
 
     while_it_runs(t, disturb, "--mixed-locks")
+    # What was committed is there whatever becomes of daemons.
+    for said in ("commit", "session"):
+        t.fb("set", "--pool", POOL, "/x", "consistency=" + said)
+        while_it_runs(t, disturb, "--consistency", said, "--kill", "50", prepare=False, seconds=max(2, SECONDS // 3))
     tidy(t)
 
 
