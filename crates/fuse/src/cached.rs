@@ -12,6 +12,7 @@
 //!   size changes and somebody asks for it ([`SETTLES`]). It forgets them by itself with each
 //!   answer that has another size.
 
+use crate::fetched::Fetched;
 use crate::notices::Notices;
 use crate::serve::Server;
 use forebay_posix::{Fs, ObjectId};
@@ -30,6 +31,8 @@ const SETTLES: Duration = Duration::from_millis(100);
 /// The files, by node.
 pub struct Cached {
     notices: Notices,
+    /// What the kernel's pages were when it got them.
+    pub fetched: Fetched,
     files: Mutex<HashMap<u64, File>>,
     /// There is something to look at.
     some: Condvar,
@@ -78,6 +81,7 @@ impl Cached {
     pub fn new(notices: Notices) -> Cached {
         Cached {
             notices,
+            fetched: Fetched::default(),
             files: Mutex::default(),
             some: Condvar::new(),
         }
@@ -133,6 +137,7 @@ impl Cached {
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);
+                self.fetched.told(node, size - 1, last);
                 self.set(node, size);
             }
         }
@@ -148,7 +153,11 @@ impl Cached {
         if size > file.kernels {
             return Some(file.telling.clone());
         }
-        file.kernels = size;
+        let is_cut = std::mem::replace(&mut file.kernels, size) > size;
+        drop(files);
+        if is_cut {
+            self.fetched.cut(node, size);
+        }
         None
     }
 
@@ -159,6 +168,7 @@ impl Cached {
             file.told = Instant::now();
             file.kernels = size;
         }
+        self.fetched.cut(node, size);
     }
 
     /// The kernel has written a file up to there, by its reckoning.
@@ -228,6 +238,7 @@ fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
 fn look(server: &Weak<Server>) -> Option<()> {
     let server = server.upgrade()?;
     let cached = &server.face.cached;
+    cached.fetched.trim(&cached.notices);
     let fs = server.face.fs();
     let mut due = Vec::new();
     {

@@ -7,7 +7,8 @@
 //!
 //! The kernel judges permissions (`default_permissions`) by the attributes that it is given, and
 //! keeps nothing: names, attributes and data are asked for each time, since others may change them at any
-//! moment without telling us. Only mappings go through its page cache ([`cached`]). What was
+//! moment without telling us. Only mappings go through its page cache ([`cached`]), and
+//! only what was changed of its pages is written back ([`fetched`]). What was
 //! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
@@ -19,6 +20,7 @@ mod cached;
 mod crew;
 mod device;
 mod face;
+mod fetched;
 mod follow;
 mod known;
 mod notices;

@@ -248,6 +248,14 @@ impl Fs {
         controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
     }
 
+    /// The process for which this thread works.
+    pub(crate) fn works_for(&self) -> u32 {
+        match FOR.get() {
+            0 => pid(),
+            pid => pid,
+        }
+    }
+
     /// Notes a violation, and tells the user of one that was refused.
     #[cold]
     fn tell(
@@ -268,10 +276,7 @@ impl Fs {
         let path = String::from_utf8_lossy(&path).into_owned();
         let note = || Violation {
             time: now() / 1_000_000_000,
-            pid: match FOR.get() {
-                0 => pid(),
-                pid => pid,
-            },
+            pid: self.works_for(),
             path: path.clone(),
             control: control.clone(),
             what: what.to_string(),

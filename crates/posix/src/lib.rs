@@ -18,6 +18,7 @@ mod cred;
 mod file;
 mod fs;
 mod guarded;
+mod mapped;
 mod nodes;
 mod opening;
 mod ops;

@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3830_4c54_4359_4246; // "FBYCTL08"
+const MAGIC: u64 = 0x3930_4c54_4359_4246; // "FBYCTL09"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -326,6 +326,9 @@ pub struct Live {
     pub lease_of: AtomicU64,
     /// As [`crate::Inode::controls`]; of what another node keeps: as told when it was opened last.
     pub controls: AtomicU64,
+    /// Of a file that this node keeps: the last two nodes whose processes have changed the bytes, the later one in the lower half;
+    /// their numbers plus one, 0 is this one. Locked.
+    pub changed_by: AtomicU64,
     pub extent: [AtomicU64; MAX_EXTENTS],
 }
 

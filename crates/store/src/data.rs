@@ -331,7 +331,12 @@ impl Store {
             return unsafe { self.write_away(away, offset, from, len) };
         }
         // SAFETY: passed on.
-        unsafe { self.write_here(index, offset, (from, len), true, |_| Ok(())) }
+        unsafe {
+            self.write_here(index, offset, (from, len), true, |live| {
+                live.change_by(None);
+                Ok(())
+            })
+        }
     }
 
     /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked. What lies behind

@@ -198,6 +198,11 @@ impl Store {
         Some(elsewhere.node_of(id.slot()).0)
     }
 
+    /// The number of this node, in a pool of several.
+    pub fn node_of_several(&self) -> Option<u32> {
+        self.elsewhere.as_deref().map(|e| e.me().0)
+    }
+
     /// The home of the entry `name` of `parent`, if it isn't this node.
     pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
         // Without other nodes, no hash.

@@ -49,6 +49,7 @@ pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, MAX_SIZE};
 pub use dirs::DirPosition;
+pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};

@@ -356,6 +356,7 @@ impl Store {
         live.size.store(0, Relaxed);
         live.cuts.store(0, Relaxed);
         live.controls.store(0, Relaxed);
+        live.changed_by.store(0, Relaxed);
         let opened = away.opened.take();
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);

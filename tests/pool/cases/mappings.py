@@ -348,7 +348,10 @@ m.flush()
                "0", "1", "/fb", t.work)
     r = t.command(on(t, 0, sys.executable, "-c", script, "0", "1", "/fb", t.work, *other))
     said = [line for line in r.err.split("\n") if line]
-    t.ok(len(said) == 1 and said[0].startswith("forebay: f: the same bytes"), "said: %s" % r.err)
+    both = "the same bytes (100 to 101) were stored through a mapping on node 0 and changed on node 2"
+    t.ok(len(said) == 1 and said[0].startswith("forebay: /fb/f: %s;" % both), "said: %s" % r.err)
+    listed = t.fb("violations", "--pool", POOL, "--json").json()
+    t.ok([(v["path"], v["what"]) for v in listed] == [("/f", both)], "listed: %s" % listed)
     r = t.command(on(t, 3, "od", "-An", "-tu1", "-j100", "-N2", "/fb/f"))
     t.ok(r.out.split() == ["1", "2"], r.out)
 

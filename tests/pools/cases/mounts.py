@@ -405,6 +405,78 @@ def mount_of_nodes(t):
     t.fb("down", "--pool", "p")
 
 
+# Stores to a mapping as it is told: "AT BYTE" stores, "sync" writes back, "AT" says what is there.
+STORES = '''
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(fd, 8192)
+for line in sys.stdin:
+    words = line.split()
+    if words == ["sync"]:
+        m.flush()
+    elif len(words) == 2:
+        m[int(words[0])] = int(words[1])
+    print(m[int(words[0])] if words[0] != "sync" else "synced", flush=True)
+'''
+
+
+@case(60)
+def mount_pages_of_two_nodes(t):
+    """Two nodes store to one page through mounts: no store undoes another, and the same bytes are reported with both nodes."""
+    t.up("p", "--nodes", "3", media=("memory:64M",))
+
+    def store(process, what):
+        process.stdin.write(what.encode() + b"\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip().decode()
+
+    def there(name, at):
+        out = t.fb("exec", "--pool", "p", "--node", "0", "--", "od", "-An", "-tu1", "-v", "-j%d" % at, "-N1",
+                   "/fb/" + name).out
+        return int(out)
+
+    with mounted(t, "p", "--node", "1", name="m1") as a, mounted(t, "p", "--node", "2", name="m2") as b:
+        # The file of a third node, and that of one of both.
+        for name, maker in (("third", "0"), ("own", "2")):
+            t.fb("exec", "--pool", "p", "--node", maker, "--", "bash", "-c", "head -c 8192 /dev/zero > /fb/" + name)
+            one, two = (t.start([sys.executable, "-c", STORES, "%s/%s" % (at, name)], stdin=subprocess.PIPE)
+                        for at in (a, b))
+            for process in (one, two):
+                t.ok(store(process, "100") == "0" and store(process, "5000") == "0", "it isn't zero")
+            for n in range(1, 6):
+                # Both have the page as it was, and store to it before they are told.
+                store(one, "%d %d" % (100 + n, n))
+                store(two, "%d %d" % (200 + n, n))
+                store(two, "%d %d" % (5000 + n, n))
+                for process in (one, two) if n % 2 else (two, one):
+                    t.ok(store(process, "sync") == "synced", "msync failed")
+                for at in (100 + n, 200 + n, 5000 + n):
+                    t.ok(there(name, at) == n, "%s: what was stored at %d is lost" % (name, at))
+            listed = t.fb("violations", "--pool", "p", "--json").json()
+            t.ok(not [v for v in listed if v["path"] == "/" + name], "different bytes are reported: %s" % listed)
+            # Each sees what the other stored.
+            wait_until(lambda: store(one, "203") == "3" and store(two, "103") == "3", 5, "the other's stores are seen")
+            # The same byte.
+            store(two, "300 2")
+            store(one, "300 1")
+            store(one, "sync")
+            store(two, "sync")
+            t.ok(there(name, 300) == 2, "%s: the later store isn't there" % name)
+            said = "the same bytes (300 to 301) were stored through a mapping on node 2 and changed on node 1"
+            listed = t.fb("violations", "--pool", "p", "--json").json()
+            found = [v for v in listed if v["path"] == "/" + name]
+            t.ok(len(found) == 1 and found[0]["what"] == said and not found[0]["refused"], "reported: %s" % listed)
+            logs = [open(os.path.join(where, "log")).read() for where, _, names in os.walk(t.pool_dir("p"))
+                    if where.endswith("mounts") and "log" in names]
+            t.ok(any("/fb/%s: %s" % (name, said) in log for log in logs), "no log has it: %s" % logs)
+            for process in (one, two):
+                t.finish(process, feed=b"")
+        t.fb("fsck", "--pool", "p")
+        t.fb("umount", a)
+        t.fb("umount", b)
+    t.fb("down", "--pool", "p")
+
+
 @case(120)
 def mount_large_directory(t):
     """A listing that is longer than any buffer, whole and without a stall of others."""

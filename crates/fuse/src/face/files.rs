@@ -35,9 +35,27 @@ impl Face {
     }
 
     fn put_open(&self, open: u32, reply: &mut Reply) {
+        if let Some(node) = self.can_be_stored_to(open) {
+            self.cached.fetched.opened(node);
+        }
         reply.u64(u64::from(open));
         reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);
         reply.u32(0);
+    }
+
+    /// The number of the open file, if it can be mapped to be stored to by this description.
+    fn can_be_stored_to(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().open_file(open);
+        let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
+        both.then(|| o.id.load(Relaxed))
+    }
+
+    /// Closes a description that the kernel has been told of.
+    pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
+        if let Some(node) = self.can_be_stored_to(open) {
+            self.cached.fetched.closed(node);
+        }
+        self.fs().store().open_release(open)
     }
 
     pub(super) fn open(
@@ -124,17 +142,22 @@ impl Face {
         let open = handle(a)?;
         let (offset, size, flags) = (a.u64()?, a.u32()? as usize, a.u32()?);
         let fs = self.fs();
-        if flags & p::READ_LOCKOWNER == 0 {
+        let to_cache = flags & p::READ_LOCKOWNER == 0;
+        if to_cache {
             self.cached.note(fs, open, head.node);
         }
         let size = size.min(p::MAX_WRITE);
         let begin = reply.len();
         reply.fill(size, |to| {
             // SAFETY: a slice.
-            unsafe { fs.read(open, Some(offset), to.as_mut_ptr(), to.len()) }
+            let n = unsafe { fs.read(open, Some(offset), to.as_mut_ptr(), to.len())? };
+            if to_cache {
+                self.cached.fetched.agree(head.node, offset, &to[..n]);
+            }
+            Ok(n)
         })?;
         let n = reply.len() - begin;
-        if n < size && flags & p::READ_LOCKOWNER == 0 {
+        if n < size && to_cache {
             self.cached.ends(head.node, offset + n as u64);
         }
         Ok(())
@@ -152,42 +175,76 @@ impl Face {
         let flags = a.u32()? as i32;
         a.skip(4)?;
         let bytes = a.take(size)?;
-        let fs = self.fs();
-        let from_cache = how & p::WRITE_CACHE != 0;
-        let append = flags & libc::O_APPEND != 0 && !from_cache;
-        if from_cache {
-            self.cached.note(fs, open, head.node);
-        }
         if how & p::WRITE_KILL_SUIDGID != 0 {
             self.drop_privileges(head.node)?;
         }
-        // What was stored to pages makes no file longer: where it reaches behind the end, the file has been cut
-        // beside the mount.
-        let len = match from_cache {
-            true => fs
-                .stat_open(open)?
-                .size
-                .saturating_sub(offset)
-                .min(size as u64) as usize,
-            false => size,
-        };
-        // SAFETY: a slice.
-        let write = || unsafe { fs.write_as(open, Some(offset), append, bytes.as_ptr(), len) };
-        let n = match write() {
-            Err(Errno::NOSPC) => {
-                // Some of what was removed may only be kept for a moment.
-                self.recent.let_go(fs);
-                write()?
-            }
-            written => written?,
-        };
-        let n = if n == len { size } else { n };
+        if how & p::WRITE_CACHE != 0 {
+            self.write_back(head.node, open, offset, bytes)?;
+            reply.u32(size as u32).u32(0);
+            return Ok(());
+        }
+        let append = flags & libc::O_APPEND != 0;
+        let n = self.write_bytes(open, offset, append, bytes)?;
         match append {
-            _ if from_cache => {}
             true => self.cached.appended(head.node, n as u64),
             false => self.cached.reaches(head.node, offset + n as u64),
         }
         reply.u32(n as u32).u32(0);
+        Ok(())
+    }
+
+    /// Some of what was removed may only be kept for a moment: without room, `f` is done once more without that.
+    fn with_room<T>(&self, f: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        match f() {
+            Err(Errno::NOSPC) => {
+                self.recent.let_go(self.fs());
+                f()
+            }
+            done => done,
+        }
+    }
+
+    fn write_bytes(
+        &self,
+        open: u32,
+        offset: u64,
+        append: bool,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        // SAFETY: a slice.
+        self.with_room(|| unsafe {
+            let (at, len) = (bytes.as_ptr(), bytes.len());
+            self.fs().write_as(open, Some(offset), append, at, len)
+        })
+    }
+
+    /// Pages to which programs have stored through mappings, from `offset` on. They make no file longer: where they reach behind the
+    /// end, the file has been cut beside the mount.
+    fn write_back(&self, node: u64, open: u32, offset: u64, pages: &[u8]) -> Result<(), Errno> {
+        let fs = self.fs();
+        self.cached.note(fs, open, node);
+        let (mut at, mut rest) = (offset, pages);
+        for (len, before) in self.cached.fetched.before(node, offset, pages) {
+            let (now, behind) = rest.split_at(len);
+            rest = behind;
+            match before {
+                Some(before) => {
+                    let merged = self.with_room(|| fs.merge(open, at, &before, now))?;
+                    if let Some(conflict) = merged {
+                        fs.tell_conflict(open, &conflict);
+                    }
+                }
+                None => {
+                    let room = fs.stat_open(open)?.size.saturating_sub(at);
+                    let there = &now[..len.min(usize::try_from(room).unwrap_or(len))];
+                    if self.write_bytes(open, at, false, there)? < there.len() {
+                        return Err(Errno::NOSPC);
+                    }
+                }
+            }
+            at += len as u64;
+        }
+        self.cached.fetched.agree(node, offset, pages);
         Ok(())
     }
 
@@ -207,7 +264,7 @@ impl Face {
         let open = handle(a)?;
         self.cached.forget(open, head.node);
         self.locks.drop_handle(open);
-        self.fs().store().open_release(open)
+        self.close(open)
     }
 
     pub(super) fn truncate(&self, node: u64, size: u64) -> Result<(), Errno> {

@@ -169,7 +169,7 @@ impl Face {
         if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
             let open = u32::from_ne_bytes(open);
             self.dirs.forget(open);
-            let _ = self.fs().store().open_release(open);
+            let _ = self.close(open);
         }
     }
 

@@ -10,12 +10,10 @@ use super::spans::{self, Span, Spans};
 use super::twin::{self, Merged, Twin};
 use crate::{process, runtime};
 use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_store::Conflict;
 use forebay_store::control::map_flag;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::*};
-
-/// It has been said that two nodes changed the same bytes.
-static CONFLICT: AtomicBool = AtomicBool::new(false);
+use std::sync::atomic::Ordering::*;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
@@ -53,16 +51,12 @@ fn name(fs: &Fs, open: u32) -> Vec<u8> {
     name
 }
 
-/// Says what has become of changes, if that isn't good.
+/// Tells what has become of changes, if that isn't good.
 fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
-    if merged == Ok(true) && !CONFLICT.swap(true, AcqRel) {
-        runtime::say(&format!(
-            "{}: the same bytes were stored through a mapping here and changed on another node: what was written last \
-             stays",
-            String::from_utf8_lossy(&name(fs, open))
-        ));
+    if let Some(conflict) = merged? {
+        fs.tell_conflict(open, &conflict);
     }
-    merged.map(|_| ())
+    Ok(())
 }
 
 /// As [`report`], where an error can wait: what was changed still is, until the mapping goes.
@@ -96,7 +90,7 @@ fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
 
 /// Writes back what was changed in a range of an open file.
 fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
-    twin(fs, open).map_or(Ok(false), |twin| twin.write_back(range))
+    twin(fs, open).map_or(Ok(None), |twin| twin.write_back(range))
 }
 
 /// The range of `len` bytes from `at`, or the offset, on.
@@ -183,7 +177,10 @@ pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) ->
     if flags & libc::MS_INVALIDATE != 0
         && let Ok(before) = merged
     {
-        merged = twin.refresh(range).map(|now| before | now);
+        merged = twin.refresh(range).map(|mut now| {
+            Conflict::add(&mut now, before);
+            now
+        });
     }
     report(spans.fs, open, merged).map_err(|e| match e {
         Errno::HOSTDOWN | Errno::TIMEDOUT => Errno::IO,

@@ -13,7 +13,7 @@
 use super::spans::{Span, Spans};
 use crate::process;
 use forebay_posix::{Errno, Fs};
-use forebay_store::{CHUNK, MapPiece, ObjectId, PAGE};
+use forebay_store::{CHUNK, Conflict, MapPiece, ObjectId, PAGE};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use std::ops::Range;
@@ -46,8 +46,8 @@ pub struct Twin<'a> {
     live: u32,
 }
 
-/// What became of writing back or fetching: whether somebody else had changed the same bytes.
-pub type Merged = Result<bool, Errno>;
+/// What became of writing back or fetching: which of the bytes somebody else had changed, too.
+pub type Merged = Result<Option<Conflict>, Errno>;
 
 fn directory(fs: &Fs) -> PathBuf {
     fs.pool().dir().join("copies")
@@ -405,12 +405,12 @@ impl<'a> Twin<'a> {
     }
 
     /// Takes over into a fetched chunk what has been changed elsewhere.
-    fn follow(&self, chunk: u64, state: u16, size: u64) -> Result<(u16, bool), Errno> {
+    fn follow(&self, chunk: u64, state: u16, size: u64) -> Result<(u16, Option<Conflict>), Errno> {
         let from = chunk * CHUNK;
         let had = from + u64::from(state - 1) * PAGE as u64;
         let pages = size.saturating_sub(from).min(CHUNK).div_ceil(PAGE as u64);
         let len = pages as usize * PAGE;
-        let mut conflict = false;
+        let mut conflict = None;
         if len > 0 {
             self.room(from, len)?;
             self.room(BEFORE + from, len)?;
@@ -421,7 +421,11 @@ impl<'a> Twin<'a> {
                 let now = u64::from_ne_bytes(now.try_into().map_err(|_| Errno::IO)?);
                 let old = before.word(n).load(Relaxed);
                 if old != now {
-                    conflict |= merge_word(here.word(n), old, now);
+                    if merge_word(here.word(n), old, now) {
+                        let at = from + 8 * n as u64;
+                        let range = at..at + 8;
+                        Conflict::add(&mut conflict, Some(Conflict { range, with: None }));
+                    }
                     before.word(n).store(now, Relaxed);
                 }
             }
@@ -463,12 +467,12 @@ impl<'a> Twin<'a> {
         let _turn = self.turn()?;
         let fetched = self.fetched(&range)?;
         if fetched.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let size = self.fs.store().size(self.live)?;
-        let mut conflict = false;
+        let mut conflict = None;
         for (chunk, state) in fetched {
-            conflict |= self.follow(chunk, state, size)?.1;
+            Conflict::add(&mut conflict, self.follow(chunk, state, size)?.1);
         }
         Ok(conflict)
     }
@@ -479,7 +483,7 @@ impl<'a> Twin<'a> {
     /// EHOSTDOWN, ENOSPC and the like: what couldn't be written stays changed.
     pub fn write_back(&self, range: Range<u64>) -> Merged {
         let _turn = self.turn()?;
-        let mut conflict = false;
+        let mut conflict = None;
         let mut page = vec![0; PAGE];
         for (chunk, state) in self.fetched(&range)? {
             let (from, pages) = (chunk * CHUNK, usize::from(state - 1));
@@ -503,7 +507,10 @@ impl<'a> Twin<'a> {
             here.copy(first * PAGE, &mut now);
             let at = from + (first * PAGE) as u64;
             let then = &old[first * PAGE..][..now.len()];
-            conflict |= self.fs.store().merge(self.live, at, then, &now)?;
+            Conflict::add(
+                &mut conflict,
+                self.fs.store().merge(self.live, at, then, &now)?,
+            );
             before.put(first * PAGE, &now);
         }
         Ok(conflict)

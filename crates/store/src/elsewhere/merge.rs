@@ -12,6 +12,7 @@ use crate::striped::CHANGED;
 use crate::{ObjectId, Result, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
+use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 
 const HEAD: usize = 8;
@@ -82,16 +83,77 @@ fn unpack(body: &[u8]) -> Option<(Run<'_>, &[u8])> {
     Some((Run { at, before, now }, rest))
 }
 
-/// Carries out what a body says, with `read` (how many bytes are there) and `write` at offsets. Whether somebody
-/// else had changed the same bytes, to something else.
+/// Bytes that were changed by two, to something else each: where in the file they lie, and the node whose process was the other
+/// one, if that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Offsets; there may be other bytes in between.
+    pub range: Range<u64>,
+    /// The number of the node.
+    pub with: Option<u32>,
+}
+
+impl Live {
+    /// Notes that a process of the node `by`, or of this one (None), changes the bytes. Locked.
+    pub(crate) fn change_by(&self, by: Option<NodeId>) {
+        let (by, now) = (half(by), self.changed_by.load(Relaxed));
+        if now & LATER != by {
+            self.changed_by.store(now << 32 | by, Relaxed);
+        }
+    }
+
+    /// The node other than `by` whose process has changed them last; None if nobody else has been noted.
+    fn changed_beside(&self, by: Option<NodeId>) -> Option<Option<NodeId>> {
+        let (by, now) = (half(by), self.changed_by.load(Relaxed));
+        let other = [now & LATER, now >> 32].into_iter().find(|&n| n != by)?;
+        Some((other as u32).checked_sub(1).map(NodeId))
+    }
+}
+
+/// The half of [`Live::changed_by`] that is the later one.
+const LATER: u64 = 0xffff_ffff;
+
+fn half(node: Option<NodeId>) -> u64 {
+    node.map_or(0, |node| u64::from(node.0) + 1)
+}
+
+/// What the answer to MERGE says.
+pub(crate) type Told = Option<(u64, u64, Option<u32>)>;
+
+impl Conflict {
+    /// Adds a conflict, if there is one, to those that are known.
+    pub fn add(all: &mut Option<Conflict>, one: Option<Conflict>) {
+        let Some(one) = one else { return };
+        let all = all.get_or_insert_with(|| one.clone());
+        all.range = all.range.start.min(one.range.start)..all.range.end.max(one.range.end);
+        if all.with != one.with {
+            all.with = None;
+        }
+    }
+
+    /// As an answer.
+    pub(crate) fn told(this: Option<Conflict>) -> Told {
+        this.map(|c| (c.range.start, c.range.end, c.with))
+    }
+
+    fn from_told(told: Told) -> Option<Conflict> {
+        told.map(|(from, to, with)| Conflict {
+            range: from..to,
+            with,
+        })
+    }
+}
+
+/// Carries out what a body says, with `read` (how many bytes are there) and `write` at offsets. The range of bytes that somebody
+/// else had changed, too, to something else.
 fn apply(
     offset: u64,
     mut body: &[u8],
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize>,
     mut write: impl FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<bool> {
+) -> Result<Option<Range<u64>>> {
     let mut found = Vec::new();
-    let mut conflict = false;
+    let mut conflict: Option<Range<u64>> = None;
     while !body.is_empty() {
         let (run, rest) = unpack(body).ok_or(Errno::PROTO)?;
         body = rest;
@@ -100,9 +162,12 @@ fn apply(
         found.resize(run.now.len(), 0);
         let n = read(at, &mut found)?;
         let there = found.iter().zip(run.before).zip(run.now).take(n);
-        conflict |= there
-            .into_iter()
-            .any(|((found, before), now)| found != before && found != now);
+        let is_both = |((found, before), now): &((&u8, &u8), &u8)| found != before && found != now;
+        let mut both = (at..).zip(there).filter(|(_, bytes)| is_both(bytes));
+        if let Some((first, _)) = both.next() {
+            let last = both.last().map_or(first, |(last, _)| last);
+            conflict = Some(conflict.map_or(first, |c| c.start.min(first))..last + 1);
+        }
         match write(at, run.now) {
             Ok(()) | Err(GONE) => {}
             Err(e) => return Err(e),
@@ -113,22 +178,28 @@ fn apply(
 
 impl Store {
     /// Writes what of a range of a file, which was `before`, is different in `now`. What lies behind the end of the
-    /// file by then is left out. True if somebody else has changed some of these bytes meanwhile: they are
-    /// overwritten.
+    /// file by then is left out. What somebody else has changed of these bytes meanwhile is overwritten, and told.
     ///
     /// # Errors
     /// As for [`Store::write_at`]. Some of the changes may have been written.
-    pub fn merge(&self, index: u32, offset: u64, before: &[u8], now: &[u8]) -> Result<bool> {
-        let mut conflict = false;
+    pub fn merge(
+        &self,
+        index: u32,
+        offset: u64,
+        before: &[u8],
+        now: &[u8],
+    ) -> Result<Option<Conflict>> {
+        let mut conflict = None;
         if self.striped(index).is_some() {
             self.merge_striped(index, offset, (before, now), &mut conflict)?;
             return Ok(conflict);
         }
         pack(before, now, MAX_BODY, |body| {
-            conflict |= match self.live_away(index) {
+            let one = match self.live_away(index) {
                 Some((home, id)) => self.merge_away(home, id, None, offset, body)?,
-                None => self.merge_here(index, None, offset, body)?,
+                None => self.merge_here(index, None, None, offset, body)?,
             };
+            Conflict::add(&mut conflict, one);
             Ok(())
         })?;
         Ok(conflict)
@@ -142,22 +213,30 @@ impl Store {
         cuts: Option<u64>,
         offset: u64,
         body: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Option<Conflict>> {
         let bytes = Bytes::Send(body.as_ptr(), body.len());
         // SAFETY: a slice.
         let told = unsafe { self.ask_with(node, kind::MERGE, &(id, cuts, offset), bytes) };
-        told.map(|(conflict, _)| conflict)
+        told.map(|(conflict, _)| Conflict::from_told(conflict))
     }
 
-    /// Carries out what a body says on a file of this node, which was cut so many times, if that is known.
+    /// Carries out what a body says on a file of this node, which was cut so many times, if that is known; for a process of the
+    /// node `by`, or of this one (None).
     pub(crate) fn merge_here(
         &self,
         index: u32,
         cuts: Option<u64>,
+        by: Option<NodeId>,
         offset: u64,
         body: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Option<Conflict>> {
+        // Who writes pieces of a striped file isn't noted.
+        let with = match cuts {
+            None => self.changed_beside(index, by),
+            Some(_) => None,
+        };
         let check = |live: &Live, end: u64| {
+            live.change_by(by);
             if cuts.is_some_and(|cuts| live.cuts.load(Acquire) != cuts) {
                 return Err(CHANGED);
             }
@@ -166,7 +245,7 @@ impl Store {
                 false => Err(GONE),
             }
         };
-        apply(
+        let both = apply(
             offset,
             body,
             // SAFETY: slices, here and below.
@@ -182,7 +261,16 @@ impl Store {
                 });
                 whole(written?.1, now.len())
             },
-        )
+        )?;
+        Ok(both.map(|range| Conflict { range, with }))
+    }
+
+    /// The number of the node, not `by`, whose process has changed a file of this node last.
+    fn changed_beside(&self, index: u32, by: Option<NodeId>) -> Option<u32> {
+        match self.live(index).changed_beside(by)? {
+            None => self.node_of_several(),
+            Some(node) => Some(node.0),
+        }
     }
 
     /// As [`Store::merge_here`], on this node's part of a striped file.
@@ -192,8 +280,8 @@ impl Store {
         cuts: u64,
         offset: u64,
         body: &[u8],
-    ) -> Result<bool> {
-        apply(
+    ) -> Result<Option<Conflict>> {
+        let both = apply(
             offset,
             body,
             |at, to| {
@@ -208,7 +296,9 @@ impl Store {
                 });
                 whole(written?, now.len())
             },
-        )
+        )?;
+        // Offsets in a part are those of the file.
+        Ok(both.map(|range| Conflict { range, with: None }))
     }
 }
 
@@ -272,7 +362,7 @@ mod tests {
                         Ok(())
                     },
                 );
-                assert_eq!(conflict, Ok(false));
+                assert_eq!(conflict, Ok(None));
                 Ok(())
             })
             .unwrap();
@@ -292,24 +382,25 @@ mod tests {
     fn who_changed_the_same_bytes_is_found_out() {
         let (before, now) = (*b"abcdef", *b"abXYef");
         let conflict = |there: &[u8; 6]| {
-            let mut told = false;
+            let mut told = None;
             pack(&before, &now, 100, |body| {
                 let read = |at: u64, to: &mut [u8]| {
-                    to.copy_from_slice(&there[at as usize..][..to.len()]);
+                    to.copy_from_slice(&there[at as usize - 10..][..to.len()]);
                     Ok(to.len())
                 };
-                told = apply(0, body, read, |_, _| Ok(()))?;
+                told = apply(10, body, read, |_, _| Ok(()))?;
                 Ok(())
             })
             .unwrap();
             told
         };
-        assert!(!conflict(&before));
+        assert_eq!(conflict(&before), None);
         // The same was written, or something else.
-        assert!(!conflict(b"abXdef"));
-        assert!(!conflict(b"ZbcdeZ"));
-        assert!(conflict(b"abZdef"));
-        assert!(conflict(b"abXZef"));
+        assert_eq!(conflict(b"abXdef"), None);
+        assert_eq!(conflict(b"ZbcdeZ"), None);
+        assert_eq!(conflict(b"abZdef"), Some(12..13));
+        assert_eq!(conflict(b"abXZef"), Some(13..14));
+        assert_eq!(conflict(b"abZZef"), Some(12..14));
     }
 
     #[test]

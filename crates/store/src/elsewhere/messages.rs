@@ -99,9 +99,9 @@ pub mod kind {
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 
-    /// `id, Option<cuts>, offset` and runs (`merge.rs`) `-> somebody else had changed the same bytes`: what a mapping
-    /// on another node has changed, of a file or of a part of it
-    pub const MERGE: u16 = 60;
+    /// `id, Option<cuts>, offset` and runs (`merge.rs`) `-> Option<start, end, Option<node>>`: what a mapping on another node has
+    /// changed, of a file or of a part of it; and which of these bytes somebody else had changed, on that node
+    pub const MERGE: u16 = 85;
 
     // Of striped files: see `striped.rs`. What is no longer so as the question says: EXFULL.
 

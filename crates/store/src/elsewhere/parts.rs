@@ -1,6 +1,7 @@
 //! Answers about striped files, whose home this node is, and about this node's parts of them.
 
 use super::MAX_BODY;
+use super::merge::Conflict;
 use super::messages::{Record, encode, kind};
 use super::serve::{Reply, home, lock, parts, told, with_file};
 use crate::process::identity_lives;
@@ -94,15 +95,16 @@ impl Parts {
                 let (id, cuts, offset): (_, Option<u64>, u64) = parts(head)?;
                 check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
                 if home(store, id).is_ok() {
-                    return told(with_file(store, id, |live| {
-                        store.merge_here(live, cuts, offset, body)
-                    })?);
+                    let merged = with_file(store, id, |live| {
+                        store.merge_here(live, cuts, Some(from), offset, body)
+                    });
+                    return told(Conflict::told(merged?));
                 }
                 let cuts = cuts.ok_or(Errno::REMCHG)?;
                 let merged = self.with_part(store, id, true, |part| {
                     store.merge_part(part, cuts, offset, body)
                 })?;
-                told(merged.ok_or(Errno::IO)?)
+                told(Conflict::told(merged.ok_or(Errno::IO)?))
             }
             kind::CUT_PART => {
                 let (id, cuts, size) = parts(head)?;

@@ -178,10 +178,11 @@ impl Store {
         })
     }
 
-    /// Carries out what another node has kept back, on a file of this node.
+    /// Carries out what the node `from` has kept back, on a file of this node.
     pub(crate) fn write_pieces_here(
         &self,
         index: u32,
+        from: NodeId,
         list: &[(u64, u32)],
         body: &[u8],
     ) -> Result<()> {
@@ -195,8 +196,9 @@ impl Store {
             rest = behind;
             // SAFETY: a slice.
             let written = self.with_room_of_the_dead(|| unsafe {
-                let from = (bytes.as_ptr(), bytes.len());
-                self.write_here(index, Some(at), from, true, |live| {
+                let input = (bytes.as_ptr(), bytes.len());
+                self.write_here(index, Some(at), input, true, |live| {
+                    live.change_by(Some(from));
                     self.may_write(live, Some(at), bytes.len())
                 })
             });

@@ -85,7 +85,7 @@ impl Server {
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
-            kind::WRITE_PIECES => Some(Class::Leaf),
+            kind::WRITE_PIECES | kind::MERGE => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -283,6 +283,7 @@ impl Server {
                     store.with_room_of_the_dead(|| unsafe {
                         let bytes = (body.as_ptr(), body.len());
                         store.write_here(live, offset, bytes, true, |live| {
+                            live.change_by(Some(from));
                             store.may_write(live, offset, body.len())
                         })
                     })
@@ -292,7 +293,7 @@ impl Server {
             kind::WRITE_PIECES => {
                 let (id, List(list)): (_, List<(u64, u32)>) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.write_pieces_here(live, &list, body)
+                    store.write_pieces_here(live, from, &list, body)
                 })?)
             }
             kind::TRUNCATE => {
@@ -464,7 +465,9 @@ impl Server {
                 told(store.written_part(of, from, most)?)
             }
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
-            kind::LAYOUT..=kind::MERGE => self.parts.serve(store, from, kind, head, body),
+            kind::LAYOUT..=kind::LIVES | kind::MERGE => {
+                self.parts.serve(store, from, kind, head, body)
+            }
             _ => Err(Errno::PROTO),
         }
     }

@@ -1,7 +1,7 @@
 //! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
 
 use super::*;
-use crate::elsewhere::merge::pack;
+use crate::elsewhere::merge::{Conflict, pack};
 
 impl Store {
     /// As [`Store::merge`].
@@ -10,7 +10,7 @@ impl Store {
         index: u32,
         offset: u64,
         (before, now): (&[u8], &[u8]),
-        conflict: &mut bool,
+        conflict: &mut Option<Conflict>,
     ) -> Result<()> {
         let f = self.striped(index).ok_or(Errno::IO)?;
         self.retry_cut(&f, || {
@@ -21,8 +21,8 @@ impl Store {
                 let (from, to) = (p.done, p.done + p.len);
                 let cuts = Some(known.cuts);
                 pack(&before[from..to], &now[from..to], MAX_BODY, |body| {
-                    *conflict |= match p.place {
-                        Place::Object => self.merge_here(f.index, cuts, p.offset, body)?,
+                    let one = match p.place {
+                        Place::Object => self.merge_here(f.index, cuts, None, p.offset, body)?,
                         Place::Part => {
                             let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
                             self.merge_part(part, known.cuts, p.offset, body)?
@@ -31,6 +31,7 @@ impl Store {
                             self.merge_away(node, f.id, cuts, p.offset, body)?
                         }
                     };
+                    Conflict::add(conflict, one);
                     Ok(())
                 })?;
             }

@@ -1,0 +1,243 @@
+//! Bytes of mapped pages as the kernel got them.
+//!
+//! The kernel writes back whole pages, whatever of them a program has stored to. What others have written meanwhile
+//! to other bytes of the page, on this node or another, must not be undone by that. So the bytes of a page
+//! are kept as they were when kernel and file last agreed: only what differs from them is written
+//! ([`Fs::merge`](forebay_posix::Fs::merge)), and it is seen if somebody else has changed the same bytes.
+//!
+//! Only files that are open for reading and writing through this mount can be mapped so that the kernel writes back; when the
+//! first is opened so, the kernel has no pages of it that matter (it forgets all when a file is mapped). What is kept is
+//! bounded: beyond [`MOST`] pages the kernel is told to forget the file that has most. A page that isn't known is
+//! written whole.
+
+use crate::notices::Notices;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Pages that are kept (256 MiB); twice as many until the kernel has forgotten some.
+const MOST: usize = 1 << 16;
+
+/// The files, by node.
+#[derive(Default)]
+pub struct Fetched(Mutex<Files>);
+
+#[derive(Default)]
+struct Files {
+    by_node: HashMap<u64, File>,
+    /// Of all.
+    pages: usize,
+    /// Ages of pages.
+    clock: u64,
+}
+
+#[derive(Default)]
+struct File {
+    /// How often it is open for reading and writing.
+    writers: usize,
+    pages: HashMap<u64, Page>,
+}
+
+struct Page {
+    bytes: Box<[u8; PAGE]>,
+    /// Since when it is kept.
+    age: u64,
+}
+
+impl Files {
+    /// The kernel's page `n` of a file is these bytes, and zeros.
+    fn put(&mut self, node: u64, n: u64, bytes: &[u8]) {
+        let Some(file) = self.by_node.get_mut(&node) else {
+            return;
+        };
+        self.clock += 1;
+        let age = self.clock;
+        let fill = |page: &mut [u8; PAGE]| {
+            page[..bytes.len()].copy_from_slice(bytes);
+            page[bytes.len()..].fill(0);
+        };
+        if let Some(page) = file.pages.get_mut(&n) {
+            fill(&mut page.bytes);
+            page.age = age;
+        } else if self.pages < 2 * MOST {
+            let mut bytes = Box::new([0; PAGE]);
+            fill(&mut bytes);
+            file.pages.insert(n, Page { bytes, age });
+            self.pages += 1;
+        }
+    }
+
+    fn keep(&mut self, node: u64, is_kept: impl Fn(u64, &Page) -> bool) {
+        if let Some(file) = self.by_node.get_mut(&node) {
+            let before = file.pages.len();
+            file.pages.retain(|&n, page| is_kept(n, page));
+            self.pages -= before - file.pages.len();
+        }
+    }
+}
+
+impl Fetched {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is opened for reading and writing.
+    pub fn opened(&self, node: u64) {
+        self.files().by_node.entry(node).or_default().writers += 1;
+    }
+
+    /// It is closed, and no mapping of that descriptor is left.
+    pub fn closed(&self, node: u64) {
+        let mut files = self.files();
+        let Some(file) = files.by_node.get_mut(&node) else {
+            return;
+        };
+        file.writers = file.writers.saturating_sub(1);
+        if file.writers == 0 {
+            let pages = file.pages.len();
+            files.by_node.remove(&node);
+            files.pages -= pages;
+        }
+    }
+
+    /// The kernel's pages of a file from `at` on are these bytes, behind which the file ends if they end inside a page. Before
+    /// the kernel gets them, or after it has written them back.
+    pub fn agree(&self, node: u64, at: u64, bytes: &[u8]) {
+        if !at.is_multiple_of(PAGE as u64) {
+            return;
+        }
+        let mut files = self.files();
+        for (n, page) in (at / PAGE as u64..).zip(bytes.chunks(PAGE)) {
+            files.put(node, n, page);
+        }
+    }
+
+    /// The kernel was told one byte at `at`, behind which the file ends.
+    pub fn told(&self, node: u64, at: u64, byte: u8) {
+        let (n, within) = (at / PAGE as u64, at as usize % PAGE);
+        let mut files = self.files();
+        if within == 0 {
+            // With that alone the page is whole to it.
+            return files.put(node, n, &[byte]);
+        }
+        let file = files.by_node.get_mut(&node);
+        if let Some(page) = file.and_then(|f| f.pages.get_mut(&n)) {
+            page.bytes[within] = byte;
+        }
+    }
+
+    /// The kernel has cut the file, or takes it for so long.
+    pub fn cut(&self, node: u64, size: u64) {
+        let (n, within) = (size / PAGE as u64, size as usize % PAGE);
+        let mut files = self.files();
+        files.keep(node, |at, _| at < n + u64::from(within > 0));
+        let file = files.by_node.get_mut(&node);
+        if let Some(page) = file.and_then(|f| f.pages.get_mut(&n)) {
+            page.bytes[within..].fill(0);
+        }
+    }
+
+    /// What the pages in `now`, which the kernel writes back from `at` on, were when it got them, in pieces: how many bytes, and
+    /// what they were if that is known.
+    pub fn before(&self, node: u64, at: u64, now: &[u8]) -> Vec<(usize, Option<Vec<u8>>)> {
+        let mut pieces: Vec<(usize, Option<Vec<u8>>)> = Vec::new();
+        if !at.is_multiple_of(PAGE as u64) {
+            return vec![(now.len(), None)];
+        }
+        let files = self.files();
+        let file = files.by_node.get(&node);
+        for (n, page) in (at / PAGE as u64..).zip(now.chunks(PAGE)) {
+            let known = file.and_then(|f| f.pages.get(&n));
+            let known = known.map(|p| &p.bytes[..page.len()]);
+            match (pieces.last_mut(), known) {
+                (Some((len, Some(all))), Some(known)) => {
+                    all.extend_from_slice(known);
+                    *len += page.len();
+                }
+                (Some((len, None)), None) => *len += page.len(),
+                _ => pieces.push((page.len(), known.map(<[u8]>::to_vec))),
+            }
+        }
+        pieces
+    }
+
+    /// Has the kernel forget pages if too many are kept. Not in answering it: it may wait for other answers.
+    pub fn trim(&self, notices: &Notices) {
+        let (node, clock) = {
+            let files = self.files();
+            if files.pages <= MOST {
+                return;
+            }
+            let largest = files.by_node.iter().max_by_key(|(_, f)| f.pages.len());
+            let Some((&node, _)) = largest else { return };
+            (node, files.clock)
+        };
+        // It writes back what was changed first. What it has got since then it may still have.
+        notices.forget_pages(node);
+        self.files().keep(node, |_, page| page.age > clock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_known_while_the_file_is_open_for_writing() {
+        let fetched = Fetched::default();
+        let now = vec![7; 3 * PAGE];
+        fetched.agree(5, 0, &now);
+        assert_eq!(fetched.before(5, 0, &now), [(now.len(), None)]);
+        fetched.opened(5);
+        fetched.opened(5);
+        fetched.agree(5, PAGE as u64, &[3; PAGE + 10]);
+        let mut second = vec![3; PAGE + 10];
+        second.resize(2 * PAGE, 0);
+        let known = [(PAGE, None), (2 * PAGE, Some(second))];
+        assert_eq!(fetched.before(5, 0, &now), known);
+        // The last page isn't whole.
+        assert_eq!(
+            fetched.before(5, PAGE as u64, &now[..PAGE + 4])[0].0,
+            PAGE + 4
+        );
+        fetched.closed(5);
+        assert_eq!(fetched.before(5, 0, &now), known);
+        fetched.closed(5);
+        assert_eq!(fetched.before(5, 0, &now), [(now.len(), None)]);
+        assert_eq!(fetched.files().pages, 0);
+    }
+
+    #[test]
+    fn what_the_kernel_cuts_is_zero() {
+        let fetched = Fetched::default();
+        let now = vec![7; 2 * PAGE];
+        fetched.opened(5);
+        fetched.agree(5, 0, &now);
+        fetched.cut(5, PAGE as u64 + 1);
+        fetched.cut(5, PAGE as u64 + 5);
+        let mut second = vec![0; PAGE];
+        second[0] = 7;
+        assert_eq!(
+            fetched.before(5, PAGE as u64, &now[PAGE..]),
+            [(PAGE, Some(second.clone()))]
+        );
+        fetched.told(5, PAGE as u64 + 9, 1);
+        second[9] = 1;
+        assert_eq!(
+            fetched.before(5, PAGE as u64, &now[PAGE..]),
+            [(PAGE, Some(second))]
+        );
+        fetched.cut(5, PAGE as u64);
+        assert_eq!(fetched.before(5, PAGE as u64, &now[PAGE..]), [(PAGE, None)]);
+        fetched.told(5, PAGE as u64, 4);
+        assert!(
+            fetched.before(5, PAGE as u64, &now[PAGE..])[0]
+                .1
+                .as_ref()
+                .is_some_and(|b| b[0] == 4)
+        );
+        fetched.cut(5, 0);
+        assert_eq!(fetched.files().pages, 0);
+    }
+}
