@@ -190,10 +190,14 @@ mod tests {
         // The third in a row is one too many, and the next time it is let go for longer.
         follow.seen_on(Some(1));
         assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, PAUSE_MS));
-        [0, 1, 0, 1].map(|core| follow.seen_on(Some(core)));
+        [0, 1, 0, 1]
+            .iter()
+            .for_each(|&core| follow.seen_on(Some(core)));
         assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, 2 * PAUSE_MS));
         // Until it has stayed once.
-        [0, 0, 1, 0, 1].map(|core| follow.seen_on(Some(core)));
+        [0, 0, 1, 0, 1]
+            .iter()
+            .for_each(|&core| follow.seen_on(Some(core)));
         assert_eq!((at(), follow.pause.load(Relaxed)), (ANY, PAUSE_MS));
     }
 }
