@@ -8,6 +8,7 @@ use crate::nodes;
 use crate::options::Options;
 use crate::pool::{Pool, Side};
 use crate::report::{self, Results, Row};
+use crate::search;
 use crate::sys;
 use crate::workloads::{Amount, COSTS, WORKLOADS, Workload};
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     drop(driver);
     measured = measured.and_then(|()| nodes::measure(options, &mut results));
     measured = measured.and_then(|()| fuse::measure(options, &mut results));
+    measured = measured.and_then(|()| search::measure(options, &mut results));
     let elapsed = started.elapsed();
     if measured.is_ok() {
         report::summary(&results, elapsed);

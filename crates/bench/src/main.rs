@@ -9,6 +9,7 @@
 //! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
 //! - [`fuse`]: a mount, with [`passthrough`] beside it;
+//! - [`search`]: searches by the verbs, through [`iov`];
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
 mod blocks;
@@ -18,6 +19,7 @@ mod costs;
 mod driver;
 mod files;
 mod fuse;
+mod iov;
 mod maps;
 mod nodes;
 mod options;
@@ -25,6 +27,7 @@ mod passthrough;
 mod pool;
 mod remote;
 mod report;
+mod search;
 mod sys;
 mod tcp;
 mod worker;

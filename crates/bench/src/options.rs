@@ -2,6 +2,7 @@
 
 use crate::fuse;
 use crate::nodes::PARTS;
+use crate::search;
 use crate::workloads::{COSTS, WORKLOADS};
 use std::path::PathBuf;
 
@@ -89,7 +90,10 @@ fn number(name: &str, text: &str) -> Result<usize, String> {
 
 fn names() -> impl Iterator<Item = &'static str> {
     let workloads = WORKLOADS.iter().map(|w| w.name);
-    let parts = PARTS.iter().map(|p| p.0).chain(["nodes", fuse::NAME]);
+    let parts = PARTS
+        .iter()
+        .map(|p| p.0)
+        .chain(["nodes", fuse::NAME, search::NAME]);
     workloads.chain(COSTS.iter().map(|c| c.0)).chain(parts)
 }
 
@@ -137,6 +141,8 @@ Workloads:
     }
     text += "A mount:\n";
     text += &format!("  {:<14} {}\n", fuse::NAME, fuse::ABOUT);
+    text += "Searches:\n";
+    text += &format!("  {:<14} {}\n", search::NAME, search::ABOUT);
     text
 }
 

@@ -15,11 +15,13 @@ pub struct Results {
     pub figures: Vec<Figure>,
     /// Of a mount.
     pub fuse: Vec<Figure>,
+    /// Of searches.
+    pub search: Vec<Figure>,
 }
 
 impl Results {
     fn all_figures(&self) -> impl Iterator<Item = &Figure> {
-        self.figures.iter().chain(&self.fuse)
+        self.figures.iter().chain(&self.fuse).chain(&self.search)
     }
 
     /// Whether everything could be measured.
@@ -257,6 +259,13 @@ pub fn nodes_heading(nodes: usize) {
     );
 }
 
+pub fn search_heading() {
+    println!(
+        "\n{:<36} {:>5} {:>9} {:>9} {:>6}  {:<13} {:>4}  goal",
+        "nodes: searches by the verbs", "", "raw", "pool", "ratio", "min..max", "reps"
+    );
+}
+
 pub fn figure_row(f: &Figure) {
     if let Some(error) = &f.error {
         println!("{:<36} FAILED: {error}", f.name);
@@ -383,6 +392,7 @@ pub fn json(results: &Results, options: &Options) -> String {
         .collect();
     let figures: Vec<Value> = results.figures.iter().map(Figure::json).collect();
     let fuse: Vec<Value> = results.fuse.iter().map(Figure::json).collect();
+    let search: Vec<Value> = results.search.iter().map(Figure::json).collect();
     let text = json!({
         "machine": {
             "cpus": std::thread::available_parallelism().map_or(0, usize::from),
@@ -390,7 +400,7 @@ pub fn json(results: &Results, options: &Options) -> String {
             "kernel": first_line("/proc/sys/kernel/osrelease"),
         },
         "quick": options.quick, "reps": options.reps, "media": options.media,
-        "costs": costs, "workloads": rows, "nodes": figures, "fuse": fuse,
+        "costs": costs, "workloads": rows, "nodes": figures, "fuse": fuse, "search": search,
     });
     format!("{text:#}\n")
 }

@@ -5,7 +5,7 @@
 //! Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
 use crate::remote::{self, Middle};
-use crate::{blocks, costly, files, maps, sys, tcp};
+use crate::{blocks, costly, files, maps, search, sys, tcp};
 use std::io::{BufRead, Write};
 
 pub struct Worker {
@@ -95,7 +95,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
     // Only its last component is made: the driver made the rest, and without an
     // interception nothing of the pool's prefix may come to lie on the real file system.
     let directory = sys::Name::of(&w.directory)?;
-    if !workload.starts_with("cost-") && !workload.starts_with("tcp-") {
+    let bare = ["cost-", "tcp-", "search"];
+    if !bare.iter().any(|kind| workload.starts_with(kind)) {
         sys::mkdir_shared(&directory)?;
     }
     match workload {
@@ -126,6 +127,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "map-read" => maps::read(w),
         "map-fresh" => maps::fresh(w),
         "map-grow" => maps::grow(w),
+        "search-make" => return search::make(w),
+        "search" => return search::search(w),
         "cost-spawn" => return costly::spawn(w),
         "cost-open" => return costly::open_read_close(w),
         "cost-pread" => return costly::pread(w),

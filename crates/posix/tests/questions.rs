@@ -4,9 +4,10 @@
 mod support;
 
 use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId};
-use forebay_store::LockType;
 use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
+use forebay_store::record::Order;
+use forebay_store::{LockType, Term};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use support::nodes::{Nodes, Question};
@@ -46,6 +47,13 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         assert_eq!(fs.list(b"/.by").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x=value").unwrap().len(), 1);
+        let (root, mut found) = (ObjectId::ROOT, 0);
+        let all = [
+            Term::Within(b"x".to_vec(), Order::FIRST_TEXT, Order::LAST),
+            Term::Equal(b"x".to_vec(), b"value".to_vec()),
+        ];
+        fs.store().matching(&all, root, |_| found += 1).unwrap();
+        assert_eq!(found, 1);
         let link = [b"/.by/x=value", &p("file")[..]].concat();
         assert_eq!(
             fs.readlink(&link).unwrap(),

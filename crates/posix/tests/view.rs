@@ -2,7 +2,8 @@
 
 mod support;
 
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_store::{Match, Term, record::Order};
 use std::collections::{BTreeMap, BTreeSet};
 use support::nodes::Nodes;
 use support::*;
@@ -137,6 +138,55 @@ fn check_view(fs: &Fs) {
     }
 }
 
+/// Searches by comparison find what a walk finds.
+fn check_searches(fs: &Fs) {
+    let all = walk(fs);
+    let dirs = all
+        .iter()
+        .map(|(id, _)| ObjectId(*id))
+        .chain([ObjectId::ROOT]);
+    let dirs: Vec<ObjectId> = dirs
+        .filter(|id| id.0 == 1 || fs.store().stat(*id).unwrap().is_dir())
+        .collect();
+    let matching = |terms: &[Term]| {
+        let mut found = BTreeSet::new();
+        for dir in &dirs {
+            let store = fs.store();
+            let each = |one: Match| {
+                assert!(found.insert(one.id.0), "{terms:?}: {one:?} twice");
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                let has = one.attributes.unwrap();
+                let has = has
+                    .iter()
+                    .map(|(name, value)| (text(&name[5..]), text(value)));
+                assert_eq!(has.collect::<BTreeMap<_, _>>(), all[&one.id.0]);
+            };
+            store.matching(terms, *dir, each).unwrap();
+        }
+        found
+    };
+    let having = |holds: &dyn Fn(&BTreeMap<String, String>) -> bool| -> BTreeSet<u64> {
+        let all = all.iter().filter(|(_, has)| holds(has));
+        all.map(|(id, _)| *id).collect()
+    };
+    let within = |key: &str, low, high| Term::Within(key.into(), low, high);
+    for key in KEYS {
+        let exists = within(key, Order::FIRST_NUMBER, Order::LAST);
+        let number = within(key, Order::of_value(b"2"), Order::of_value(b"3.0"));
+        let other = within(KEYS[0], Order::FIRST_TEXT, Order::LAST);
+        assert_eq!(
+            matching(&[exists.clone()]),
+            having(&|has| has.contains_key(key))
+        );
+        let three = |has: &BTreeMap<_, _>| has.get(key).is_some_and(|v: &String| v == "3");
+        assert_eq!(matching(&[exists.clone(), number]), having(&three));
+        let texts = |has: &BTreeMap<_, _>| {
+            has.contains_key(key) && has.get(KEYS[0]).is_some_and(|v: &String| v != "3")
+        };
+        assert_eq!(matching(&[exists, other]), having(&texts));
+    }
+}
+
 /// One random change of names or attributes.
 fn change(views: &[&Fs], r: &mut Random) {
     let fs = views[r.below(views.len())];
@@ -173,6 +223,7 @@ fn changes(views: &[&Fs], seed: u64, steps: usize, whole: impl Fn()) {
         if step % 20 == 19 {
             whole();
             check_view(views[r.below(views.len())]);
+            check_searches(views[r.below(views.len())]);
         }
     }
 }
@@ -188,6 +239,42 @@ fn it_shows_what_a_walk_finds_on_several_nodes() {
     let nodes = Nodes::new("view-nodes", 4, &["memory:32M"], 120);
     let views: Vec<&Fs> = nodes.views.iter().collect();
     changes(&views, 11, 800, || nodes.assert_whole());
+}
+
+/// More is found than fits a message, some of it too long to come along.
+#[test]
+fn searches_of_several_nodes_take_as_many_pages_as_they_need() {
+    let nodes = Nodes::new("view-pages", 3, &["memory:64M"], 120);
+    nodes.views[0].mkdir(b"/d", 0o755).unwrap();
+    let filler = "x".repeat(150);
+    for n in 0..900 {
+        let fs = &nodes.views[n % 3];
+        let path = format!("/d/{n}");
+        touch(fs, &path);
+        tag(fs, &path, "n", &n.to_string());
+        tag(fs, &path, "filler", &filler);
+        if n % 100 == 7 {
+            tag(fs, &path, "long", &"y".repeat(10_000));
+        }
+    }
+    let fs = &nodes.views[1];
+    let dir = ObjectId(fs.stat(b"/d", true).unwrap().ino);
+    let number = |text: &str| Order::of_value(text.as_bytes());
+    let within = Term::Within(b"n".to_vec(), number("100"), number("849.5"));
+    let filled = Term::Equal(b"filler".to_vec(), filler.into());
+    for terms in [&[within.clone()][..], &[filled, within]] {
+        let mut found = BTreeMap::new();
+        let each = |one: Match| {
+            let name: usize = String::from_utf8(one.name).unwrap().parse().unwrap();
+            assert_eq!(one.attributes.is_none(), name % 100 == 7);
+            assert_eq!(found.insert(name, one.id), None);
+        };
+        fs.store().matching(terms, dir, each).unwrap();
+        assert!(found.into_keys().eq(100..850));
+    }
+    let root = |_| panic!("it isn't in the root");
+    let all = Term::Within(b"n".to_vec(), Order::FIRST_NUMBER, Order::LAST);
+    fs.store().matching(&[all], ObjectId::ROOT, root).unwrap();
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! changed in the same transaction as what it depends on: the attribute, and the object's name. It is
 //! sorted by key, value and name (by their hashes), so that what has an attribute, what has several,
 //! and what of it is called so are found by going to a place and reading on ([`query`]).
+//! A record 'R' has the same sorted by what the value is worth ([`order`]), for searches by comparison ([`find`]). It
+//! knows no name, but is there only while there is one, as the others. Keys of Forebay's own have none.
 //!
 //! A file doesn't know its names. Those by which it got an attribute, or that it got since, are noted
 //! (records 'P'); by the first of them it is in the index. Where none is noted, though it has some, one
@@ -13,17 +15,25 @@
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
+mod find;
+mod number;
+mod order;
 mod query;
 
+pub use find::{Match, Term};
+pub use number::Number;
+
 use crate::across::{Named, entry_in, link_in};
-use crate::record::{Inode, Key, Mark, Word, parse_key};
+use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
 use crate::{ObjectId, Store};
 use rustix::io::Result;
 use twox_hash::XxHash3_64;
 
 /// What the names of user attributes begin with; the rest is the key.
-const USER: &[u8] = b"user.";
+pub(crate) const USER: &[u8] = b"user.";
+/// Keys that begin so are Forebay's own, and nobody searches for them by comparison.
+const OWN: &[u8] = b"forebay.";
 
 /// For so many attributes there is room in any transaction.
 const FEW: usize = 4;
@@ -49,6 +59,40 @@ impl Word {
             key,
             value: XxHash3_64::oneshot_with_seed(key, value),
         }
+    }
+}
+
+/// A user attribute as the index has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Indexed {
+    word: Word,
+    order: Option<Order>,
+}
+
+impl Indexed {
+    pub fn new(key: &[u8], value: &[u8]) -> Indexed {
+        Indexed {
+            word: Word::new(key, value),
+            order: (!key.starts_with(OWN)).then(|| Order::of_value(value)),
+        }
+    }
+
+    /// Its record among those with the same value.
+    fn by_value(&self, mark: Mark) -> Key {
+        Key::indexed(self.word, mark)
+    }
+
+    /// Its record among all values of the key.
+    fn by_order(&self, id: ObjectId) -> Option<Key> {
+        self.order
+            .map(|order| Key::ordered(self.word.key, order, id))
+    }
+
+    /// Its records.
+    pub fn keys(&self, mark: Mark) -> impl Iterator<Item = Key> {
+        [Some(self.by_value(mark)), self.by_order(mark.id)]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -94,14 +138,14 @@ pub(crate) fn known_in(rest: &[u8]) -> Option<OwnedName> {
 
 impl Store {
     /// The user attributes of an object, in a transaction.
-    fn words(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Vec<Word>> {
+    fn words(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Vec<Indexed>> {
         let mut words = Vec::new();
         w.scan(
             self.shard_of(id),
             &Key::attribute(id, USER),
             |key, value| match parse_key(key) {
                 Some((b'A', of, name)) if of == id && name.starts_with(USER) => {
-                    words.extend(key_of(name).map(|key| Word::new(key, value)));
+                    words.extend(key_of(name).map(|key| Indexed::new(key, value)));
                     true
                 }
                 _ => false,
@@ -120,7 +164,7 @@ impl Store {
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
-        words: &[Word],
+        words: &[Indexed],
         from: Option<&[u8]>,
         to: Option<&[u8]>,
     ) -> Result<()> {
@@ -135,10 +179,15 @@ impl Store {
         }
         for word in words {
             if let Some(name) = from {
-                w.del(shard, &Key::indexed(*word, Mark { name, id }))?;
+                w.del(shard, &word.by_value(Mark { name, id }))?;
             }
             if let Some(name) = to {
-                w.put(shard, &Key::indexed(*word, Mark { name, id }), &[])?;
+                w.put(shard, &word.by_value(Mark { name, id }), &[])?;
+            }
+            match (from, to, word.by_order(id)) {
+                (None, Some(_), Some(key)) => w.put(shard, &key, &[])?,
+                (Some(_), None, Some(key)) => _ = w.del(shard, &key)?,
+                _ => {}
             }
         }
         Ok(())
@@ -286,15 +335,21 @@ impl Store {
             name: hash_of(&name.1),
             id,
         };
+        let new = new.map(|value| Indexed::new(key, value));
         if let (Some(value), Some(was)) = (old, &before) {
             let name = hash_of(&was.1);
-            w.del(
-                shard,
-                &Key::indexed(Word::new(key, value), Mark { name, id }),
-            )?;
+            let old = Indexed::new(key, value);
+            w.del(shard, &old.by_value(Mark { name, id }))?;
+            if let Some(key) = old.by_order(id)
+                && new.is_none_or(|new| new.order != old.order)
+            {
+                w.del(shard, &key)?;
+            }
         }
-        if let Some(value) = new {
-            w.put(shard, &Key::indexed(Word::new(key, value), mark), &[])?;
+        if let Some(new) = &new {
+            for key in new.keys(mark) {
+                w.put(shard, &key, &[])?;
+            }
         }
         if before != after {
             let words = self.words(w, id)?;

@@ -16,6 +16,8 @@
 //! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index
 //! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
 //!                                                   value and of a name, and whose it is (`index.rs`)
+//! 'R' key:8 order:16 id:8 -> ()               the same, by what a value is worth: the key's hash, and where the
+//!                                                   value is among values (`index/order.rs`)
 //! 'W' id:8               -> path                    a directory of the view that somebody has looked up
 //! ```
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
@@ -104,6 +106,14 @@ impl Key {
         Key::new(b'V', ObjectId(word.key), &rest)
     }
 
+    /// In the index: the object has a value of the key that is at `order`.
+    pub fn ordered(key: u64, order: Order, id: ObjectId) -> Key {
+        let mut rest = [0; 24];
+        rest[..16].copy_from_slice(&order.0.to_be_bytes());
+        rest[16..].copy_from_slice(&id.0.to_be_bytes());
+        Key::new(b'R', ObjectId(key), &rest)
+    }
+
     /// The path of a directory of the view.
     pub fn view(id: ObjectId) -> Key {
         Key::new(b'W', id, &[])
@@ -169,6 +179,20 @@ pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
     let (key, value) = (n(0), n(8));
     let (name, id) = (n(16), ObjectId(n(24)));
     Some((Word { key, value }, Mark { name, id }))
+}
+
+/// Where a value is among all values: `index/order.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Order(pub u128);
+
+/// What a key of the index by order says: the attribute's key, where its value is, and whose it is.
+pub fn parse_ordered(key: &[u8]) -> Option<(u64, Order, ObjectId)> {
+    let rest: &[u8; 32] = key.strip_prefix(b"R")?.try_into().ok()?;
+    let (of, rest) = rest.split_first_chunk::<8>()?;
+    let (order, id) = rest.split_first_chunk::<16>()?;
+    let id = ObjectId(u64::from_be_bytes(id.try_into().ok()?));
+    let order = Order(u128::from_be_bytes(*order));
+    Some((u64::from_be_bytes(*of), order, id))
 }
 
 /// Type bits of a mode.

@@ -90,14 +90,6 @@ pub(crate) fn written_value(value: &[u8], word: Word) -> Vec<u8> {
     }
 }
 
-/// The value that is written so; None if it is written by its hash.
-pub(crate) fn read_value(text: &[u8]) -> Option<Vec<u8>> {
-    match text {
-        b"%" => Some(Vec::new()),
-        text => unescaped(text),
-    }
-}
-
 /// A key with a value that is written so.
 fn word(key: &[u8], value: &[u8]) -> Option<Word> {
     if let Some(hash) = value.strip_prefix(b"%#") {

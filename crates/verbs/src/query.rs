@@ -17,8 +17,10 @@
 //! [`Predicate::plan`] says what of a predicate an index can answer.
 
 mod parse;
+mod plan;
 
 use crate::{Error, Result};
+pub use forebay_store::Number;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,15 +54,6 @@ pub enum Value {
     Number(Number),
 }
 
-/// A number: whole ones are exact, up to 128 bits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
-    /// Without a fraction.
-    Whole(i128),
-    /// Any other, finite.
-    Real(f64),
-}
-
 /// What a search asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Predicate {
@@ -74,56 +67,6 @@ pub enum Predicate {
     Exists(String),
     /// The key is there, and its value compares so.
     Compare(String, Operator, Value),
-}
-
-/// What an index has to look up, so that everything that matches is among what it finds.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Probe<'a> {
-    /// What has all these values.
-    Equal(Vec<(&'a str, &'a str)>),
-    /// What has a value of this key for which the predicate holds.
-    Values(&'a str, &'a Predicate),
-}
-
-impl Number {
-    /// The number that a text is.
-    pub fn read(text: &str) -> Option<Number> {
-        let first = text.trim_start_matches(['-', '+']).bytes().next();
-        if !first.is_some_and(|b| b.is_ascii_digit() || b == b'.') {
-            return None;
-        }
-        if let Ok(whole) = text.parse() {
-            return Some(Number::Whole(whole));
-        }
-        let real: f64 = text.parse().ok()?;
-        real.is_finite().then_some(Number::Real(real))
-    }
-
-    fn compare(self, other: Number) -> Ordering {
-        match (self, other) {
-            (Number::Whole(a), Number::Whole(b)) => a.cmp(&b),
-            // Both are finite.
-            (Number::Real(a), Number::Real(b)) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
-            (Number::Whole(a), Number::Real(b)) => whole_to_real(a, b),
-            (Number::Real(a), Number::Whole(b)) => whole_to_real(b, a).reverse(),
-        }
-    }
-}
-
-/// Compares exactly: not every whole number is a real one.
-fn whole_to_real(whole: i128, real: f64) -> Ordering {
-    const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
-    if real >= END {
-        return Ordering::Less;
-    }
-    if real < -END {
-        return Ordering::Greater;
-    }
-    let floor = real.floor();
-    match whole.cmp(&(floor as i128)) {
-        Ordering::Equal if real > floor => Ordering::Less,
-        order => order,
-    }
 }
 
 impl Operator {
@@ -179,41 +122,6 @@ impl Predicate {
                 Number::read(value).is_some_and(|n| operator.holds(n.compare(*number)))
             }
             _ => true,
-        }
-    }
-
-    /// What an index has to look up; None if only a look at everything will do.
-    pub fn plan(&self) -> Option<Vec<Probe<'_>>> {
-        match self {
-            Predicate::All(all) => {
-                let mut equal = Vec::new();
-                all.iter().for_each(|one| one.equalities(&mut equal));
-                if !equal.is_empty() {
-                    return Some(vec![Probe::Equal(equal)]);
-                }
-                // The one that takes the fewest questions.
-                all.iter().filter_map(Predicate::plan).min_by_key(Vec::len)
-            }
-            Predicate::Any(any) => {
-                let parts: Option<Vec<_>> = any.iter().map(Predicate::plan).collect();
-                parts.map(|parts| parts.into_iter().flatten().collect())
-            }
-            Predicate::Not(_) => None,
-            Predicate::Compare(key, Operator::Equal, Value::Text(text)) => {
-                Some(vec![Probe::Equal(vec![(key, text)])])
-            }
-            Predicate::Exists(key) | Predicate::Compare(key, ..) => {
-                Some(vec![Probe::Values(key, self)])
-            }
-        }
-    }
-
-    /// The equalities that hold wherever this does.
-    fn equalities<'a>(&'a self, to: &mut Vec<(&'a str, &'a str)>) {
-        match self {
-            Predicate::All(all) => all.iter().for_each(|one| one.equalities(to)),
-            Predicate::Compare(key, Operator::Equal, Value::Text(text)) => to.push((key, text)),
-            _ => {}
         }
     }
 }

@@ -199,11 +199,77 @@ fn searches_find_what_holds(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(found("step != 0").len(), 39);
     assert_eq!(found(r#"`odd key/=%` = "a b" and step = "12""#), ["c12"]);
     assert_eq!(found("nobody = 1"), [""; 0]);
+    ranges(store, &fresh("ranges"));
     let all = Predicate::parse("exists step").unwrap();
     let first = store.search(scope, &all, 3).unwrap();
     assert_eq!(names(first), ["c00", "c01", "c02"]);
     let gone = store.search(Scope::In(Uuid::random().unwrap()), &all, 3);
     assert_eq!(gone.unwrap_err().errno(), Errno::NOENT);
+}
+
+/// Comparisons are answered exactly, wherever an index puts the values.
+fn ranges(store: &dyn Store, scope: &Scope) {
+    let values = [
+        ("minus", "-2.5"),
+        ("small", "1e-300"),
+        ("one", "01.0"),
+        ("two", "2"),
+        ("stamp0", "1763804027123456788"),
+        ("stamp1", "1763804027123456789"),
+        ("stamp2", "1763804027123456790"),
+        ("huge0", "170141183460469231731687303715884105726"),
+        ("huge1", "170141183460469231731687303715884105727"),
+        ("real", "1.5e300"),
+        ("day1", "2026-11-21"),
+        ("day2", "2026-11-22T10:00:00.000000001Z"),
+        ("day3", "2026-11-22T10:00:00.000000002Z"),
+        ("word", "word"),
+        ("none", ""),
+    ];
+    for (name, value) in values {
+        create(store, *scope, name, &[("v", value)]);
+    }
+    for text in [
+        "v < 0",
+        "v <= 1",
+        "v = 1",
+        "v > 1 and v < 3",
+        "v >= 1e-300 and v <= 2.0",
+        "v > 2 and v < 1",
+        "v = 1763804027123456789",
+        "v > 1763804027123456789 and v < 2e18",
+        "v < 1763804027123456789 and v > 2",
+        "v = 170141183460469231731687303715884105726",
+        "v > 170141183460469231731687303715884105726",
+        "v > 1e300",
+        "v != 2",
+        r#"v > "2""#,
+        r#"v < "2""#,
+        r#"v >= "2026-11-22" and v < "2026-11-23""#,
+        r#"v > "2026-11-22T10:00:00.000000001Z" and v < "3""#,
+        r#"v != """#,
+        r#"v <= """#,
+        r#"v = """#,
+        "exists v",
+        "v > 1 or v = \"word\"",
+        "(v = 2 or v = 1) and exists v and not v = 1",
+    ] {
+        let predicate = Predicate::parse(text).unwrap();
+        let holding = values
+            .iter()
+            .filter(|(_, value)| predicate.holds(&meta(&[("v", value)])));
+        let mut expected: Vec<&str> = holding.map(|(name, _)| *name).collect();
+        expected.sort_unstable();
+        assert_eq!(search(store, *scope, text), expected, "{text}");
+    }
+    // A changed value is found where it is now.
+    let one = store.find(*scope, Key::Name("one")).unwrap().uuid;
+    store
+        .update(*scope, one, &[change("v", Some("7"))])
+        .unwrap();
+    assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["one", "two"]);
+    store.update(*scope, one, &[change("v", None)]).unwrap();
+    assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["two"]);
 }
 
 /// Searches find what a look at everything would find, whatever was changed before.

@@ -1,7 +1,8 @@
 //! Predicates: what they mean, what is wrong with wrong ones, and that nothing makes the parser fall.
 
 use forebay_fuzz::Random;
-use forebay_iov::{Meta, Predicate, Probe};
+use forebay_iov::{Meta, Predicate, Term};
+use forebay_store::record::Order;
 
 fn meta(pairs: &[(&str, &str)]) -> Meta {
     pairs
@@ -108,25 +109,49 @@ fn errors_name_the_column() {
 
 #[test]
 fn what_an_index_is_asked() {
+    let number = |text: &str| Order::of_value(text.as_bytes());
+    let said = |term: &Term| match term {
+        Term::Equal(key, value) => {
+            let [key, value] = [key, value].map(|b| String::from_utf8_lossy(b));
+            format!("{key}={value}")
+        }
+        Term::Within(key, low, high) => {
+            let key = String::from_utf8_lossy(key);
+            let ends = [
+                (Order::FIRST_NUMBER, "-"),
+                (Order::LAST_NUMBER, "+"),
+                (Order::FIRST_TEXT, "''"),
+                (Order::LAST, "*"),
+                (number("2"), "2"),
+                (number("3"), "3"),
+                (Order::of_text("m"), "m"),
+            ];
+            let end = |at| ends.iter().find(|(end, _)| *end == at).unwrap().1;
+            format!("{key}[{},{}]", end(*low), end(*high))
+        }
+    };
     let plan = |text: &str| {
-        let predicate = Predicate::parse(text).unwrap();
-        predicate.plan().map(|probes| {
-            let word = |probe: &Probe<'_>| match probe {
-                Probe::Equal(all) => all
-                    .iter()
-                    .map(|(k, v)| format!("{k}={v}"))
-                    .collect::<Vec<_>>()
-                    .join("&"),
-                Probe::Values(key, _) => format!("{key}?"),
-            };
-            probes.iter().map(word).collect::<Vec<_>>().join(" ")
-        })
+        let plan = Predicate::parse(text).unwrap().plan()?;
+        let all = |terms: &Vec<Term>| terms.iter().map(said).collect::<Vec<_>>().join("&");
+        Some(plan.iter().map(all).collect::<Vec<_>>().join(" "))
     };
     let of = |text: &str| plan(text).unwrap();
-    assert_eq!(of(r#"a = "x" and b > 2 and c = "y""#), "a=x&c=y");
-    assert_eq!(of(r#"a = "x" or b = 2"#), "a=x b?");
-    assert_eq!(of(r#"(exists b or exists c) and a < 3"#), "a?");
-    assert_eq!(of(r#"not a = "x" and exists b"#), "b?");
+    assert_eq!(of(r#"a = "x" and b > 2 and c = "y""#), "a=x&b[2,+]&c=y");
+    assert_eq!(of(r#"a = "x" or b = 2"#), "a=x b[2,2]");
+    assert_eq!(of("b >= 2 and b < 3 and b != 2"), "b[2,3]");
+    assert_eq!(of("b > 3 and b < 2"), "");
+    assert_eq!(of(r#"a = "x" and a = "y""#), "");
+    assert_eq!(of(r#"b > "m""#), "b[-,+] b[m,*]");
+    assert_eq!(of(r#"b > "m" and b < "m""#), "b[-,+] b[m,m]");
+    assert_eq!(of(r#"b <= "m" and b < 3"#), "b[-,3]");
+    assert_eq!(
+        of("(exists b or exists c) and a < 3"),
+        "a[-,3]&b[-,*] a[-,3]&c[-,*]"
+    );
+    assert_eq!(of(r#"not a = "x" and exists b"#), "b[-,*]");
+    // No more than a few, whatever is multiplied.
+    let many = vec!["(a = 2 or b = 2 or c = 2)"; 20].join(" and ");
+    assert!(Predicate::parse(&many).unwrap().plan().unwrap().len() <= 16);
     assert_eq!(plan(r#"not a = "x""#), None);
     assert_eq!(plan(r#"a = "x" or not b = 2"#), None);
     assert_eq!(plan(""), None);
@@ -174,12 +199,15 @@ fn random_predicates_are_read_written_and_planned_alike() {
             assert_eq!(again.holds(&meta), holds, "{text}");
             // What matches is among what the index is asked for.
             if let (true, Some(plan)) = (holds, &plan) {
-                let found = plan.iter().any(|probe| match probe {
-                    Probe::Equal(all) => all
-                        .iter()
-                        .all(|(k, v)| meta.get(*k).is_some_and(|m| m == v)),
-                    Probe::Values(key, p) => meta.get(*key).is_some_and(|v| p.holds_for(v)),
-                });
+                let of = |key: &[u8]| meta.get(std::str::from_utf8(key).unwrap());
+                let is = |term: &Term| match term {
+                    Term::Equal(key, value) => of(key).is_some_and(|v| v.as_bytes() == value),
+                    Term::Within(key, low, high) => of(key).is_some_and(|v| {
+                        let at = Order::of_value(v.as_bytes());
+                        *low <= at && at <= *high
+                    }),
+                };
+                let found = plan.iter().any(|terms| terms.iter().all(is));
                 assert!(found, "{text} {meta:?}");
             }
         }

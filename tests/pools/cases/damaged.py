@@ -133,7 +133,7 @@ def damage(path, how):
 
 @case(50)
 def damaged(t):
-    config = r'"version": 6'
+    config = r'"version": 7'
     ways = [("pool.json", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("control", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("medium-0/segment", h) for h in ("empty", "short", "missing")]

@@ -139,6 +139,9 @@ pub mod kind {
     /// `id -> parent, name`: by which it is in the index
     pub const INDEXED_NAME: u16 = 63;
 
+    /// `dir, place, terms -> objects in it for which they hold, next place` (`index/find.rs`)
+    pub const FIND: u16 = 87;
+
     /// `id`: who had it open for writing has closed it
     pub const LAMINATE: u16 = 46;
 
@@ -210,7 +213,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u8, u32, u64, i64);
+numbers!(u8, u32, u64, u128, i64);
 
 impl Part for () {
     fn put(&self, _: &mut Vec<u8>) {}
@@ -241,6 +244,16 @@ impl Part for Vec<u8> {
         let (bytes, rest) = from.split_at_checked(length)?;
         *from = rest;
         Some(bytes.to_vec())
+    }
+}
+
+/// For sending only: what is received has bytes of its own.
+impl<T: Part> Part for &T {
+    fn put(&self, to: &mut Vec<u8>) {
+        T::put(self, to);
+    }
+    fn take(_: &mut &[u8]) -> Option<Self> {
+        None
     }
 }
 

@@ -85,7 +85,7 @@ impl Server {
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
-            kind::WRITE_PIECES | kind::MERGE => Some(Class::Leaf),
+            kind::WRITE_PIECES | kind::MERGE | kind::FIND => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -149,6 +149,7 @@ impl Server {
                 | kind::LIVES
                 | kind::SEARCH
                 | kind::WRITTEN
+                | kind::FIND
                 | kind::INDEXED_NAME
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
@@ -464,6 +465,7 @@ impl Server {
                 let (of, from, most) = parts(head)?;
                 told(store.written_part(of, from, most)?)
             }
+            kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::LAYOUT..=kind::LIVES | kind::MERGE => {
                 self.parts.serve(store, from, kind, head, body)

@@ -1,7 +1,7 @@
 //! Whether the index of user attributes holds what the attributes and names say, and nothing else.
 
 use super::findings::Report;
-use super::model::{Model, Name, name};
+use super::model::{Model, Name, indexed_object, name};
 use crate::index::hash_of;
 use crate::record::{Key, Mark};
 use crate::{ObjectId, Store};
@@ -26,26 +26,32 @@ impl Store {
                     name: hash_of(&called.1),
                     id: ObjectId(id),
                 };
-                expected.extend(words.iter().map(|word| (*word, mark)));
+                expected.extend(
+                    words
+                        .iter()
+                        .flat_map(|word| word.keys(mark))
+                        .map(|key| key.to_vec()),
+                );
             }
         }
         for (id, names) in known {
             self.forget_known(m, id, &names, report);
         }
         let indexed = std::mem::take(&mut m.indexed);
-        for &(word, mark) in expected.difference(&indexed) {
-            let what = m.told(mark.id.0, &names);
+        for key in expected.difference(&indexed) {
+            let id = indexed_object(key).unwrap_or(ObjectId::ROOT);
+            let what = m.told(id.0, &names);
             report.add(
                 PART,
                 format!("{what}: an attribute of it isn't in the index"),
                 "it is put there",
             );
-            let key = Key::indexed(word, mark).to_vec();
-            let shard = self.shard_of(mark.id);
-            m.changes.push((shard, key, Some(Vec::new())));
+            let shard = self.shard_of(id);
+            m.changes.push((shard, key.clone(), Some(Vec::new())));
         }
-        for &(word, mark) in indexed.difference(&expected) {
-            let what = m.told(mark.id.0, &names);
+        for key in indexed.difference(&expected) {
+            let id = indexed_object(key).unwrap_or(ObjectId::ROOT);
+            let what = m.told(id.0, &names);
             report.add(
                 PART,
                 format!(
@@ -53,8 +59,7 @@ impl Store {
                 ),
                 "it is taken out",
             );
-            let key = Key::indexed(word, mark).to_vec();
-            m.changes.push((self.shard_of(mark.id), key, None));
+            m.changes.push((self.shard_of(id), key.clone(), None));
         }
     }
 

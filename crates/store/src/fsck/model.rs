@@ -3,9 +3,9 @@
 
 use super::findings::Report;
 use crate::across::{entry_in, link_in};
-use crate::index::{key_of, known_in};
+use crate::index::{Indexed, key_of, known_in};
 use crate::record::{
-    Change, ChunkMap, Entry, Inode, JOURNAL, Key, Mark, Word, parse_indexed, parse_key,
+    Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
 use crate::recount::View;
 use crate::{NAME_MAX, ObjectId, Store};
@@ -38,11 +38,11 @@ pub(crate) struct Model {
     pub objects: BTreeMap<u64, Object>,
     pub entries: BTreeMap<Name, Entry>,
     /// User attributes of each object.
-    pub words: BTreeMap<u64, Vec<Word>>,
+    pub words: BTreeMap<u64, Vec<Indexed>>,
     /// Names that are noted for the index.
     pub known: BTreeMap<u64, Vec<Name>>,
-    /// What is in the index.
-    pub indexed: BTreeSet<(Word, Mark)>,
+    /// What is in the index: keys of records.
+    pub indexed: BTreeSet<Vec<u8>>,
     /// What is to be written, inodes left out.
     pub changes: Vec<Change>,
 }
@@ -90,7 +90,7 @@ impl Store {
                     return true;
                 };
                 let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOAPVW".contains(&tag) && !among {
+                if !b"IDXOAPVRW".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -99,7 +99,7 @@ impl Store {
                 }
                 let home = match tag {
                     b'D' | b'N' => self.shard_of_entry(id, rest),
-                    b'V' => parse_indexed(key).map_or(shard, |(_, mark)| self.shard_of(mark.id)),
+                    b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.shard_of(id)),
                     _ => self.shard_of(id),
                 };
                 if home != shard {
@@ -159,7 +159,7 @@ impl Store {
                     b'O' => orphans.push(id.0),
                     b'A' => {
                         others.entry(id.0).or_default().push((shard, key.to_vec()));
-                        let word = key_of(rest).map(|key| Word::new(key, value));
+                        let word = key_of(rest).map(|key| Indexed::new(key, value));
                         m.words.entry(id.0).or_default().extend(word);
                     }
                     b'P' => match known_in(rest) {
@@ -171,8 +171,8 @@ impl Store {
                             "the note is removed",
                         ),
                     },
-                    b'V' => match parse_indexed(key) {
-                        Some(place) if value.is_empty() => _ = m.indexed.insert(place),
+                    b'V' | b'R' => match indexed_object(key) {
+                        Some(_) if value.is_empty() => _ = m.indexed.insert(key.to_vec()),
                         _ => bad(
                             format!("a place of the index, {}, can't be read", shown(key)),
                             "it is removed",
@@ -335,6 +335,12 @@ impl Model {
         }
         names
     }
+}
+
+/// Whose a record of the index is.
+pub(crate) fn indexed_object(key: &[u8]) -> Option<ObjectId> {
+    let by_value = parse_indexed(key).map(|(_, mark)| mark.id);
+    by_value.or_else(|| parse_ordered(key).map(|(_, _, id)| id))
 }
 
 pub(crate) fn name(bytes: &[u8]) -> String {

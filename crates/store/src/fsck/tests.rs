@@ -623,7 +623,8 @@ fn nobody_attaches_during_a_repair() {
 
 #[test]
 fn the_index() {
-    use crate::record::{Mark, Word};
+    use crate::Term;
+    use crate::record::{Mark, Order, Word};
     let word = Word::new(b"k", b"v");
     let mark = |name: &[u8], id| Mark {
         name: crate::index::hash_of(name),
@@ -644,6 +645,18 @@ fn the_index() {
         names
     };
     let whole = [b"dir".to_vec(), b"small".to_vec()];
+    let matching = |f: &Filled| -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let all = [Term::Within(
+            b"k".to_vec(),
+            Order::FIRST_NUMBER,
+            Order::LAST,
+        )];
+        f.s.matching(&all, ROOT, |found| names.push(found.name))
+            .unwrap();
+        names.sort();
+        names
+    };
     let f = finds("index-lost", "an attribute of it isn't in the index", |f| {
         tag(f);
         let key = Key::indexed(word, mark(b"small", f.small));
@@ -660,6 +673,19 @@ fn the_index() {
         },
     );
     assert_eq!(listed(&f), whole);
+    let order = Order::of_value(b"v");
+    let f = finds("order-lost", "an attribute of it isn't in the index", |f| {
+        tag(f);
+        let key = Key::ordered(word.key, order, f.small);
+        put(&f.s, f.s.shard_of(f.small), &key, None);
+    });
+    assert_eq!(matching(&f), whole);
+    let f = finds("order-stray", "is in the index that it hasn't", |f| {
+        tag(f);
+        let key = Key::ordered(word.key, Order::LAST_NUMBER, f.dir);
+        put(&f.s, f.s.shard_of(f.dir), &key, Some(b""));
+    });
+    assert_eq!(matching(&f), whole);
     let f = finds("index-stray", "is in the index that it hasn't", |f| {
         tag(f);
         let key = Key::indexed(word, mark(b"big", f.big));

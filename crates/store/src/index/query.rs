@@ -281,47 +281,6 @@ impl Store {
     }
 }
 
-impl Store {
-    /// Tells all objects of the pool that have all these attributes, and the directory and name by which each is in the
-    /// index.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if a node can't be asked; EIO.
-    pub fn having(
-        &self,
-        words: &[Word],
-        mut each: impl FnMut(ObjectId, ObjectId, &[u8]),
-    ) -> Result<()> {
-        let mut from = Some(Mark::FIRST);
-        while let Some(at) = from {
-            let page = self.search(words, at, None, MOST)?;
-            for hit in &page.items {
-                each(hit.mark.id, hit.name.0, &hit.name.1);
-            }
-            from = page.next;
-        }
-        Ok(())
-    }
-
-    /// Tells all values of a key that occur in the pool; None instead of one that is too long to be told.
-    ///
-    /// # Errors
-    /// As for [`Store::having`].
-    pub fn values_of(&self, key: &[u8], mut each: impl FnMut(Word, Option<&[u8]>)) -> Result<()> {
-        let key = hash_of(key);
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let page = self.written(Some(key), at, MOST)?;
-            for (value, text) in &page.items {
-                let word = Word { key, value: *value };
-                each(word, crate::view::read_value(text).as_deref());
-            }
-            from = page.next;
-        }
-        Ok(())
-    }
-}
-
 /// The first record of the index from this place on.
 fn first_from(snapshot: &Snapshot<'_>, word: Word, mark: Mark) -> Result<Option<(Word, Mark)>> {
     let mut found = None;

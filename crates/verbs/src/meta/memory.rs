@@ -1,9 +1,9 @@
 //! The metadata store of one process: maps, with an index by key and value.
 
 use super::{Change, Key, New, Record, Scope, Store};
-use crate::query::Probe;
 use crate::undo::{InProcess, UndoLog};
 use crate::{Error, Meta, Predicate, Result, Uuid};
+use forebay_store::{Term, record::Order};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,8 +13,8 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 struct Shelf {
     records: HashMap<Uuid, Record>,
     names: BTreeMap<String, Uuid>,
-    /// By key, then value: who has it.
-    index: HashMap<String, BTreeMap<String, BTreeSet<Uuid>>>,
+    /// By key, then by value in its order: who has it.
+    index: HashMap<String, BTreeMap<(Order, String), BTreeSet<Uuid>>>,
 }
 
 /// See the module.
@@ -26,17 +26,18 @@ pub struct Memory {
 impl Shelf {
     fn note(&mut self, uuid: Uuid, key: &str, value: &str) {
         let values = self.index.entry(key.into()).or_default();
-        values.entry(value.into()).or_default().insert(uuid);
+        values.entry(place(value)).or_default().insert(uuid);
     }
 
     fn forget(&mut self, uuid: Uuid, key: &str, value: &str) {
         let Some(values) = self.index.get_mut(key) else {
             return;
         };
-        if let Some(who) = values.get_mut(value) {
+        let place = place(value);
+        if let Some(who) = values.get_mut(&place) {
             who.remove(&uuid);
             if who.is_empty() {
-                values.remove(value);
+                values.remove(&place);
             }
         }
         if values.is_empty() {
@@ -44,22 +45,49 @@ impl Shelf {
         }
     }
 
-    /// What the index has for a probe.
-    fn probe(&self, probe: &Probe<'_>) -> Vec<Uuid> {
-        let having = |key: &str, value: &str| self.index.get(key)?.get(value);
-        match probe {
-            Probe::Equal(all) => {
-                let sets: Option<Vec<_>> = all.iter().map(|(k, v)| having(k, v)).collect();
-                let rarest = sets.and_then(|sets| sets.into_iter().min_by_key(|set| set.len()));
-                rarest.into_iter().flatten().copied().collect()
+    /// Who has values for which a term holds.
+    fn having(&self, term: &Term) -> impl Iterator<Item = &BTreeSet<Uuid>> {
+        let (key, low, high, equal) = match term {
+            Term::Equal(key, value) => {
+                let at = Order::of_value(value);
+                (key, at, at, Some(value))
             }
-            Probe::Values(key, predicate) => {
-                let values = self.index.get(*key).into_iter().flatten();
-                let fitting = values.filter(|(value, _)| predicate.holds_for(value));
-                fitting.flat_map(|(_, who)| who).copied().collect()
+            Term::Within(key, low, high) => (key, *low, *high, None),
+        };
+        let values = std::str::from_utf8(key)
+            .ok()
+            .and_then(|key| self.index.get(key));
+        let places = values
+            .into_iter()
+            .flat_map(move |values| values.range((low, String::new())..));
+        let places = places.take_while(move |((order, _), _)| *order <= high);
+        let places =
+            places.filter(move |((_, value), _)| equal.is_none_or(|e| e == value.as_bytes()));
+        places.map(|(_, who)| who)
+    }
+
+    /// Candidates for terms that hold together: those for which the one holds that has the fewest.
+    fn candidates(&self, terms: &[Term]) -> Vec<Uuid> {
+        let mut fewest: Option<(usize, &Term)> = None;
+        for term in terms {
+            let mut count = 0;
+            // Who has more isn't counted to the end.
+            let _ = self.having(term).try_for_each(|who| {
+                count += who.len();
+                fewest.is_none_or(|(least, _)| count < least).then_some(())
+            });
+            if fewest.is_none_or(|(least, _)| count < least) {
+                fewest = Some((count, term));
             }
         }
+        let sets = fewest.into_iter().flat_map(|(_, term)| self.having(term));
+        sets.flatten().copied().collect()
     }
+}
+
+/// Where a value is among those of its key.
+fn place(value: &str) -> (Order, String) {
+    (Order::of_value(value.as_bytes()), value.into())
 }
 
 fn absent(key: Key<'_>) -> Error {
@@ -150,11 +178,11 @@ impl Store for Memory {
             return Ok(Vec::new());
         };
         let fits = |record: &&Record| predicate.holds(&record.meta);
-        let Some(probes) = predicate.plan() else {
+        let Some(plan) = predicate.plan() else {
             let all = shelf.names.values().map(|uuid| &shelf.records[uuid]);
             return Ok(all.filter(fits).take(most).cloned().collect());
         };
-        let found = probes.iter().flat_map(|probe| shelf.probe(probe));
+        let found = plan.iter().flat_map(|terms| shelf.candidates(terms));
         let found = found.map(|uuid| &shelf.records[&uuid]).filter(fits);
         let found: BTreeMap<&str, &Record> = found.map(|r| (r.name.as_str(), r)).collect();
         Ok(found.into_values().take(most).cloned().collect())

@@ -13,15 +13,14 @@ mod log;
 
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::pool::Attached;
-use crate::query::Probe;
 use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
-use forebay_controls::Controls;
+use forebay_controls::{Controls, Declared};
 use forebay_posix::{Fail, Follow, ObjectId, RenameMode};
-use forebay_store::record::Word;
+use forebay_store::{Match, uses::said};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 const USER: &[u8] = b"user.";
 /// The attribute that names a collection's back end.
@@ -129,6 +128,28 @@ impl Pool {
     /// Reads a record that was found.
     fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
         let store = self.fs.store();
+        let mut attributes = Vec::new();
+        for attribute in store.attributes(id)? {
+            if !attribute.starts_with(USER) {
+                continue;
+            }
+            match store.attribute(id, &attribute) {
+                // Removed meanwhile.
+                Err(Errno::NODATA) => {}
+                value => attributes.push((attribute, value?)),
+            }
+        }
+        let (own, _) = self.fs.controls_of(id)?;
+        self.record_of((id, name), own, &attributes)
+    }
+
+    /// The record of an object with these attributes, and of which this was said itself.
+    fn record_of(
+        &self,
+        (id, name): (ObjectId, &[u8]),
+        own: Declared,
+        attributes: &[(Vec<u8>, Vec<u8>)],
+    ) -> Errnos<Record> {
         let mut record = Record {
             uuid: self.uuid_of(id),
             name: String::from_utf8_lossy(name).into_owned(),
@@ -136,16 +157,11 @@ impl Pool {
             backend: DEFAULT.into(),
             controls: Controls::default(),
         };
-        for attribute in store.attributes(id)? {
+        for (attribute, value) in attributes {
             let Some(key) = attribute.strip_prefix(USER).filter(|key| !key.is_empty()) else {
                 continue;
             };
-            let value = match store.attribute(id, &attribute) {
-                // Removed meanwhile.
-                Err(Errno::NODATA) => continue,
-                value => value?,
-            };
-            let text = String::from_utf8_lossy(&value).into_owned();
+            let text = String::from_utf8_lossy(value).into_owned();
             match &attribute[..] {
                 BACKEND => record.backend = text,
                 CONTROLS => {
@@ -158,7 +174,6 @@ impl Pool {
             }
         }
         // A file's own, which may have been said by a rule, or by somebody else since.
-        let (own, _) = self.fs.controls_of(id)?;
         let controls = &mut record.controls;
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
         controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
@@ -216,39 +231,19 @@ impl Pool {
         Ok(is.then_some(name))
     }
 
-    /// What the index has for a probe: objects in `dir` and their names.
-    fn probe(
-        &self,
-        probe: &Probe<'_>,
-        dir: ObjectId,
-        found: &mut BTreeSet<(Vec<u8>, ObjectId)>,
-    ) -> Errnos<()> {
-        let store = self.fs.store();
-        let mut each = |id: ObjectId, parent: ObjectId, name: &[u8]| {
-            if parent == dir {
-                found.insert((name.to_vec(), id));
-            }
+    /// The record of what the index has found, if it is one of the scope.
+    fn found(&self, scope: Scope, found: &Match) -> Errnos<Option<Record>> {
+        if !Pool::is_record(scope, found.kind, &found.name) {
+            return Ok(None);
+        }
+        let record = match &found.attributes {
+            Some(all) => self.record_of((found.id, &found.name), said(found.controls).0, all),
+            None => self.record(found.id, &found.name),
         };
-        match probe {
-            Probe::Equal(all) => {
-                let words = all
-                    .iter()
-                    .map(|(k, v)| Word::new(k.as_bytes(), v.as_bytes()));
-                store.having(&words.collect::<Vec<_>>(), each)
-            }
-            Probe::Values(key, predicate) => {
-                let mut words = Vec::new();
-                store.values_of(key.as_bytes(), |word, value| {
-                    let text = value.map(String::from_utf8_lossy);
-                    // What is too long to be told may fit.
-                    if text.is_none_or(|text| predicate.holds_for(&text)) {
-                        words.push(word);
-                    }
-                })?;
-                words
-                    .iter()
-                    .try_for_each(|word| store.having(&[*word], &mut each))
-            }
+        match record {
+            // It has gone meanwhile.
+            Err(Errno::NOENT) => Ok(None),
+            record => record.map(Some),
         }
     }
 
@@ -259,40 +254,58 @@ impl Pool {
         predicate: &Predicate,
         most: usize,
     ) -> Errnos<Vec<Record>> {
-        let mut candidates = BTreeSet::new();
-        match predicate.plan() {
-            Some(probes) => probes
-                .iter()
-                .try_for_each(|probe| self.probe(probe, dir, &mut candidates))?,
-            None => {
-                let entries = self.fs.list(path)?.into_iter();
-                let entries = entries.filter(|e| Pool::is_record(scope, e.kind, &e.name));
-                candidates.extend(entries.map(|e| (e.name, ObjectId(e.ino))));
-            }
-        }
         let mut found = BTreeMap::new();
-        for (name, id) in candidates {
+        let Some(plan) = predicate.plan() else {
+            self.search_all(scope, path, predicate, most, &mut found)?;
+            return Ok(found.into_values().collect());
+        };
+        for terms in &plan {
+            let mut failed = Ok(());
+            self.fs.store().matching(terms, dir, |one| {
+                match self.found(scope, &one) {
+                    Ok(Some(record)) if predicate.holds(&record.meta) => {
+                        found.insert(one.name, record);
+                    }
+                    Ok(_) => {}
+                    Err(e) => failed = Err(e),
+                }
+                while found.len() > most {
+                    found.pop_last();
+                }
+            })?;
+            failed?;
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Looks at everything in a directory.
+    fn search_all(
+        &self,
+        scope: Scope,
+        path: &[u8],
+        predicate: &Predicate,
+        most: usize,
+        found: &mut BTreeMap<Vec<u8>, Record>,
+    ) -> Errnos<()> {
+        let entries = self.fs.list(path)?.into_iter();
+        let entries = entries.filter(|e| Pool::is_record(scope, e.kind, &e.name));
+        let entries: BTreeMap<_, _> = entries.map(|e| (e.name, ObjectId(e.ino))).collect();
+        for (name, id) in entries {
             if found.len() >= most {
                 break;
             }
-            // It may have gone, or have changed, meanwhile.
-            let kind = match self.fs.store().stat(id) {
-                Ok(inode) => inode.mode & libc::S_IFMT,
-                Err(Errno::NOENT) => continue,
-                Err(e) => return Err(e),
-            };
-            if !Pool::is_record(scope, kind, &name) {
-                continue;
-            }
-            let record = match self.record(id, &name) {
-                Err(Errno::NOENT) => continue,
-                record => record?,
-            };
-            if predicate.holds(&record.meta) {
-                found.insert(name, record);
+            match self.record(id, &name) {
+                // It has gone meanwhile.
+                Err(Errno::NOENT) => {}
+                record => {
+                    let record = record?;
+                    if predicate.holds(&record.meta) {
+                        found.insert(name, record);
+                    }
+                }
             }
         }
-        Ok(found.into_values().collect())
+        Ok(())
     }
 }
 
