@@ -41,7 +41,9 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     for nodes in [1, 4] {
         let mut making = Figure::new(format!("{nodes}: making {many}"), "k/s", None);
         let kind = format!("-search{nodes}");
-        let mut pool = Pool::new(options, &kind, nodes, "memory:256M")?;
+        // Room for records is an eighth of that for bytes.
+        let media = if nodes == 1 { "memory:16G" } else { "memory:3G" };
+        let mut pool = Pool::new(options, &kind, nodes, media)?;
         pool.start()?;
         let share = many / MAKERS;
         let makers =
