@@ -141,10 +141,7 @@ fn check_view(fs: &Fs) {
 /// Searches by comparison find what a walk finds.
 fn check_searches(fs: &Fs) {
     let all = walk(fs);
-    let dirs = all
-        .iter()
-        .map(|(id, _)| ObjectId(*id))
-        .chain([ObjectId::ROOT]);
+    let dirs = all.keys().map(|id| ObjectId(*id)).chain([ObjectId::ROOT]);
     let dirs: Vec<ObjectId> = dirs
         .filter(|id| id.0 == 1 || fs.store().stat(*id).unwrap().is_dir())
         .collect();
@@ -175,7 +172,7 @@ fn check_searches(fs: &Fs) {
         let number = within(key, Order::of_value(b"2"), Order::of_value(b"3.0"));
         let other = within(KEYS[0], Order::FIRST_TEXT, Order::LAST);
         assert_eq!(
-            matching(&[exists.clone()]),
+            matching(std::slice::from_ref(&exists)),
             having(&|has| has.contains_key(key))
         );
         let three = |has: &BTreeMap<_, _>| has.get(key).is_some_and(|v: &String| v == "3");
