@@ -4,6 +4,7 @@
 use crate::children::{self, Outcome};
 use crate::options::Options;
 use crate::pool::{Pool, Side};
+use crate::remote::CONTENT_MIB;
 use crate::report::{self, Figure, Goal, Results};
 use crate::sys;
 use crate::workloads::MIB;
@@ -22,6 +23,10 @@ pub const PARTS: &[(&str, &str)] = &[
     (
         "consistency",
         "8 KiB after 8 KiB to and from a file on another node, by its consistency, beside the strict default",
+    ),
+    (
+        "laminated",
+        "a laminated file of another node, read for the second time, and one of the same node",
     ),
     (
         "spread",
@@ -47,6 +52,8 @@ const COMMIT: (&str, &[&str]) = (
     "there/commit",
     &["consistency=commit", "parallelism=exclusive"],
 );
+/// Where files never change again.
+const LAMINATED: &str = "laminated";
 /// Of each node.
 const MEDIA: &str = "memory:1G";
 /// Files that are visited one by one.
@@ -99,6 +106,9 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     }
     if options.wants_part("consistency") {
         nodes.consistency(results)?;
+    }
+    if options.wants_part("laminated") {
+        nodes.laminated(results)?;
     }
     if options.wants_part("spread") {
         nodes.spread(results)?;
@@ -292,6 +302,51 @@ impl Nodes<'_> {
                 Ok(outcome.operations / outcome.seconds / 1e3)
             });
         }
+        Ok(())
+    }
+
+    /// What lies on this node, beside what was fetched from another one before: by another process each time.
+    fn laminated(&mut self, results: &mut Results) -> Result<(), String> {
+        let top = self.directory(LAMINATED);
+        self.pool.distribute(&top, "local-all")?;
+        self.pool.control(&top, &["mutability=immutable"])?;
+        let of = |node: usize| format!("{top}/{node}");
+        for node in [HERE, THERE] {
+            let words = words("remote-content", &of(node), [0, 1, 1]);
+            self.team(Side::Pool, vec![(node, words)])?;
+        }
+        let read = |nodes: &Self, workload: &str, side: Side, [count, size]: [usize; 2]| {
+            let node = if side == Side::Plain { HERE } else { THERE };
+            let words = words(workload, &of(node), [0, count, size]);
+            nodes.team(Side::Pool, vec![(HERE, words)])
+        };
+        let rate = |o: Outcome| o.operations * MIB as f64 / o.seconds / 1e9;
+        let mut first = Figure::new("laminated, first read 1 MiB".into(), "GB/s", None);
+        for side in [Side::Plain, Side::Pool] {
+            // All of the file, but for the first MiB.
+            match read(self, "remote-get-rest", side, [CONTENT_MIB - 1, 1]).map(rate) {
+                Ok(value) if side == Side::Plain => first.raw.push(value),
+                Ok(value) => first.pool.push(value),
+                Err(e) => first.error = Some(e),
+            }
+        }
+        self.note(results, first);
+        let goal = Some(Goal::TimesAtMost(1.2));
+        let figure = Figure::new("laminated, read 4 KiB".into(), "us", goal);
+        let passes = self.amount(4, 20);
+        self.figure(results, figure, |nodes, side| {
+            let outcome = read(nodes, "remote-read", side, [FILES, passes])?;
+            Ok(outcome.seconds * 1e6)
+        });
+        let count = self.amount(512, 2048);
+        let figure = Figure::new(
+            "laminated, read 1 MiB".into(),
+            "GB/s",
+            Some(Goal::TimesAtLeast(0.8)),
+        );
+        self.figure(results, figure, |nodes, side| {
+            read(nodes, "remote-get", side, [count, 1]).map(rate)
+        });
         Ok(())
     }
 

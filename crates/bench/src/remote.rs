@@ -93,9 +93,13 @@ pub fn fstat(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
+fn access(write: bool) -> libc::c_int {
+    if write { libc::O_RDWR } else { libc::O_RDONLY }
+}
+
 /// pread or pwrite of one block, each time another one.
 pub fn block(w: &Worker, write: bool) -> Result<(), String> {
-    let fd = sys::open(&file(w)?, libc::O_RDWR)?;
+    let fd = sys::open(&file(w)?, access(write))?;
     let mut data = vec![5; BLOCK];
     let blocks = CONTENT_MIB * MIB / BLOCK;
     median_of(w, Middle::Half, |i| {
@@ -141,7 +145,7 @@ pub fn small_read(w: &Worker) -> Result<(), String> {
 
 /// COUNT calls of PASSES MiB each, over the file again and again.
 pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
-    let fd = sys::open(&file(w)?, libc::O_RDWR)?;
+    let fd = sys::open(&file(w)?, access(write))?;
     let mut data = vec![5; w.passes * MIB];
     let places = CONTENT_MIB / w.passes;
     let mut call = |i: usize| {
@@ -159,5 +163,16 @@ pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
     if data.iter().any(|&byte| byte != 5) {
         return Err("read: other bytes than were written".into());
     }
+    sys::close(fd)
+}
+
+/// COUNT calls of one MiB behind the first one, once each, by a process that has read that already.
+pub fn rest(w: &Worker) -> Result<(), String> {
+    let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
+    let mut data = vec![0; MIB];
+    sys::pread(fd, &mut data, 0)?;
+    let start = w.start()?;
+    (1..=w.count).try_for_each(|i| sys::pread(fd, &mut data, i * MIB))?;
+    w.done(start, w.count)?;
     sys::close(fd)
 }

@@ -144,6 +144,7 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "remote-small-write" => return remote::small_write(w),
         "remote-small-read" => return remote::small_read(w),
         "remote-get" => return remote::transfers(w, false),
+        "remote-get-rest" => return remote::rest(w),
         "remote-put" => return remote::transfers(w, true),
         "spread-stat" => return remote::stat(w, Middle::Half),
         "spread-create" => return remote::create(w, Middle::OfThreeQuarters),

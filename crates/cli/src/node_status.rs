@@ -35,6 +35,7 @@ fn as_json(k: &Known) -> Value {
     if let Some(u) = &k.use_of {
         told["media"] = u.media.iter().map(medium).collect();
         told["record_bytes"] = value!(u.record_bytes);
+        told["copied"] = value!(u.copied);
         told["processes"] = value!(u.processes);
     }
     if let Some(here) = &k.here {
@@ -88,6 +89,13 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     };
     if let Some(what) = what {
         let _ = writeln!(text, "{what}");
+    }
+    if let Some(copied) = k.use_of.as_ref().map(|u| u.copied).filter(|&n| n > 0) {
+        let _ = writeln!(
+            text,
+            "node {number}: {} of that are copies of other nodes' files; they give way to files",
+            format_size(copied)
+        );
     }
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
     for mount in pool.iter().flat_map(|p| mounts(p)) {

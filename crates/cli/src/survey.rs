@@ -62,6 +62,8 @@ impl State {
 pub struct Use {
     pub media: Vec<MediumUsage>,
     pub record_bytes: Option<u64>,
+    /// Bytes of copies of other nodes' files.
+    pub copied: u64,
     pub processes: usize,
 }
 
@@ -96,6 +98,7 @@ impl Here {
         Some(Use {
             media: pool.usage(),
             record_bytes: pool.store().record_bytes().ok(),
+            copied: pool.store().copied().bytes,
             processes: pool.attached().len(),
         })
     }
@@ -160,6 +163,7 @@ impl Survey {
                     Some(about) => Some(Use {
                         media: about.media,
                         record_bytes: about.record_bytes,
+                        copied: about.copied,
                         processes: about.processes,
                     }),
                     None => here.as_ref().and_then(Here::used),

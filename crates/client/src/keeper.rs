@@ -42,6 +42,8 @@ const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: ASK_OWNERS.as_secs() as i64,
     tv_nsec: 0,
 };
+/// How often other nodes are asked whether the files are there of which this one has copies.
+const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
 /// How often the journal, and everything, is written to stable storage.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
@@ -127,6 +129,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
     let mut swept = Instant::now();
+    let mut copies = (Instant::now(), 0);
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -146,6 +149,10 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if among && asked.elapsed() >= ASK_OWNERS {
             let _ = store.check_lock_owners();
             asked = Instant::now();
+        }
+        if among && copies.0.elapsed() >= SWEEP_COPIES {
+            // What can't be removed now will be the next time.
+            copies = (Instant::now(), store.sweep_copies().unwrap_or(1));
         }
         let failed = reaped.and_then(|_| store.put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != told) {
@@ -175,7 +182,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         } else {
             // Those who have locks here from elsewhere may have died there.
             let locked = among && store.has_foreign_locks();
-            let idle = match (calm, locked) {
+            let idle = match (calm, locked || copies.1 > 0) {
                 (true, false) => IDLE,
                 (true, true) => ASK_OWNERS_IDLE,
                 (false, _) => SOON,

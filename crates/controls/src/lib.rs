@@ -52,7 +52,7 @@ impl Controls {
         if self.persistence != strict.persistence {
             return said("persistence", &self.persistence);
         }
-        if self.temporality != strict.temporality {
+        if self.temporality == Temporality::Bursty {
             return said("temporality", &self.temporality);
         }
         None

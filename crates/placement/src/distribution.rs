@@ -8,6 +8,7 @@
 //! bits 59-62 striped: binary logarithm of the chunk size less 19; 0: not striped
 //! bit 58     the part of a striped file that lies on this node ([`ObjectId::part`])
 //! bits 54-57 something in the view by attributes (`view.rs`)
+//! bit 54     with bit 58: the copy of a file of another node ([`ObjectId::copy`])
 //! ```
 
 use crate::{ObjectId, SLOT_BITS};
@@ -17,6 +18,8 @@ const LOCAL_ALL: u64 = 1 << 63;
 const STRIPE_AT: u32 = 59;
 const STRIPE: u64 = 15 << STRIPE_AT;
 const PART: u64 = 1 << 58;
+/// Nothing in the view is a part, so the bit is free there.
+const COPY: u64 = PART | 1 << 54;
 /// The bits of an id that its sequence number doesn't have.
 pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART | crate::view::BITS;
 
@@ -143,9 +146,30 @@ impl ObjectId {
         ObjectId(self.0 | PART)
     }
 
-    /// The id of the file that this is a part of.
+    /// The id by which a node knows its copy of a file, or of what lies elsewhere of one.
+    pub fn copy(self) -> ObjectId {
+        ObjectId(self.0 | COPY)
+    }
+
+    /// Whether it stands for a copy on whichever node it is used. It then counts as a part, too: each node has its own.
+    pub fn is_copy(self) -> bool {
+        self.0 & COPY == COPY
+    }
+
+    /// Where the ids of copies are among all: ascending, apart from each other, each first id with the first behind.
+    pub fn copies() -> impl Iterator<Item = (ObjectId, ObjectId)> {
+        (0..32u64).map(|high| {
+            let first = high << STRIPE_AT | COPY;
+            (
+                ObjectId(first),
+                ObjectId(first + (1 << COPY.trailing_zeros())),
+            )
+        })
+    }
+
+    /// The id of the file that this is a part or a copy of.
     pub fn whole(self) -> ObjectId {
-        ObjectId(self.0 & !PART)
+        ObjectId(self.0 & !COPY)
     }
 
     /// Whether it stands for the part of a file on whichever node it is used.
@@ -177,6 +201,12 @@ mod tests {
                 );
                 assert!(!id.is_part() && id.part().is_part() && id.part().whole() == id);
                 assert_eq!((id.part().seq(), id.part().distribution()), (77, d));
+                let copy = id.copy();
+                assert!(!id.is_copy() && !id.part().is_copy() && copy.is_copy() && copy.is_part());
+                assert!(!copy.is_view() && copy.whole() == id && copy.slot() == id.slot());
+                assert_eq!((copy.seq(), copy.distribution()), (77, d));
+                let there = |(first, end): &(ObjectId, ObjectId)| *first <= copy && copy < *end;
+                assert_eq!(ObjectId::copies().filter(there).count(), 1);
             }
             assert_eq!(Distribution::from_bits(d.bits()), Some(d));
         }

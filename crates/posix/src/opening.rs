@@ -175,7 +175,7 @@ impl Fs {
                     ready = store.stat(e.id).map(|inode| away.inode = Some(inode));
                 }
                 if let Some(inode) = &away.inode {
-                    store.note_controls(live, inode.controls);
+                    store.note_controls(live, inode);
                 }
                 if ready.is_ok() && check && late {
                     ready = permitted(away);

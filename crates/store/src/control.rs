@@ -75,6 +75,7 @@ pub struct Header {
     /// In which PID namespace the numbers of processes mean something; 0: not known.
     pub namespace: AtomicU64,
     pub watches: crate::watches::State,
+    pub copies: crate::copies::State,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -329,6 +330,11 @@ pub struct Live {
     /// Of a file that this node keeps: the last two nodes whose processes have changed the bytes, the later one in the lower half;
     /// their numbers plus one, 0 is this one. Locked.
     pub changed_by: AtomicU64,
+    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps, while that is odd.
+    pub edition: AtomicU64,
+    pub last_size: AtomicU64,
+    /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses (`copies.rs`).
+    pub copy: AtomicU32,
     pub extent: [AtomicU64; MAX_EXTENTS],
 }
 

@@ -67,7 +67,13 @@ impl Store {
     }
 
     /// The extents of a chunk, at least up to page `needed` if there are that many.
-    fn chunk_map(&self, index: u32, chunk: u64, moved: u64, needed: usize) -> Result<ChunkMap> {
+    pub(crate) fn chunk_map(
+        &self,
+        index: u32,
+        chunk: u64,
+        moved: u64,
+        needed: usize,
+    ) -> Result<ChunkMap> {
         let live = self.live(index);
         if chunk == 0 {
             return Ok(self.first_chunk(live));
@@ -88,18 +94,23 @@ impl Store {
         Ok(map)
     }
 
-    /// Takes `least` to `want` pages from the first medium that has such a run.
-    fn alloc(&self, want: usize, least: usize) -> Result<Extent> {
-        match self.alloc_free(want, least) {
+    /// Takes `least` to `want` pages for object `id` from the first medium that has such a run.
+    fn alloc(&self, id: ObjectId, want: usize, least: usize) -> Result<Extent> {
+        match self.alloc_free(id, want, least) {
             // Pages in limbo are free as soon as the journal is on stable storage.
-            Err(Errno::NOSPC) if self.end_limbo() == Ok(true) => self.alloc_free(want, least),
+            Err(Errno::NOSPC) if !id.is_copy() && self.end_limbo() == Ok(true) => {
+                self.alloc_free(id, want, least)
+            }
             result => result,
         }
     }
 
-    fn alloc_free(&self, want: usize, least: usize) -> Result<Extent> {
+    fn alloc_free(&self, id: ObjectId, want: usize, least: usize) -> Result<Extent> {
         let mut error = Errno::NOSPC;
-        for m in self.media() {
+        for (i, m) in self.media().iter().enumerate() {
+            if id.is_copy() && !self.has_room_for_copies(i) {
+                continue;
+            }
             match m.alloc(want) {
                 Ok(e) if e.pages() >= least => return Ok(e),
                 Ok(e) => m.free(e),
@@ -112,6 +123,7 @@ impl Store {
     /// Makes the extents of `chunk` cover `needed` pages. The live entry is locked.
     pub(crate) fn ensure(&self, index: u32, chunk: u64, needed: usize) -> Result<ChunkMap> {
         let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
         let moved = live.moved.load(Relaxed);
         let mut map = self.chunk_map(index, chunk, moved, needed)?;
         let have = map.pages();
@@ -133,7 +145,7 @@ impl Store {
                 .saturating_sub(covered)
                 .div_ceil(places.max(1))
                 .max(1);
-            match self.alloc(end - covered, least) {
+            match self.alloc(id, end - covered, least) {
                 Ok(e) if map.push(e) => {
                     covered += e.pages();
                     added.push(e);
@@ -157,7 +169,6 @@ impl Store {
             self.set_extents(live, &map);
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         } else {
-            let id = ObjectId(live.id.load(Relaxed));
             let shard = self.shard_of(id);
             let bytes = map.encode();
             let stored = self.write(self.object_set(id), Need::Bytes(bytes.len()), |w| {
@@ -171,6 +182,9 @@ impl Store {
         }
         live.pages.fetch_add((covered - have) as u64, Relaxed);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
+        if id.is_copy() {
+            self.count_copied(&added);
+        }
         Ok(map)
     }
 
@@ -208,6 +222,29 @@ impl Store {
     /// # Safety
     /// `to` must be writable for `len` bytes.
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        if !self.is_away(index) {
+            // SAFETY: passed on.
+            return unsafe { self.read_here(index, offset, to, len) };
+        }
+        match self.last_of(index) {
+            // SAFETY: passed on.
+            Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
+            // SAFETY: passed on.
+            None => unsafe { self.read_where_it_lies(index, offset, to, len) },
+        }
+    }
+
+    /// As [`Store::read`], without a copy of it.
+    ///
+    /// # Safety
+    /// As for [`Store::read`].
+    pub(crate) unsafe fn read_where_it_lies(
+        &self,
+        index: u32,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
         if let Some(file) = self.striped(index) {
             // SAFETY: passed on.
             return unsafe { self.read_striped(&file, offset, to, len) };
@@ -255,7 +292,7 @@ impl Store {
 
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    unsafe fn copy_out(
+    pub(crate) unsafe fn copy_out(
         &self,
         index: u32,
         moved: u64,
@@ -352,6 +389,7 @@ impl Store {
         grows: bool,
         check: impl FnOnce(&Live) -> Result<()>,
     ) -> Result<(u64, usize)> {
+        self.make_room(len);
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -445,7 +483,7 @@ impl Store {
         };
         let mut map = ChunkMap::default();
         if !data.is_empty() {
-            let e = self.alloc(1, 1)?;
+            let e = self.alloc(id, 1, 1)?;
             // SAFETY: a small file fits a page, and data is a slice.
             let written =
                 unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };

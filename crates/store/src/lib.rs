@@ -15,6 +15,7 @@ mod across;
 mod attributes;
 mod checkpoint;
 pub mod control;
+pub mod copies;
 mod data;
 mod dirs;
 mod durable;

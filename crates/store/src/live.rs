@@ -244,6 +244,7 @@ impl Store {
         live.id.store(id.0, Release);
         live.refs.store(1, Relaxed);
         live.flags.store(0, Release);
+        live.copy.store(0, Relaxed);
         // Caches of extents tell users of one entry apart by this counter.
         live.moved.fetch_add(2, Relaxed);
         chain.insert(index);
@@ -357,6 +358,7 @@ impl Store {
         live.cuts.store(0, Relaxed);
         live.controls.store(0, Relaxed);
         live.changed_by.store(0, Relaxed);
+        live.edition.store(0, Relaxed);
         let opened = away.opened.take();
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
@@ -425,12 +427,14 @@ impl Store {
             if flags & flag::AWAY != 0 {
                 let number = live.ctime.load(Relaxed) as u64;
                 let part = live.part.swap(0, AcqRel);
+                let copy = live.copy.swap(0, AcqRel);
                 if live.lock.holder().is_some() {
                     // That dead user's: there is nothing to be repaired.
                     let _: Acquired = live.lock.acquire(&self.control, self.me()?)?;
                     live.lock.release();
                 }
                 self.live_end(chain, index);
+                self.release_copy(copy);
                 if let Some(part) = part.checked_sub(1) {
                     self.live_release(part)?;
                 }
@@ -439,7 +443,9 @@ impl Store {
                 return Ok(());
             }
             if flags & unfinished == 0 && live.lock.holder().is_none() {
+                let copy = live.copy.swap(0, AcqRel);
                 self.live_end(chain, index);
+                self.release_copy(copy);
                 return Ok(());
             }
             live.finisher
@@ -576,6 +582,7 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.mtime.store(inode.mtime, Release);
     live.ctime.store(inode.ctime, Release);
     live.controls.store(inode.controls, Release);
+    live.edition.store(inode.edition, Release);
     let id = ObjectId(live.id.load(Relaxed));
     let (cuts, parts) = crate::striped::parts_in(id, inode);
     live.cuts.store(cuts, Release);

@@ -189,6 +189,7 @@ impl Store {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
+        self.make_room(len.min(budget.saturating_mul(PAGE)));
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;

@@ -384,9 +384,11 @@ impl Store {
                     i.gid = set.gid.unwrap_or(i.gid);
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
-                    i.controls = set.controls.unwrap_or(i.controls);
+                    if let Some(controls) = set.controls {
+                        i.set_controls(controls);
+                    }
                     i.ctime = t;
-                    i.is_dir()
+                    (i.is_dir(), i.edition)
                 })
             })
         };
@@ -394,18 +396,21 @@ impl Store {
         let open = self.with_live(id, |index| {
             let result = in_record();
             let live = self.live(index);
-            if result.is_ok() && live.flags.load(Acquire) & live_flag::LOADED != 0 {
+            if let Ok((_, edition)) = result
+                && live.flags.load(Acquire) & live_flag::LOADED != 0
+            {
                 if let Some(mtime) = set.mtime {
                     live.mtime.store(mtime, Release);
                 }
                 live.ctime.store(t, Release);
                 if let Some(controls) = set.controls {
                     live.controls.store(controls, Release);
+                    live.edition.store(edition, Release);
                 }
             }
             result
         })?;
-        let is_dir = match open {
+        let (is_dir, _) = match open {
             Some(result) => result?,
             None => in_record()?,
         };

@@ -38,6 +38,7 @@ const VERSION: u8 = 2;
 /// Bits of its third byte.
 const HAS_ATTRIBUTES: u8 = 1;
 const HAS_CONTROLS: u8 = 2;
+const HAS_EDITION: u8 = 4;
 
 /// A key, built on the stack.
 pub struct Key {
@@ -263,6 +264,8 @@ pub struct Inode {
     pub has_attributes: bool,
     /// What was said of it, and what became of that; 0: nothing (`uses.rs`).
     pub controls: u64,
+    /// Changes with the word above, upwards; odd while the file never changes and may be copied (`uses.rs`).
+    pub edition: u64,
     /// One of [`tail`].
     pub tail: u8,
 }
@@ -304,11 +307,10 @@ impl Inode {
     /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         let mut out = RecordBytes::new();
-        let flags = if self.has_attributes {
-            HAS_ATTRIBUTES
-        } else {
-            0
-        } | if self.controls != 0 { HAS_CONTROLS } else { 0 };
+        let bit = |there: bool, bit: u8| if there { bit } else { 0 };
+        let flags = bit(self.has_attributes, HAS_ATTRIBUTES)
+            | bit(self.controls != 0, HAS_CONTROLS)
+            | bit(self.edition != 0, HAS_EDITION);
         out.extend_from_slice(&[VERSION, self.tail, flags, 0]);
         for n in [self.mode, self.uid, self.gid, self.nlink] {
             out.extend_from_slice(&n.to_le_bytes());
@@ -319,8 +321,10 @@ impl Inode {
                 out.extend_from_slice(&word.to_le_bytes());
             }
         }
-        if self.controls != 0 {
-            out.extend_from_slice(&self.controls.to_le_bytes());
+        for word in [self.controls, self.edition] {
+            if word != 0 {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
         }
         out.extend_from_slice(tail);
         out
@@ -346,15 +350,20 @@ impl Inode {
         let [size, pages, parent, rdev, mtime] = [word(0)?, word(0)?, word(0)?, word(0)?, word(0)?];
         let (ctime, btime) = (word(mtime)?, word(mtime)?);
         let atime = word(btime)?;
-        let mut controls = 0;
-        if fixed[2] & HAS_CONTROLS != 0 {
+        let mut more = |bit: u8| {
+            if fixed[2] & bit == 0 {
+                return Some(0);
+            }
             let (bytes, after) = rest.split_first_chunk()?;
-            (controls, rest) = (u64::from_le_bytes(*bytes), after);
-        }
+            rest = after;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let (controls, edition) = (more(HAS_CONTROLS)?, more(HAS_EDITION)?);
         let inode = Inode {
             tail: fixed[1],
             has_attributes: fixed[2] & HAS_ATTRIBUTES != 0,
             controls,
+            edition,
             mode: n32(4),
             uid: n32(8),
             gid: n32(12),
@@ -512,6 +521,7 @@ mod tests {
             parent: 10,
             rdev: 11,
             controls: 0x80,
+            edition: 13,
             has_attributes: true,
             tail: tail::DATA,
         };

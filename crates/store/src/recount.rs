@@ -141,11 +141,14 @@ impl Store {
         }
         for i in 0..lives.len() as u32 {
             let live = self.live(i);
-            if live.flags.load(Acquire) & flag::AWAY != 0
-                && let Some(part) = live.part.load(Acquire).checked_sub(1)
-                && self.is_linked(i)?
-            {
-                count(&mut lives, part);
+            let away = live.flags.load(Acquire) & flag::AWAY != 0;
+            let part = if away { live.part.load(Acquire) } else { 0 };
+            for own in [part, live.copy.load(Acquire)] {
+                if let Some(own) = own.checked_sub(1)
+                    && self.is_linked(i)?
+                {
+                    count(&mut lives, own);
+                }
             }
         }
         for (i, uses) in lives.iter_mut().enumerate() {
@@ -185,6 +188,7 @@ impl Store {
                 live.flags.store(0, Relaxed);
                 live.id.store(0, Relaxed);
                 live.finisher.store(0, Relaxed);
+                live.copy.store(0, Relaxed);
                 h.free_live.push(i as u32, &live.next);
             } else if n == 0 {
                 live.flags.fetch_and(!flag::GONE, AcqRel);

@@ -137,14 +137,20 @@ impl Store {
         result.map(|()| reaped)
     }
 
-    /// Runs `f`; if it finds no room, once more after what dead processes held is released:
-    /// the keeper may not have come to it. The caller holds no lock.
+    /// Runs `f`; if it finds no room, once more after what dead processes held is released (the keeper may not have come
+    /// to it) and copies are gone. The caller holds no lock.
     ///
     /// # Errors
     /// Those of `f`.
     pub fn with_room_of_the_dead<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         match f() {
-            Err(Errno::NOSPC) if self.reap().is_ok_and(|r| r.processes > 0) => f(),
+            Err(Errno::NOSPC) => {
+                let reaped = self.reap().is_ok_and(|r| r.processes > 0);
+                match self.drop_all_copies() == Ok(true) || reaped {
+                    true => f(),
+                    false => Err(Errno::NOSPC),
+                }
+            }
             result => result,
         }
     }

@@ -16,9 +16,10 @@ use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::elsewhere::messages::kind;
 use crate::locks::{LockType, Request, Sort};
+use crate::process::Critical;
 use crate::shards::Need;
-use crate::{ObjectId, Store};
-use forebay_controls::{Controls, Declared, Mutability, OnViolation, Parallelism};
+use crate::{Inode, ObjectId, Store, now};
+use forebay_controls::{Controls, Declared, Mutability, OnViolation, Parallelism, Temporality};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 
@@ -42,6 +43,38 @@ pub fn said(word: u64) -> (Declared, bool) {
 /// The word, if it can be one.
 pub(crate) fn checked(word: u64) -> Option<u64> {
     Declared::from_bits(word & !LAMINATED).map(|_| word)
+}
+
+/// Whether the bytes of a file with this word stay as they are, and are worth copying.
+fn may_be_copied(word: u64) -> bool {
+    let (declared, laminated) = said(word);
+    let controls = declared.resolve();
+    laminated
+        && controls.mutability == Mutability::Immutable
+        && controls.on_violation == OnViolation::Refuse
+        && controls.temporality == Temporality::Multiple
+}
+
+/// Whether this edition of a file may be copied.
+pub(crate) fn is_last(edition: u64) -> bool {
+    edition % 2 == 1
+}
+
+impl Inode {
+    /// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
+    /// id given anew.
+    pub(crate) fn set_controls(&mut self, word: u64) {
+        if self.controls == word {
+            return;
+        }
+        self.controls = word;
+        let next = (self.edition + 1).max(now() as u64);
+        if may_be_copied(word) {
+            self.edition = next | 1;
+        } else if self.edition != 0 {
+            self.edition = next.next_multiple_of(2);
+        }
+    }
 }
 
 /// What is to be done to a file's bytes.
@@ -106,10 +139,29 @@ impl Store {
         self.live(live).controls.load(Acquire)
     }
 
-    /// Notes the word that came along with a file of another node.
-    pub fn note_controls(&self, live: u32, word: u64) {
-        if self.live_away(live).is_some() {
-            self.live(live).controls.store(word, Release);
+    /// Notes the word that came along with a file of another node, when it was opened.
+    pub fn note_controls(&self, index: u32, inode: &Inode) {
+        if self.live_away(index).is_none() {
+            return;
+        }
+        let live = self.live(index);
+        let known = live.edition.load(Acquire);
+        if inode.edition == 0 && known == 0 {
+            live.controls.store(inode.controls, Release);
+            return;
+        }
+        let _critical = Critical::enter();
+        let Ok(_lock) = self.lock_live(index) else {
+            // Whoever doesn't know is told by the home.
+            live.edition.store(known.next_multiple_of(2), Release);
+            return;
+        };
+        // Answers of the home to several openers may overtake each other.
+        if inode.edition >= live.edition.load(Relaxed) {
+            live.controls.store(inode.controls, Release);
+            live.edition.store(0, SeqCst);
+            live.last_size.store(inode.size, SeqCst);
+            live.edition.store(inode.edition, SeqCst);
         }
     }
 
@@ -226,7 +278,10 @@ impl Store {
             }
             let shard = self.shard_of(id);
             let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.change_inode(w, id, |i| i.controls |= LAMINATED)
+                self.change_inode(w, id, |i| {
+                    i.set_controls(i.controls | LAMINATED);
+                    i.edition
+                })
             });
             match written {
                 // It went meanwhile.
@@ -235,7 +290,10 @@ impl Store {
                     live.controls.fetch_and(!LAMINATED, AcqRel);
                     Err(e)
                 }
-                Ok(()) => Ok(()),
+                Ok(edition) => {
+                    live.edition.store(edition, Release);
+                    Ok(())
+                }
             }
         };
         // Only what is open can have been written.

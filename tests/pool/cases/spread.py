@@ -1,8 +1,9 @@
 """Programs on all nodes work on the same files and directories."""
 import os
+import sys
 
 from harness import Failed, case, wait_until
-from .nodes import POOL, on, ranks, tidy, up
+from .nodes import POOL, daemon, on, ranks, tidy, up
 
 
 @case(90)
@@ -448,4 +449,48 @@ def by_node(t):
         t.command(on(t, n, "cat", "/fb/log")).prints(*["^from %d$" % k for k in range(4)])
         t.command(on(t, n, "ls", "/fb/a/b")).prints(*["^n%d$" % k for k in range(4)])
     t.ok(not os.path.exists("/fb/log"), "/fb is outside")
+    tidy(t)
+
+
+SIZES = [100, 5000, 1 << 20, (4 << 20) + 99]
+
+
+@case(90)
+def laminated_files_are_copied(t):
+    """What a process of a node has read of a laminated file, the next one reads while the file's home doesn't answer; the copy
+    goes with the file, a daemon that was killed notwithstanding."""
+    up(t, nodes=2)
+    t.command(on(t, 0, "mkdir", "/fb/ckpt", nodes=2))
+    t.fb("set", "--pool", POOL, "/ckpt", "mutability=immutable")
+    write = "import os\nfor n, size in enumerate(%r): open('/fb/ckpt/%%d' %% n, 'wb').write(os.urandom(size))" % SIZES
+    t.command(on(t, 0, sys.executable, "-c", write, nodes=2))
+    read = r'''
+import hashlib, os, signal, sys
+home, count = map(int, sys.argv[1:])
+files = [os.open("/fb/ckpt/%d" % n, os.O_RDONLY) for n in range(count)]
+if home:
+    os.kill(home, signal.SIGSTOP)
+try:
+    print(" ".join(hashlib.sha256(os.read(f, 8 << 20)).hexdigest() for f in files))
+finally:
+    if home:
+        os.kill(home, signal.SIGCONT)
+'''
+
+    def sums(node, home=0):
+        words = [sys.executable, "-c", read, str(home), str(len(SIZES))]
+        return t.command(on(t, node, *words, nodes=2)).out
+
+    def copied(node):
+        status = t.fb("status", "--pool", POOL, "--json", timeout=40).json()
+        return next(n["copied"] for n in status["nodes"] if n["node"] == node)
+
+    right = sums(0)
+    t.ok(sums(1) == right, "other bytes from the home")
+    t.ok(sums(1, daemon(t, 0, nodes=2)) == right, "other bytes from the copy")
+    t.ok(copied(0) == 0 and copied(1) >= sum(SIZES) - 2000, "copied are %d and %d" % (copied(0), copied(1)))
+    t.fb("node", "--pool", POOL, "kill", "1")
+    t.fb("node", "--pool", POOL, "restart", "1")
+    t.command(on(t, 0, "bash", "-c", "rm /fb/ckpt/*", nodes=2))
+    wait_until(lambda: copied(1) == 0, 40, "the copies go")
     tidy(t)

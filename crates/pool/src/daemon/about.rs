@@ -24,6 +24,9 @@ pub struct About {
     pub media: Vec<MediumUsage>,
     /// Bytes of its records.
     pub record_bytes: Option<u64>,
+    /// What copies of other nodes' files take of its media.
+    #[serde(default)]
+    pub copied: u64,
     /// How many processes use it.
     pub processes: usize,
     /// Nodes that it can't reach.
@@ -87,6 +90,7 @@ impl Teller {
             since: self.since.get().copied().unwrap_or(0),
             media: pool.usage(),
             record_bytes: pool.store().record_bytes().ok(),
+            copied: pool.store().copied().bytes,
             processes: pool.attached().len(),
             unreachable: unreachable.collect(),
         };

@@ -72,6 +72,7 @@ impl Capacity {
             size += u.capacity;
             used += u.used;
         }
+        used = used.saturating_sub(pool.store().copied().bytes);
         Ok(Reply {
             head: [size.to_le_bytes(), used.to_le_bytes()].concat(),
             ..Reply::default()
@@ -100,7 +101,8 @@ impl Known {
                 _ => None,
             };
             if let Some(about) = about {
-                let used = about.media.iter().map(|m| m.used).sum();
+                let used: u64 = about.media.iter().map(|m| m.used).sum();
+                let used = used.saturating_sub(about.copied);
                 self.nodes.insert(node, (size, used));
             }
             // Of one that was never heard of, nothing is free.

@@ -196,6 +196,7 @@ impl Store {
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
             .ok_or(Errno::FBIG)?;
+        self.make_room(len as usize);
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         // It takes nothing away.

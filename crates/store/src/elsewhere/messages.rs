@@ -145,6 +145,9 @@ pub mod kind {
     /// `id`: who had it open for writing has closed it
     pub const LAMINATE: u16 = 46;
 
+    /// `ids and editions -> of each, whether that is the file's, which is there`: a node has copies of them
+    pub const COPIED: u16 = 77;
+
     /// `parent, name, NewObject, distribution, controls, epoch, Option<use> -> id or what is there`
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`

@@ -85,7 +85,7 @@ impl Server {
     pub fn class(kind: u16) -> Option<Class> {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
-            kind::WRITE_PIECES | kind::MERGE | kind::FIND => Some(Class::Leaf),
+            kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -151,6 +151,7 @@ impl Server {
                 | kind::WRITTEN
                 | kind::FIND
                 | kind::INDEXED_NAME
+                | kind::COPIED
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
         )
@@ -438,6 +439,14 @@ impl Server {
                 told(())
             }
             kind::LAMINATE => told(store.laminate_here(home(store, parts(head)?)?)?),
+            kind::COPIED => {
+                let List(asked): List<(ObjectId, u64)> = parts(head)?;
+                let stand = asked.iter().map(|&(id, edition)| {
+                    home(store, id)?;
+                    store.stands(id, edition)
+                });
+                told(List(stand.collect::<Result<Vec<bool>, Errno>>()?))
+            }
             kind::BLOCKERS => {
                 let request: Request = parts(head)?;
                 home(store, request.object)?;

@@ -37,7 +37,8 @@ impl Store {
                     }
                     // Without a name: parts of a removed file that are about to go.
                     Some((b'N', dir, name)) if !name.is_empty() => notes.push((dir, name.to_vec())),
-                    Some((b'I', id, _)) if id.is_part() => parts.push(id),
+                    // What copies are of may be gone: the keeper comes upon it.
+                    Some((b'I', id, _)) if id.is_part() && !id.is_copy() => parts.push(id),
                     _ => {}
                 }
                 true

@@ -50,7 +50,11 @@ impl Store {
                 };
                 let acquired = self.live_acquire_opened(id, &mut away);
                 if let Ok((live, _)) = &acquired {
-                    self.note_controls(*live, new.controls);
+                    let inode = Inode {
+                        controls: new.controls,
+                        ..Inode::default()
+                    };
+                    self.note_controls(*live, &inode);
                 }
                 if let Some(unused) = away.opened {
                     self.close_opened(unused);

@@ -1,0 +1,273 @@
+//! How long copies stay, and how much room they get: what is left over.
+//!
+//! - On each medium, copies take half of it at most, and only while a tenth of it is free. Before a program's bytes
+//!   would leave less than a twentieth, copies go, those first that were fetched first; all of them, before it gets ENOSPC.
+//! - The keeper asks the homes now and then, for many at once, whether the files are there and the same
+//!   ([`Store::sweep_copies`]). Nobody tells nodes that have copies of anything: nothing is known of them, and nothing has to be
+//!   kept when they die.
+
+use super::*;
+use crate::elsewhere::messages::{List, kind};
+use crate::record::parse_key;
+use crate::{Extent, NodeId};
+use forebay_media::atomics::{AtomicU64, Ordering::*};
+use std::collections::BTreeMap;
+
+/// Media of a pool.
+const MEDIA: usize = 16;
+/// There is at most one copy for so many bytes of a node: records have their limits, too.
+const FOR_ONE: u64 = 32 << 10;
+/// After something couldn't be copied, nothing is for so long, in nanoseconds.
+const PAUSE: i64 = 1_000_000_000;
+/// Copies in one question.
+const BATCH: usize = 1000;
+
+/// What is known of copies in shared memory.
+#[repr(C)]
+#[derive(Default)]
+pub struct State {
+    /// About how many pages of each medium they take.
+    pages: [AtomicU64; MEDIA],
+    /// About how many there are.
+    files: AtomicU64,
+    /// Nothing is copied before this time, in nanoseconds since 1970.
+    pause: AtomicU64,
+}
+
+/// Copies on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// How many files have copies here.
+    pub files: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
+}
+
+/// A copy, by its record.
+struct Copy {
+    id: ObjectId,
+    edition: u64,
+    made: i64,
+}
+
+impl Store {
+    fn copies(&self) -> &State {
+        &self.control.header().copies
+    }
+
+    /// Whether copies may take a MiB more of medium `i`.
+    pub(crate) fn has_room_for_copies(&self, i: usize) -> bool {
+        let (Some(medium), Some(copied)) = (self.media().get(i), self.copies().pages.get(i)) else {
+            return false;
+        };
+        let usage = medium.usage();
+        let copied = copied.load(Relaxed) * PAGE as u64;
+        usage.used + CHUNK <= usage.capacity / 10 * 9 && copied + CHUNK <= usage.capacity / 2
+    }
+
+    /// Whether something may be copied now.
+    pub(super) fn may_copy(&self) -> bool {
+        let state = self.copies();
+        let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
+        self.may_hang()
+            && (now() as u64) >= state.pause.load(Relaxed)
+            && state.files.load(Relaxed) < capacity / FOR_ONE
+            && (0..self.media().len()).any(|i| self.has_room_for_copies(i))
+    }
+
+    /// There was no room for a copy after all.
+    pub(super) fn copying_failed(&self) {
+        self.copies().pause.store((now() + PAUSE) as u64, Relaxed);
+    }
+
+    /// There is one more.
+    pub(super) fn count_copy(&self) {
+        self.copies().files.fetch_add(1, Relaxed);
+    }
+
+    /// A copy has got these.
+    pub(crate) fn count_copied(&self, extents: &[Extent]) {
+        for e in extents {
+            if let Some(pages) = self.copies().pages.get(e.medium()) {
+                pages.fetch_add(e.pages() as u64, Relaxed);
+            }
+        }
+    }
+
+    /// Before so many bytes are written: copies that would be in their way go. No lock is held.
+    #[inline]
+    pub(crate) fn make_room(&self, len: usize) {
+        let copied = &self.copies().pages[..self.media().len().min(MEDIA)];
+        for (i, pages) in copied.iter().enumerate() {
+            if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
+                // Else whoever finds no room says so.
+                let _: Result<()> = self.make_room_on(i, len);
+            }
+        }
+    }
+
+    fn would_be_full(&self, i: usize, len: usize) -> bool {
+        let usage = self.media()[i].usage();
+        usage.used + len as u64 + CHUNK > usage.capacity / 20 * 19
+    }
+
+    /// Removes copies until so many bytes fit on a medium, or none are left.
+    #[cold]
+    fn make_room_on(&self, i: usize, len: usize) -> Result<()> {
+        let mut all = self.all_copies()?;
+        all.sort_by_key(|copy| copy.made);
+        // Some more, so that this isn't done for each write.
+        let spare = (self.copies().pages[i].load(Relaxed) as usize * PAGE / 8).min(64 << 20);
+        for copy in all {
+            if !self.would_be_full(i, len.saturating_add(spare)) {
+                return Ok(());
+            }
+            self.drop_copy(copy.id)?;
+        }
+        self.copies().pages[i].store(0, Relaxed);
+        Ok(())
+    }
+
+    /// Removes all copies; whether there were any.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn drop_all_copies(&self) -> Result<bool> {
+        let state = self.copies();
+        if state.files.load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        let all = self.all_copies()?;
+        all.iter().try_for_each(|copy| self.drop_copy(copy.id))?;
+        state.pages.iter().for_each(|pages| pages.store(0, Relaxed));
+        state.files.store(0, Relaxed);
+        Ok(!all.is_empty())
+    }
+
+    /// All copies of this node.
+    fn all_copies(&self) -> Result<Vec<Copy>> {
+        let mut all = Vec::new();
+        for env in &self.envs {
+            let snapshot = env.snapshot()?;
+            for (first, end) in ObjectId::copies() {
+                snapshot.scan(&Key::inode(first), |key, value| match parse_key(key) {
+                    Some((b'I', id, _)) if id < end => {
+                        let inode = Inode::decode(value).map(|(inode, _)| inode);
+                        let inode = inode.unwrap_or_default();
+                        all.push(Copy {
+                            id,
+                            edition: self.edition_of(inode.rdev),
+                            made: inode.btime,
+                        });
+                        true
+                    }
+                    _ => false,
+                })?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// What there is of copies here, as far as it is known without looking at each.
+    pub fn copied(&self) -> Copies {
+        let state = self.copies();
+        let pages: u64 = state.pages.iter().map(|pages| pages.load(Relaxed)).sum();
+        Copies {
+            files: state.files.load(Relaxed),
+            bytes: pages * PAGE as u64,
+        }
+    }
+
+    /// Whether this is the edition of a file of this node that is there.
+    pub(crate) fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
+        match self.stat(id) {
+            Ok(inode) => Ok(inode.edition == edition),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a node that can't be asked
+    /// stay until it can be.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn sweep_copies(&self) -> Result<usize> {
+        if self.elsewhere.is_none() {
+            return Ok(0);
+        }
+        let all = self.all_copies()?;
+        let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
+        for copy in &all {
+            let home = self.object_away(copy.id.whole());
+            by_home.entry(home).or_default().push(copy);
+        }
+        let (mut left, mut result) = (0, Ok(()));
+        for (home, copies) in by_home {
+            for batch in copies.chunks(BATCH) {
+                let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
+                let stand = match home {
+                    Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
+                    None => (asked.0.iter())
+                        .map(|&(id, edition)| self.stands(id, edition))
+                        .collect(),
+                };
+                // Nothing can be said.
+                let stand: Vec<bool> = stand.unwrap_or_else(|_| vec![true; batch.len()]);
+                for (copy, stands) in batch.iter().zip(stand) {
+                    match stands {
+                        true => left += 1,
+                        false => result = self.drop_copy(copy.id).and(result),
+                    }
+                }
+            }
+        }
+        self.recount_copied()?;
+        self.make_room(0);
+        result.map(|()| left)
+    }
+
+    /// Counts anew what copies take. What is fetched meanwhile may be missing until the next time.
+    fn recount_copied(&self) -> Result<()> {
+        let mut pages = [0; MEDIA];
+        let all = self.all_copies()?;
+        for copy in &all {
+            self.each_extent_of(copy.id, |e| {
+                if let Some(n) = pages.get_mut(e.medium()) {
+                    *n += e.pages() as u64;
+                }
+            })?;
+        }
+        for (place, n) in self.copies().pages.iter().zip(pages) {
+            place.store(n, Relaxed);
+        }
+        self.copies().files.store(all.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Calls `each` with the extents of one object of this node, as of its records.
+    fn each_extent_of(&self, id: ObjectId, mut each: impl FnMut(Extent)) -> Result<()> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let open = self.open_first_chunk(id)?;
+        let is_open = open.is_some();
+        open.iter()
+            .for_each(|map| map.extents().iter().for_each(|&e| each(e)));
+        for first in [Key::inode(id), Key::chunk(id, 0)] {
+            snapshot.scan(&first, |key, value| {
+                match crate::record::extents_in(key, value) {
+                    Some((of, map)) if of == id && !(is_open && key[0] == b'I') => {
+                        map.extents().iter().for_each(|&e| each(e));
+                    }
+                    _ => {}
+                }
+                key[0] == b'X' && parse_key(key).is_some_and(|(_, of, _)| of == id)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The extents of the first chunk of an object, if it is open: its record may not know them.
+    fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
+        self.with_live(id, |index| self.first_chunk(self.live(index)))
+    }
+}
