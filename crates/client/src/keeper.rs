@@ -107,7 +107,31 @@ impl Keeper {
     /// # Errors
     /// If its journal can't be gone on with.
     pub fn run(self) -> Result<(), PoolError> {
+        if self.pool.config().member.is_some() {
+            let pool = self.pool.clone();
+            // By itself: nothing else waits for a node that doesn't answer.
+            std::thread::Builder::new()
+                .name("fb-copies".into())
+                .spawn(move || keep_copies(&pool))
+                .map_err(|e| {
+                    let e = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+                    PoolError::io("can't start a thread for", self.pool.dir(), e)
+                })?;
+        }
         keep(&self.pool)
+    }
+}
+
+/// Removes copies of files of other nodes that are gone, until the pool is.
+fn keep_copies(pool: &Pool) {
+    let mut known = false;
+    while pool.dir().join("pool.json").exists() {
+        // How many there are isn't known after a loss of power.
+        if !known || pool.store().copied().files > 0 {
+            // What can't be removed now will be the next time.
+            known = pool.store().sweep_copies().is_ok();
+        }
+        std::thread::sleep(SWEEP_COPIES);
     }
 }
 
@@ -129,7 +153,6 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
     let mut swept = Instant::now();
-    let mut copies = (Instant::now(), 0);
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -149,10 +172,6 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if among && asked.elapsed() >= ASK_OWNERS {
             let _ = store.check_lock_owners();
             asked = Instant::now();
-        }
-        if among && copies.0.elapsed() >= SWEEP_COPIES {
-            // What can't be removed now will be the next time.
-            copies = (Instant::now(), store.sweep_copies().unwrap_or(1));
         }
         let failed = reaped.and_then(|_| store.put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != told) {
@@ -182,7 +201,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         } else {
             // Those who have locks here from elsewhere may have died there.
             let locked = among && store.has_foreign_locks();
-            let idle = match (calm, locked || copies.1 > 0) {
+            let idle = match (calm, locked) {
                 (true, false) => IDLE,
                 (true, true) => ASK_OWNERS_IDLE,
                 (false, _) => SOON,

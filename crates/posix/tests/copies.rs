@@ -23,7 +23,7 @@ fn worker() {
     drop(fs);
     let nodes = Nodes::open(a[2..].iter().map(Into::into).collect(), 60);
     let kill_at: usize = a[1].parse().unwrap();
-    nodes.together.kill_behind.store(kill_at % 2 == 0, SeqCst);
+    nodes.together.kill_behind.store(kill_at.is_multiple_of(2), SeqCst);
     nodes.together.kill_at.store(kill_at, SeqCst);
     for n in 0.. {
         let fs = &nodes.views[n % 3];
@@ -218,7 +218,7 @@ fn copies_give_way_to_files() {
             .unwrap();
         let file = fs.open(b"/here/f", O_CREAT | O_WRONLY, 0o600).unwrap();
         let (mut at, bytes) = (0, pattern(9, 300_000));
-        let end = loop {
+        loop {
             match file.write_at(&bytes, at) {
                 Ok(n) => {
                     // Nothing is cut short before the end.
@@ -228,10 +228,12 @@ fn copies_give_way_to_files() {
                     );
                     at += n as u64;
                 }
-                Err(e) => break assert_eq!(e, Errno::NOSPC),
+                Err(e) => {
+                    assert_eq!(e, Errno::NOSPC);
+                    break;
+                }
             }
-        };
-        let () = end;
+        }
         file.close().unwrap();
         at
     };

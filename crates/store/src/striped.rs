@@ -192,9 +192,15 @@ impl Store {
 
     /// Keeps what the home has told, for this node's processes.
     fn remember(&self, f: &Striped, known: Known) -> Result<()> {
-        let Known { size, cuts, .. } = known;
         let _lock = self.lock_live(f.index)?;
         let live = self.live(f.index);
+        Store::remember_locked(live, known.size, known.cuts);
+        live.appends.store(known.appends, Release);
+        Ok(())
+    }
+
+    /// Keeps the size that a file of another node has after so many cuts. Locked.
+    pub(crate) fn remember_locked(live: &Live, size: u64, cuts: u64) {
         let before = live.cuts.load(Relaxed);
         if before < cuts {
             // In this order: who reads size and cuts never takes a size for that of later cuts.
@@ -204,8 +210,6 @@ impl Store {
         if before <= cuts {
             live.size.fetch_max(size, AcqRel);
         }
-        live.appends.store(known.appends, Release);
-        Ok(())
     }
 
     fn spread(&self, f: &Striped, offset: u64, len: usize) -> Result<Vec<Piece>> {

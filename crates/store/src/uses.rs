@@ -161,6 +161,9 @@ impl Store {
             live.controls.store(inode.controls, Release);
             live.edition.store(0, SeqCst);
             live.last_size.store(inode.size, SeqCst);
+            if is_last(inode.edition) && self.live_id(index).stripe().is_some() {
+                Store::remember_locked(live, inode.size, inode.rdev);
+            }
             live.edition.store(inode.edition, SeqCst);
         }
     }

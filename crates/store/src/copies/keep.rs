@@ -204,7 +204,12 @@ impl Store {
         }
         let (mut left, mut result) = (0, Ok(()));
         for (home, copies) in by_home {
+            let mut silent = false;
             for batch in copies.chunks(BATCH) {
+                if silent {
+                    left += batch.len();
+                    continue;
+                }
                 let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
                 let stand = match home {
                     Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
@@ -212,7 +217,7 @@ impl Store {
                         .map(|&(id, edition)| self.stands(id, edition))
                         .collect(),
                 };
-                // Nothing can be said.
+                silent = stand.is_err();
                 let stand: Vec<bool> = stand.unwrap_or_else(|_| vec![true; batch.len()]);
                 for (copy, stands) in batch.iter().zip(stand) {
                     match stands {
