@@ -23,6 +23,7 @@ fn inode(r: &mut Random) -> Inode {
         parent: r.edge(),
         rdev: r.edge(),
         controls: r.edge(),
+        edition: r.edge(),
         has_attributes: r.once_in(2),
         tail: r.below(tail::NAME as usize + 1) as u8,
     }
