@@ -23,7 +23,10 @@ fn worker() {
     drop(fs);
     let nodes = Nodes::open(a[2..].iter().map(Into::into).collect(), 60);
     let kill_at: usize = a[1].parse().unwrap();
-    nodes.together.kill_behind.store(kill_at.is_multiple_of(2), SeqCst);
+    nodes
+        .together
+        .kill_behind
+        .store(kill_at.is_multiple_of(2), SeqCst);
     nodes.together.kill_at.store(kill_at, SeqCst);
     for n in 0.. {
         let fs = &nodes.views[n % 3];

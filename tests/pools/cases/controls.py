@@ -170,8 +170,8 @@ def rules_are_explained(t):
     wrong = rules(t, '[[rule]]\npath = "/a"\nmutability = "apend"\n', "wrong.toml")
     for what in (["rules", "check", wrong], ["up", "--pool", "p", "--rules", wrong]):
         t.fb(*what, rc=2).says("wrong.toml, line 3, column 14: \"apend\" isn't one of overwrite, append, immutable")
-    later = rules(t, '\n[[rule]]\npath = "/a"\ntemporality = "once"\n', "later.toml")
-    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep temporality = \"once\"")
+    later = rules(t, '\n[[rule]]\npath = "/a"\ntemporality = "bursty"\n', "later.toml")
+    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep temporality = \"bursty\"")
     t.fb("up", "--pool", "p", "--rules", t.disk + "/none.toml", rc=2).says("can't read the rules")
     t.nothing_left("refused pools")
 
@@ -186,7 +186,7 @@ def rules_are_explained(t):
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
     t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
-    t.fb("set", "--pool", "p", "/said", "temporality=once", rc=2).says("can't keep temporality")
+    t.fb("set", "--pool", "p", "/said", "temporality=bursty", rc=2).says("can't keep temporality")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
     t.bash("p", "echo y > /fb/ckpt/x && getfattr --only-values -n user.forebay.controls /fb/ckpt/x").prints(
         "mutability=overwrite")
