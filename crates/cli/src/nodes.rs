@@ -152,7 +152,7 @@ pub fn start(
         _ => Listen::All,
     });
     let home = std::env::var_os("FOREBAY_HOME").filter(|h| !h.is_empty());
-    let rules = crate::rules::read(media.rules.as_deref(), &mount)?;
+    let rules = crate::rules::read_for(media.rules.as_deref(), &mount, &each)?;
     let plan = Plan {
         forebay: env!("CARGO_PKG_VERSION").into(),
         name: name.to_owned(),

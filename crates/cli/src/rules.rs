@@ -4,8 +4,9 @@ use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
-use forebay_client::Pool;
 use forebay_client::controls::{Declared, Origin, Rule, Rules};
+use forebay_client::{Pool, only_files};
+use forebay_media::MediumSpec;
 use forebay_posix::{Errno, Fs};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -27,6 +28,27 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
         if let Some(what) = rule.said.resolve().unsupported() {
             return Err(Fail::usage(format!(
                 "{shown}, line {}: this version can't keep {what}, and promises nothing that it can't keep; leave it out",
+                rule.line
+            )));
+        }
+    }
+    Ok(rules)
+}
+
+/// As [`read`], for a pool with these media.
+///
+/// # Errors
+/// As there; what can't be kept on them.
+pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
+    let rules = read(file, mount)?;
+    if only_files(media) {
+        return Ok(rules);
+    }
+    for rule in rules.all() {
+        if let Some(what) = rule.said.resolve().needs_files() {
+            return Err(Fail::usage(format!(
+                "{}, line {}: {what} is impossible on this pool, whose media aren't all files",
+                file.unwrap_or(Path::new("")).display(),
                 rule.line
             )));
         }

@@ -103,6 +103,13 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
             "this version can't keep {what}, and promises nothing that it can't keep"
         )));
     }
+    if let Some(what) = said.resolve().needs_files()
+        && !fs.pool().config().has_only_files()
+    {
+        return Err(Fail::usage(format!(
+            "{what} is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
+        )));
+    }
     fs.set_controls(id, said)
         .map_err(|e| failed(a, "set its controls", e))
 }

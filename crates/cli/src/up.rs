@@ -24,7 +24,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         (wanted.media.clone(), None)
     };
     let (mount, warning) = prefix::check(&wanted.mount, &media)?;
-    let rules = rules::read(wanted.rules.as_deref(), &mount)?;
+    let rules = rules::read_for(wanted.rules.as_deref(), &mount, &media)?;
     let options = CreateOptions {
         name: name.to_owned(),
         mount,

@@ -197,6 +197,11 @@ impl PoolConfig {
         crate::sync_path(dir).map_err(failed)
     }
 
+    /// Whether all media are `files`: then what was synced outlives the node's memory.
+    pub fn has_only_files(&self) -> bool {
+        only_files(&self.media)
+    }
+
     /// Reads that of the pool, or node, in `dir`.
     ///
     /// # Errors
@@ -234,6 +239,11 @@ impl PoolConfig {
             None => Ok(config),
         }
     }
+}
+
+/// Whether all of these media are `files`; no media: some that are chosen later, memory among them.
+pub fn only_files(media: &[MediumSpec]) -> bool {
+    !media.is_empty() && media.iter().all(|m| m.kind != MediumKind::Memory)
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {

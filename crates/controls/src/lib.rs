@@ -44,12 +44,19 @@ pub struct Controls {
 }
 
 impl Controls {
+    /// The first control, with its value, that a pool can't keep because some of its media are memory.
+    pub fn needs_files(&self) -> Option<String> {
+        match self.persistence {
+            Persistence::Pool | Persistence::Process => None,
+            value => Some(format!("persistence = \"{value}\"")),
+        }
+    }
+
     /// The first control, with its value, that this version can't keep.
     pub fn unsupported(&self) -> Option<String> {
-        let strict = Controls::default();
         let said =
             |name: &str, value: &dyn std::fmt::Display| Some(format!("{name} = \"{value}\""));
-        if self.persistence != strict.persistence {
+        if self.persistence == Persistence::Process {
             return said("persistence", &self.persistence);
         }
         if self.temporality == Temporality::Bursty {
@@ -79,9 +86,24 @@ mod tests {
             temporality: Temporality::Once,
             ..weak
         };
+        assert_eq!(once.unsupported(), None);
+        let bursty = Controls {
+            temporality: Temporality::Bursty,
+            ..weak
+        };
         assert_eq!(
-            once.unsupported().as_deref(),
-            Some("temporality = \"once\"")
+            bursty.unsupported().as_deref(),
+            Some("temporality = \"bursty\"")
         );
+        let durable = Controls {
+            persistence: Persistence::Durable,
+            ..c
+        };
+        assert_eq!(durable.unsupported(), None);
+        assert_eq!(
+            durable.needs_files().as_deref(),
+            Some("persistence = \"durable\"")
+        );
+        assert_eq!(c.needs_files(), None);
     }
 }

@@ -123,10 +123,13 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version can't keep that.
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version, or this pool, can't keep that.
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         let inode = self.store().stat(id)?;
-        if !inode.is_file() && !inode.is_dir() || declared.resolve().unsupported().is_some() {
+        let controls = declared.resolve();
+        let kept = controls.unsupported().is_none()
+            && (controls.needs_files().is_none() || self.pool().config().has_only_files());
+        if !inode.is_file() && !inode.is_dir() || !kept {
             return Err(Errno::OPNOTSUPP);
         }
         if !self.cred().is_root() && self.cred().uid() != inode.uid {

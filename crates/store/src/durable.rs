@@ -28,11 +28,21 @@ const TRIES: u32 = 3;
 const PATIENCE: u32 = 20;
 
 impl Store {
-    /// Makes an open file's data and record durable as far as its media can.
+    /// Makes an open file's data and record durable as far as its media can; of one with `persistence=durable` also the
+    /// entries that lead to it.
     ///
     /// # Errors
-    /// EIO and the like. Once something couldn't be written to stable storage, always EIO.
+    /// EHOSTDOWN if a node can't be asked. EIO and the like. Once something couldn't be written to stable storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
+        self.sync_file(index)?;
+        match self.is_durable(index) {
+            // The entries that lead to it may lie anywhere.
+            true => self.sync_entries_everywhere(),
+            false => Ok(()),
+        }
+    }
+
+    fn sync_file(&self, index: u32) -> Result<()> {
         if let Some(file) = self.striped(index) {
             return self.sync_striped(&file);
         }

@@ -19,7 +19,9 @@ use crate::locks::{LockType, Request, Sort};
 use crate::process::Critical;
 use crate::shards::Need;
 use crate::{Inode, ObjectId, Store, now};
-use forebay_controls::{Controls, Declared, Mutability, OnViolation, Parallelism, Temporality};
+use forebay_controls::{
+    Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Temporality,
+};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 
@@ -166,6 +168,12 @@ impl Store {
             }
             live.edition.store(inode.edition, SeqCst);
         }
+    }
+
+    /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
+    pub(crate) fn is_durable(&self, index: u32) -> bool {
+        let word = self.controls(index);
+        word != 0 && said(word).0.resolve().persistence == Persistence::Durable
     }
 
     /// Begins the use of a file with this word by a new description, before it does anything to the file. The use
