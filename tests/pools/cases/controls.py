@@ -231,3 +231,20 @@ def rules_hold_between_nodes(t):
         t.ok(any(v["path"] == "/ckpt/%d" % node for v in listed), "%s" % listed)
     t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
+
+
+@case(60)
+def impossible_persistence(t):
+    """What a pool with memory can't keep is refused by rule, command and attribute; one of files keeps it."""
+    text = '[[rule]]\npath = "/log/**"\npersistence = "durable"\n'
+    t.up("p", "--rules", rules(t, text), rc=2).says('persistence = "durable" is impossible on this pool')
+    t.up("p", "--nodes", "2", "--rules", rules(t, text), rc=2).says("line 1: persistence")
+    t.up("p")
+    t.bash("p", "echo x > /fb/f; mkdir /fb/d")
+    for path in "/f", "/d":
+        t.fb("set", "--pool", "p", path, "persistence=node", rc=2).says("impossible on this pool")
+    t.fb("set", "--pool", "p", "/f", "persistence=process", rc=2).says("this version can't keep")
+    t.up("q", "--rules", rules(t, text), media=["files:%s:64M" % t.disk])
+    t.bash("q", "mkdir /fb/log; echo x > /fb/log/f; sync /fb/log/f")
+    t.ok("persistence=durable" in t.fb("set", "--pool", "q", "/log/f").out, "it has no rule")
+    t.fb("set", "--pool", "q", "/log/f", "persistence=node")
