@@ -132,7 +132,7 @@ def compiled(room, compiler, name, *options):
     return to, heap
 
 
-def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs")):
+def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), nodes=1):
     """Runs the program in memory, and on a pool of its own."""
     forebay = os.path.join(TARGET, "forebay")
     home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
@@ -141,12 +141,16 @@ def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs")):
     try:
         for place in places:
             if place != "memory":
-                run([forebay, "up", "--pool", "verbs", "--media", "memory:64M"], env=environment)
+                several = ["--nodes", str(nodes)] if nodes > 1 else []
+                run([forebay, "up", "--pool", "verbs", "--media", "memory:64M", *several], env=environment)
             scratch = tempfile.mkdtemp(dir=room)
             said = run([*before, program, place, scratch, heap], env=environment)
             if "all as it should be" not in said or os.listdir(scratch):
                 raise Failed("%s: %s\nleft: %s" % (place, said, os.listdir(scratch)))
             if place != "memory":
+                checked = run([forebay, "fsck", "--pool", "verbs"], env=environment)
+                if "clean" not in checked:
+                    raise Failed(checked)
                 run([forebay, "down", "--pool", "verbs"], env=environment)
                 run([forebay, "pools"], env=environment)
     finally:
@@ -173,6 +177,9 @@ def main():
 
     def plainly(compiler):
         everywhere(room, *compiled(room, compiler, "plain"))
+
+    def on_nodes():
+        everywhere(room, *compiled(room, "gcc", "nodes"), places=("pool:verbs",), nodes=3)
 
     def valgrind():
         tool = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
@@ -223,6 +230,7 @@ def main():
         ("clang", lambda: plainly("clang")),
         ("C++, g++ with sanitizers", lambda: cpp("g++")),
         ("C++, clang++", lambda: cpp("clang++")),
+        ("three nodes", on_nodes),
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),

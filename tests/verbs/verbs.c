@@ -188,6 +188,60 @@ static void what_is_refused(iov_session *session, iov_workspace *w, const char *
     CHECK(iov_read(NULL, NULL, 0, 0, NULL) == -EINVAL && iov_collection_close(NULL, NULL) == -EINVAL);
 }
 
+/* How many collections of the workspace there are whose `of` is `many`. */
+static size_t count_of_many(iov_workspace *w)
+{
+    iov_records *found = NULL;
+    CHECK(iov_collection_search(w, "of = \"many\"", &found, NULL) == 0);
+    const size_t count = iov_records_count(found);
+    iov_records_free(found);
+    return count;
+}
+
+/* A batch of creations, which are made together where they concern other nodes. Three of the names are taken. */
+static void many_at_once(iov_session *session, iov_workspace *w)
+{
+    enum { MANY = 150 };
+    const struct iov_pair meta = {"of", "many"};
+    const struct iov_options options = {.size = sizeof options, .meta = &meta, .meta_count = 1};
+    static const int taken[] = {0, 70, MANY - 1};
+    char name[32], byte = 0;
+    for (size_t i = 0; i < 3; i++) {
+        iov_collection *c = NULL;
+        snprintf(name, sizeof name, "many %d", taken[i]);
+        CHECK(iov_collection_create(w, name, NULL, &c, NULL) == 0);
+        CHECK(iov_collection_close(c, NULL) == 0);
+    }
+    for (int rolled_back = 1; rolled_back >= 0; rolled_back--) {
+        iov_batch *batch = NULL;
+        iov_collection *made[MANY] = {NULL};
+        int64_t creates[MANY];
+        CHECK(iov_batch_create(session, rolled_back ? IOV_ROLLBACK : IOV_CONTINUE, IOV_FREE, &batch) == 0);
+        for (int i = 0; i < MANY; i++) {
+            snprintf(name, sizeof name, "many %d", i);
+            creates[i] = iov_collection_create(w, name, &options, &made[i], batch);
+            CHECK(creates[i] >= 0 && iov_write(made[i], "x", 1, (uint64_t)i, batch) >= 0);
+        }
+        CHECK(iov_batch_start(batch) == 0 && iov_wait(batch, 60000000000) == 1);
+        CHECK(iov_batch_result(batch) == -EEXIST && says("exists already"));
+        for (int i = 0; i < MANY && !rolled_back; i++) {
+            const int there = i == taken[0] || i == taken[1] || i == taken[2];
+            CHECK(iov_result(batch, creates[i]) == (there ? -EEXIST : 0));
+            CHECK(iov_result(batch, creates[i] + 1) == (there ? -ECANCELED : 0));
+            if (!there)
+                CHECK(iov_size(made[i]) == i + 1 && iov_read(made[i], &byte, 1, (uint64_t)i, NULL) == 1 && byte == 'x');
+        }
+        for (int i = 0; i < MANY; i++)
+            (void)iov_collection_close(made[i], NULL); /* some never were open */
+        CHECK(iov_batch_free(batch) == 0);
+        CHECK(count_of_many(w) == (rolled_back ? 0 : MANY - 3));
+    }
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "many %d", i);
+        CHECK(iov_collection_delete(w, name, NULL) == 0);
+    }
+}
+
 /* In a child, with a session of its own: adds one to each of the first `len` bytes. */
 static void add_in_a_child(const char *place, const struct iov_token *token, size_t len)
 {
@@ -297,6 +351,7 @@ int main(int argc, char **argv)
         verbs_in_a_batch(session, w, backends[i]);
     }
     what_is_refused(session, w, argv[3]);
+    many_at_once(session, w);
     memory_for_others(session, argv[1], w);
     a_fork(session, argv[1], w);
     CHECK(iov_workspace_delete(w) == 0);

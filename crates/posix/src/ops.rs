@@ -233,6 +233,30 @@ impl Fs {
         Ok(())
     }
 
+    /// link(2) for several files, which get these names in the directory of `place`: each by itself.
+    ///
+    /// # Errors
+    /// EACCES for all of them. Of each: EEXIST, ENOSPC; ESTALE if names have changed meanwhile.
+    pub fn make_links(
+        &self,
+        links: &[(ObjectId, &[u8])],
+        place: &Place,
+    ) -> Result<Vec<Result<()>>> {
+        let p = self.entry_place(place, Errno::EXIST)?;
+        self.cred().check_dir(p.dir, WRITE | EXEC)?;
+        let store = self.store();
+        let all: Vec<_> = links
+            .iter()
+            .map(|&(id, name)| (id, p.dir.id, name))
+            .collect();
+        let made = store.link_all(&all, p.epoch);
+        for ((id, dir, name), _) in all.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
+            store.tell_self(*id, S_IFREG, IN_ATTRIB);
+            store.tell_dir(*dir, name, S_IFREG, IN_CREATE);
+        }
+        Ok(made)
+    }
+
     /// In a sticky directory only the owner of the entry or of the directory may take it.
     fn check_sticky(&self, dir: &DirInfo, id: ObjectId) -> Result<()> {
         if dir.mode & S_ISVTX == 0 || self.cred().owns(dir.uid) {

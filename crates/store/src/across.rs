@@ -20,6 +20,7 @@
 mod exchange;
 mod notes;
 mod rename;
+mod together;
 
 use notes::Note;
 

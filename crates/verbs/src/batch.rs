@@ -14,7 +14,7 @@
 mod run;
 
 use crate::meta::{Change, Key, Record};
-use crate::model::{Collection, Log, Options, Workspace};
+use crate::model::{Collection, Log, NewCollection, Options, Workspace};
 use crate::{Error, Meta, Predicate, Result, Session};
 use forebay_controls::Failure;
 use std::collections::HashMap;
@@ -56,7 +56,24 @@ pub enum Outcome {
 }
 
 /// How an operation is carried out.
-type Work = Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>;
+enum Work {
+    /// By itself.
+    Alone(Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>),
+    /// A collection is made, together with others if there are any.
+    Create(NewCollection),
+}
+
+impl Work {
+    fn run(self, log: Log<'_>) -> Result<Outcome> {
+        match self {
+            Work::Alone(work) => work(log),
+            Work::Create(new) => {
+                let made = new.collection.fill_new(&new.name, &new.options, log);
+                made.map(|()| Outcome::Done)
+            }
+        }
+    }
+}
 
 /// An operation that waits for another one: `needs` it, or just comes behind it.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +143,10 @@ impl Batch {
         touches: &[Touch<'_>],
         work: impl FnOnce(Log<'_>) -> Result<Outcome> + Send + 'static,
     ) -> Result<Op> {
+        self.add_work(what, touches, Work::Alone(Box::new(work)))
+    }
+
+    fn add_work(&mut self, what: &'static str, touches: &[Touch<'_>], work: Work) -> Result<Op> {
         let number = self.operations.len() as u32;
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(Error::new(
@@ -163,11 +184,7 @@ impl Batch {
                 }
             }
         }
-        self.operations.push(Planned {
-            what,
-            work: Box::new(work),
-            after,
-        });
+        self.operations.push(Planned { what, work, after });
         Ok(Op(number))
     }
 
@@ -226,10 +243,12 @@ impl Batch {
         options: Options,
     ) -> Result<(Op, Collection)> {
         let new = Collection::pending(workspace);
-        let (made, name) = (new.clone(), name.to_owned());
-        let op = self.add("create", &[Touch::Opens(&new)], move |log| {
-            made.fill_new(&name, &options, log).map(|()| Outcome::Done)
-        })?;
+        let work = Work::Create(NewCollection {
+            collection: new.clone(),
+            name: name.to_owned(),
+            options,
+        });
+        let op = self.add_work("create", &[Touch::Opens(&new)], work)?;
         Ok((op, new))
     }
 

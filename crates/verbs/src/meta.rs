@@ -94,6 +94,18 @@ pub trait Store: Send + Sync {
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record>;
 
+    /// Makes several records of one scope, as `create` would, each by itself; what they need of others is asked for together. `before` is told which one
+    /// it is.
+    fn create_all(
+        &self,
+        scope: Scope,
+        all: &[New<'_>],
+        before: &mut dyn FnMut(usize, &Record) -> Result<()>,
+    ) -> Vec<Result<Record>> {
+        let one = |(i, new)| self.create(scope, new, &mut |record| before(i, record));
+        all.iter().enumerate().map(one).collect()
+    }
+
     /// # Errors
     /// ENOENT if there is none.
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record>;

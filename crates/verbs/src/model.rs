@@ -4,7 +4,7 @@
 //! key-value metadata, controls, and a back end that keeps the bytes. A chunk is a range of them: a place and a
 //! length. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
 
-use crate::backend::{Address, Mapped, Object};
+use crate::backend::{Address, Backend, Mapped, Object};
 use crate::chunk::Access;
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::undo::{Undo, UndoLog, changes_back};
@@ -154,6 +154,54 @@ impl Workspace {
     }
 }
 
+/// A back end, and its name.
+type Chosen = (String, Arc<dyn Backend>);
+
+/// A collection that is to be made.
+pub(crate) struct NewCollection {
+    pub collection: Collection,
+    pub name: String,
+    pub options: Options,
+}
+
+impl Options {
+    /// As a record of this name, with this back end.
+    fn as_new<'a>(&self, name: &'a str, backend: &'a str) -> New<'a> {
+        New {
+            name,
+            meta: self.meta.clone(),
+            backend,
+            controls: self.controls,
+        }
+    }
+}
+
+impl Workspace {
+    /// Whether a collection can be made, and in which back end.
+    fn check_new(&self, name: &str, options: &Options, log: Log<'_>) -> Result<Chosen> {
+        let session = &self.session;
+        session.check()?;
+        let about = |e: Error| e.about(format!("collection '{name}'"));
+        let meta = &options.meta;
+        check_name(name).map_err(about)?;
+        check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str())))).map_err(about)?;
+        let chosen = match &options.backend {
+            Some(named) => named.clone(),
+            None => session.chosen_backend(self.name(), name, &options.controls),
+        };
+        let backend = session.backend(&chosen).map_err(about)?;
+        backend.supports(&options.controls).map_err(about)?;
+        check_log(log, session.outlives_process(&*backend), &chosen).map_err(about)?;
+        Ok((chosen, backend))
+    }
+
+    /// Notes how the making of a collection is undone.
+    fn note_created(&self, log: Log<'_>, record: &Record) -> Result<()> {
+        let (workspace, uuid) = (self.uuid, record.uuid);
+        log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
+    }
+}
+
 fn about(name: &str) -> impl Fn(Error) -> Error {
     move |e| e.about(format!("workspace '{name}'"))
 }
@@ -259,31 +307,64 @@ impl Collection {
 
     pub(crate) fn fill_new(&self, name: &str, options: &Options, log: Log<'_>) -> Result<()> {
         let workspace = &self.0.workspace;
-        let session = &workspace.session;
-        session.check()?;
-        let about = |e: Error| e.about(format!("collection '{name}'"));
-        let meta = &options.meta;
-        check_name(name).map_err(about)?;
-        check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str())))).map_err(about)?;
-        let chosen = match &options.backend {
-            Some(named) => named.clone(),
-            None => session.chosen_backend(workspace.name(), name, &options.controls),
+        let (chosen, backend) = workspace.check_new(name, options, log)?;
+        let new = options.as_new(name, &chosen);
+        let made =
+            workspace
+                .session
+                .store()
+                .create(Scope::In(workspace.uuid), &new, &mut |record| {
+                    workspace.note_created(log, record)
+                });
+        self.become_new(made, &*backend, options, name)
+    }
+
+    /// As [`Collection::fill_new`] for several of one workspace, each by itself: what other nodes are asked for that, they are asked together.
+    pub(crate) fn fill_all(all: &[NewCollection], log: Log<'_>) -> Vec<Result<()>> {
+        let Some(first) = all.first() else {
+            return Vec::new();
         };
-        let chosen = chosen.as_str();
-        let backend = session.backend(chosen).map_err(about)?;
-        backend.supports(&options.controls).map_err(about)?;
-        check_log(log, session.outlives_process(&*backend), chosen).map_err(about)?;
-        let new = New {
-            name,
-            meta: meta.clone(),
-            backend: chosen,
-            controls: options.controls,
-        };
+        let workspace = &first.collection.0.workspace;
+        let check = |c: &NewCollection| workspace.check_new(&c.name, &c.options, log);
+        let checked: Vec<Result<_>> = all.iter().map(check).collect();
+        let wanted = all.iter().zip(&checked);
+        let news: Vec<New<'_>> = wanted
+            .filter_map(|(c, checked)| Some(c.options.as_new(&c.name, &checked.as_ref().ok()?.0)))
+            .collect();
         let scope = Scope::In(workspace.uuid);
-        let made = session.store().create(scope, &new, &mut |record| {
-            let (workspace, uuid) = (workspace.uuid, record.uuid);
-            log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
-        });
+        let made = workspace
+            .session
+            .store()
+            .create_all(scope, &news, &mut |_, record| {
+                workspace.note_created(log, record)
+            });
+        let mut made = made.into_iter();
+        let end = |(c, checked): (&NewCollection, &Result<Chosen>)| {
+            let (_, backend) = checked.as_ref().map_err(Clone::clone)?;
+            let nothing = || {
+                Err(Error::new(
+                    Errno::IO,
+                    "the metadata store made nothing of it",
+                ))
+            };
+            let made = made.next().unwrap_or_else(nothing);
+            c.collection
+                .become_new(made, &**backend, &c.options, &c.name)
+        };
+        all.iter().zip(&checked).map(end).collect()
+    }
+
+    /// It was made, in the metadata store: its bytes are made, too, and it is open.
+    fn become_new(
+        &self,
+        made: Result<Record>,
+        backend: &dyn Backend,
+        options: &Options,
+        name: &str,
+    ) -> Result<()> {
+        let workspace = &self.0.workspace;
+        let session = &workspace.session;
+        let about = |e: Error| e.about(format!("collection '{name}'"));
         let record = made.map_err(about)?;
         let address = Address {
             workspace: workspace.name().into(),
@@ -293,13 +374,15 @@ impl Collection {
         };
         match backend.create(&address, &options.controls) {
             Ok(object) => {
-                let outlives = session.outlives_process(&*backend);
+                let outlives = session.outlives_process(backend);
                 self.become_open(State::Open(record, outlives, object));
                 Ok(())
             }
             Err(error) => {
                 // The name goes back. If that fails as well, it is a collection without bytes, which can be deleted.
-                let _ = session.store().remove(scope, record.uuid);
+                let _ = session
+                    .store()
+                    .remove(Scope::In(workspace.uuid), record.uuid);
                 Err(about(error))
             }
         }

@@ -85,7 +85,7 @@ impl Attached {
             return Ok(Attached { fs, generation });
         }
         let fs = Arc::new(Open {
-            fs: Fs::new(Arc::new(Pool::open_dir(&place.dir).map_err(of_pool)?)),
+            fs: Fs::for_program(Arc::new(Pool::open_dir(&place.dir).map_err(of_pool)?)),
             claiming: Mutex::default(),
         });
         known.push(Known {

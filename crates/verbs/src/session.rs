@@ -35,6 +35,8 @@ struct Inner {
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
     /// The back end of collections that name none.
     default: String,
+    /// Whether operations ask other nodes.
+    asks: bool,
     crew: Crew,
     /// The thread that tells programs what has ended: apart from those that work, so that it may wait for them.
     teller: Crew,
@@ -71,8 +73,10 @@ impl Session {
     /// A session over this store; collections that name no back end get `default`.
     fn over(store: Arc<dyn Store>, default: &str, pool: Option<Attached>) -> Result<Session> {
         let several = |p: &Attached| p.pool().config().member.is_some();
+        let asks = pool.as_ref().is_some_and(several);
         let session = Session(Arc::new(Inner {
-            crew: Crew::new(pool.as_ref().is_some_and(several)),
+            asks,
+            crew: Crew::new(asks),
             generation: Generation::now(),
             store,
             pool,
@@ -169,6 +173,11 @@ impl Session {
 
     pub(crate) fn crew(&self) -> &Crew {
         &self.0.crew
+    }
+
+    /// Whether operations ask other nodes.
+    pub(crate) fn asks(&self) -> bool {
+        self.0.asks
     }
 
     pub(crate) fn teller(&self) -> &Crew {

@@ -3,8 +3,8 @@
 //! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
 //! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
 //!
-//! `mutability` and `parallelism` become the file's own controls, which the pool enforces for whoever opens it.
-//! `consistency` and `temporality` are kept by promising more: everything is sequential.
+//! `consistency`, `mutability` and `parallelism` become the file's own controls, which the pool keeps for whoever opens it.
+//! `temporality` asks for nothing.
 
 use super::{Address, Backend, Mapped, Object};
 use crate::chunk::Access;
@@ -130,6 +130,9 @@ fn in_file(controls: &Controls) -> Declared {
     let strict = Controls::default();
     let (said, by_default) = (Declared::from(*controls), Declared::from(strict));
     Declared {
+        consistency: said
+            .consistency
+            .filter(|c| Some(*c) != by_default.consistency),
         mutability: said
             .mutability
             .filter(|m| Some(*m) != by_default.mutability),
@@ -275,7 +278,9 @@ impl Object for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        let size = self.fs.live_of(self.open());
+        // What was written and isn't committed counts.
+        let size = self.fs.publish(self.open());
+        let size = size.and_then(|()| self.fs.live_of(self.open()));
         let size = size.and_then(|live| self.fs.store().size(live));
         size.map_err(|e| self.failed("stat", e))
     }

@@ -3,13 +3,16 @@
 use super::{Batch, Edge, Op, Outcome, Work};
 use crate::crew::Task;
 use crate::undo::{UndoLog, complete, undo};
-use crate::{Error, Result, Session};
+use crate::{Collection, Error, Result, Session, Uuid};
 use forebay_controls::Failure;
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Collections that are made together, at most: as many as can be asked for at once.
+const TOGETHER: usize = 64;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +120,7 @@ impl Running {
             }),
             end: Condvar::new(),
         });
-        inner.queue(ready)?;
+        inner.queue_first(ready)?;
         Ok(Running(inner))
     }
 
@@ -260,6 +263,65 @@ impl Inner {
         self.session.crew().push(tasks)
     }
 
+    /// Has those run with which the batch begins. Where operations ask other nodes, collections of one workspace are made together.
+    fn queue_first(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
+        if !self.session.asks() {
+            return self.queue(ready);
+        }
+        let mut tasks: Vec<Task> = Vec::new();
+        let mut together: BTreeMap<Uuid, Vec<u32>> = BTreeMap::new();
+        let progress = self.lock();
+        for number in ready {
+            let inner = self.clone();
+            match &progress.operations[number as usize].work {
+                Some(Work::Create(new)) => {
+                    let workspace = new.collection.workspace().uuid();
+                    together.entry(workspace).or_default().push(number);
+                }
+                _ => tasks.push(Box::new(move || inner.run(number))),
+            }
+        }
+        drop(progress);
+        for group in together.values().flat_map(|all| all.chunks(TOGETHER)) {
+            let (inner, group) = (self.clone(), group.to_vec());
+            tasks.push(Box::new(move || inner.create_together(&group)));
+        }
+        self.session.crew().push(tasks.into_iter())
+    }
+
+    /// Makes collections together. What waited for them is queued.
+    fn create_together(self: &Arc<Inner>, group: &[u32]) {
+        let mut taken = Vec::new();
+        let mut all = Vec::new();
+        let mut progress = self.lock();
+        if progress.stopped.is_none() {
+            for &number in group {
+                let operation = &mut progress.operations[number as usize];
+                if let Some(Work::Create(new)) = operation.work.take() {
+                    operation.status = Status::Running;
+                    taken.push(number);
+                    all.push(new);
+                }
+            }
+        }
+        drop(progress);
+        let make = AssertUnwindSafe(|| Collection::fill_all(&all, self.log.as_deref()));
+        let made = catch_unwind(make).unwrap_or_default();
+        let mut made = made.into_iter();
+        let mut ready = Vec::new();
+        for &number in group {
+            let result = taken.contains(&number).then(|| {
+                let made = made
+                    .next()
+                    .unwrap_or_else(|| Err(Error::new(Errno::IO, "a panic")));
+                made.map(|()| Outcome::Done)
+            });
+            ready.extend(self.finish(number, result));
+        }
+        // Threads are there: this is one.
+        let _ = self.queue(ready);
+    }
+
     /// Runs an operation, and those behind it that only it held up.
     fn run(self: &Arc<Inner>, first: u32) {
         let mut next = Some(first);
@@ -275,7 +337,7 @@ impl Inner {
                 work.filter(|_| !stopped)
             };
             let result = work.map(|work| {
-                let run = AssertUnwindSafe(|| work(self.log.as_deref()));
+                let run = AssertUnwindSafe(|| work.run(self.log.as_deref()));
                 catch_unwind(run).unwrap_or_else(|_| Err(Error::new(Errno::IO, "a panic")))
             });
             let mut ready = self.finish(number, result);

@@ -17,7 +17,7 @@ use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
-use forebay_posix::{Fail, Follow, ObjectId, RenameMode};
+use forebay_posix::{Fail, File, Follow, ObjectId, RenameMode};
 use forebay_store::{Match, uses::said};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -175,6 +175,7 @@ impl Pool {
         }
         // A file's own, which may have been said by a rule, or by somebody else since.
         let controls = &mut record.controls;
+        controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
         controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
         controls.on_violation = own.on_violation.unwrap_or(controls.on_violation);
@@ -197,6 +198,44 @@ impl Pool {
             ));
         }
         Ok(all)
+    }
+
+    /// Why a record can't be made.
+    fn cannot(&self, new: &New<'_>, errno: Errno) -> Error {
+        match errno {
+            Errno::EXIST => Error::new(
+                Errno::EXIST,
+                format!("'{}' exists already, in {}", new.name, self.name),
+            ),
+            e => self.failed(format!("can't create '{}'", new.name), e),
+        }
+    }
+
+    /// What is known of a record that was made.
+    fn told(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
+        Record {
+            uuid: self.uuid_of(id),
+            name: new.name.into(),
+            meta: new.meta.clone(),
+            backend: match scope {
+                Scope::Root => DEFAULT.into(),
+                Scope::In(_) => new.backend.into(),
+            },
+            controls: new.controls,
+        }
+    }
+
+    /// A file without a name, with these attributes. It goes if it gets none before it is closed.
+    fn unnamed(
+        &self,
+        dir: &[u8],
+        attributes: &[(Vec<u8>, Vec<u8>)],
+    ) -> Errnos<(File<'_>, ObjectId)> {
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        let file = self.fs.open(dir, flags, 0o666)?;
+        let id = ObjectId(file.stat()?.ino);
+        self.set_all(id, attributes)?;
+        Ok((file, id))
     }
 
     fn set_all(&self, id: ObjectId, attributes: &[(Vec<u8>, Vec<u8>)]) -> Errnos<()> {
@@ -330,27 +369,12 @@ impl Store for Pool {
         let (_, dir) = self.dir(scope)?;
         let path = [&dir, new.name.as_bytes()].concat();
         let attributes = Pool::attributes(new, scope)?;
-        let failed = |e| match e {
-            Errno::EXIST => Error::new(
-                Errno::EXIST,
-                format!("'{}' exists already, in {}", new.name, self.name),
-            ),
-            e => self.failed(format!("can't create '{}'", new.name), e),
-        };
+        let failed = |e| self.cannot(new, e);
         // Not to make what can't get its name; who is faster decides below.
         if self.at(&path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
-        let told = |id| Record {
-            uuid: self.uuid_of(id),
-            name: new.name.into(),
-            meta: new.meta.clone(),
-            backend: match scope {
-                Scope::Root => DEFAULT.into(),
-                Scope::In(_) => new.backend.into(),
-            },
-            controls: new.controls,
-        };
+        let told = |id| self.told(scope, new, id);
         if scope == Scope::Root {
             let hidden = hidden::Hidden::make(&self.fs)?;
             let made = (|| {
@@ -369,10 +393,7 @@ impl Store for Pool {
             }
             return made;
         }
-        let flags = libc::O_TMPFILE | libc::O_RDWR;
-        let file = self.fs.open(&dir, flags, 0o666).map_err(failed)?;
-        let id = ObjectId(file.stat().map_err(failed)?.ino);
-        self.set_all(id, &attributes).map_err(failed)?;
+        let (file, id) = self.unnamed(&dir, &attributes).map_err(failed)?;
         let record = told(id);
         before(&record)?;
         let named = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
@@ -381,6 +402,67 @@ impl Store for Pool {
         named.map_err(inside).map_err(failed)?;
         file.close().map_err(failed)?;
         Ok(record)
+    }
+
+    fn create_all(
+        &self,
+        scope: Scope,
+        all: &[New<'_>],
+        before: &mut dyn FnMut(usize, &Record) -> Result<()>,
+    ) -> Vec<Result<Record>> {
+        let dir = match (scope, self.dir(scope)) {
+            (Scope::In(_), Ok((_, dir))) => dir,
+            (_, Err(e)) => return vec![Err(e); all.len()],
+            (Scope::Root, _) => {
+                let one = |(i, new)| self.create(scope, new, &mut |record| before(i, record));
+                return all.iter().enumerate().map(one).collect();
+            }
+        };
+        let made = all.iter().enumerate().map(|(i, new)| {
+            let attributes = Pool::attributes(new, scope)?;
+            let (file, id) = self
+                .unnamed(&dir, &attributes)
+                .map_err(|e| self.cannot(new, e))?;
+            let record = self.told(scope, new, id);
+            before(i, &record)?;
+            Ok((file, record, id))
+        });
+        let made: Vec<Result<_>> = made.collect();
+        let links: Vec<(ObjectId, &[u8])> = made
+            .iter()
+            .zip(all)
+            .filter_map(|(made, new)| made.as_ref().ok().map(|m| (m.2, new.name.as_bytes())))
+            .collect();
+        let Some((_, first)) = links.first() else {
+            return made.into_iter().map(|made| made.map(|m| m.1)).collect();
+        };
+        let path = [&dir, *first].concat();
+        let linked = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
+            self.fs.make_links(&links, place)
+        });
+        let linked = linked
+            .map_err(inside)
+            .unwrap_or_else(|e| vec![Err(e); links.len()]);
+        let mut linked = linked.into_iter();
+        let end = |(made, new): (Result<(File<'_>, Record, ObjectId)>, &New<'_>)| {
+            let (file, record, id) = made?;
+            let named = match linked.next().unwrap_or(Err(Errno::STALE)) {
+                // Names have changed meanwhile.
+                Err(Errno::STALE) => {
+                    let path = [&dir, new.name.as_bytes()].concat();
+                    let again = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
+                        self.fs.make_link(id, place)
+                    });
+                    again.map_err(inside)
+                }
+                named => named,
+            };
+            named
+                .and_then(|()| file.close())
+                .map_err(|e| self.cannot(new, e))?;
+            Ok(record)
+        };
+        made.into_iter().zip(all).map(end).collect()
     }
 
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
