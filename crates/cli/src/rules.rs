@@ -5,18 +5,18 @@ use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
 use forebay_client::controls::{Declared, Origin, Rule, Rules};
-use forebay_client::{Pool, only_files};
+use forebay_client::{Pool, impossible};
 use forebay_media::MediumSpec;
 use forebay_posix::{Errno, Fs};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The rules in a file; none without one. `mount` is the pool's prefix.
+/// The rules in a file; none without one. `mount` is the pool's prefix; `media`, if it is known, what the pool has.
 ///
 /// # Errors
 /// What isn't a rule, or can't be kept, with line and column.
-pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
+pub fn read(file: Option<&Path>, mount: &str, media: Option<&[MediumSpec]>) -> Result<Rules, Fail> {
     let Some(file) = file else {
         return Ok(Rules::default());
     };
@@ -31,6 +31,12 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
                 rule.line
             )));
         }
+        if let Some(why) = media.and_then(|m| impossible(&rule.said.resolve(), m)) {
+            return Err(Fail::usage(format!(
+                "{shown}, line {}: {why}; leave it out, or give the pool such media",
+                rule.line
+            )));
+        }
     }
     Ok(rules)
 }
@@ -41,13 +47,10 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
 /// As there; what can't be kept on them.
 pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
     let rules = read(file, mount)?;
-    if only_files(media) {
-        return Ok(rules);
-    }
     for rule in rules.all() {
-        if let Some(what) = rule.said.resolve().needs_files() {
+        if let Some(why) = impossible(&rule.said.resolve(), media) {
             return Err(Fail::usage(format!(
-                "{}, line {}: {what} is impossible on this pool, whose media aren't all files",
+                "{}, line {}: {why}",
                 file.unwrap_or(Path::new("")).display(),
                 rule.line
             )));
@@ -59,7 +62,7 @@ pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Resul
 pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     match what {
         RulesWhat::Check { file, mount } => {
-            let rules = read(Some(file), mount)?;
+            let rules = read(Some(file), mount, None)?;
             say(format!(
                 "{}: {} rules, no error",
                 file.display(),
@@ -82,7 +85,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
             path,
         } => {
             let mount = "/fb";
-            let rules = read(Some(file), mount)?;
+            let rules = read(Some(file), mount, None)?;
             write(explained(&rules, &paths::in_pool(path, mount)).as_bytes())?;
         }
         RulesWhat::Explain { file: None, path } => return explain(name, path),

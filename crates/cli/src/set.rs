@@ -9,6 +9,7 @@ use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
 use forebay_client::controls::Declared;
+use forebay_client::impossible;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId};
 use std::fmt::Write;
 
@@ -103,12 +104,8 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
             "this version can't keep {what}, and promises nothing that it can't keep"
         )));
     }
-    if let Some(what) = said.resolve().needs_files()
-        && !fs.pool().config().has_only_files()
-    {
-        return Err(Fail::usage(format!(
-            "{what} is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
-        )));
+    if let Some(why) = impossible(&said.resolve(), &fs.pool().config().media) {
+        return Err(Fail::usage(why));
     }
     fs.set_controls(id, said)
         .map_err(|e| failed(a, "set its controls", e))

@@ -1,7 +1,7 @@
 //! What a pool is made of, as written in its `pool.json`.
 
 use crate::PoolError;
-use forebay_controls::{Controls, Rules};
+use forebay_controls::{Controls, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
 use rustix::io::Errno;
@@ -197,11 +197,6 @@ impl PoolConfig {
         crate::sync_path(dir).map_err(failed)
     }
 
-    /// Whether all media are `files`: then what was synced outlives the node's memory.
-    pub fn has_only_files(&self) -> bool {
-        only_files(&self.media)
-    }
-
     /// Reads that of the pool, or node, in `dir`.
     ///
     /// # Errors
@@ -241,9 +236,22 @@ impl PoolConfig {
     }
 }
 
-/// Whether all of these media are `files`; no media: some that are chosen later, memory among them.
-pub fn only_files(media: &[MediumSpec]) -> bool {
-    !media.is_empty() && media.iter().all(|m| m.kind != MediumKind::Memory)
+/// Why a pool with these media can't keep the controls, if it can't. No media: some that are chosen later, memory among
+/// them.
+pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
+    let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
+    let only_files = !media.is_empty() && !media.iter().any(is_memory);
+    let moves = media.first().is_some_and(is_memory) && !media.iter().all(is_memory);
+    if let (Some(what), false) = (controls.needs_files(), only_files) {
+        return Some(format!(
+            "{what} is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
+        ));
+    }
+    (controls.temporality == Temporality::Bursty && !moves).then(|| {
+        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which what was written \
+         is moved; make one with: forebay up --media memory:SIZE --media files:DIR:SIZE"
+            .into()
+    })
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {

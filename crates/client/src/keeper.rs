@@ -1,7 +1,7 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
 //! It keeps some room reserved ahead of use (first touches of memory are slow), and
-//! releases what dead processes held. While nobody is attached it sleeps, and looks once a
+//! releases what dead processes held, and moves bursty files out of memory. While nobody is attached it sleeps, and looks once a
 //! minute whether the pool is still there.
 //! Without it the pool works on, only slower and without cleaning up.
 //!
@@ -29,6 +29,9 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How often it looks for watches that nobody has any more, if there are any.
 const SWEEP: Duration = Duration::from_secs(2);
+/// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
+const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_MOST: u64 = 256 << 20;
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -140,7 +143,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let store = pool.store();
     let header = store.control().header();
     let mut used_before = 0;
-    let mut told = None;
+    let (mut told, mut undrained) = (None, None);
     if store.journal_stopped() {
         let failed = |e| PoolError::io("can't begin the journal anew of the pool", dir, e);
         store.restart_journal().map_err(failed)?;
@@ -153,6 +156,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
     let mut swept = Instant::now();
+    let mut drained = Instant::now();
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -178,6 +182,18 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
         told = failed;
+        // Of the last one to go, before sleeping.
+        let mut landed = false;
+        if store.drains() && (drained.elapsed() >= DRAIN || !store.any_attached()) {
+            let left = store.drain(DRAIN_MOST);
+            landed = left.is_ok_and(|d| d.left > 0);
+            drained = Instant::now();
+            let failed = left.err();
+            if let Some(e) = failed.filter(|_| failed != undrained) {
+                eprintln!("forebay keeper: can't move bursty files from memory: {e}");
+            }
+            undrained = failed;
+        }
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
@@ -190,7 +206,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store) && !unfinished && !store.has_watches();
+        let calm = saver.step(store) && !unfinished && !landed && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {

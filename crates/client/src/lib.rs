@@ -29,7 +29,7 @@ mod nodes;
 pub mod requests;
 mod violations;
 
-pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, only_files};
+pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, impossible};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;

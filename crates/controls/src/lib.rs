@@ -59,9 +59,6 @@ impl Controls {
         if self.persistence == Persistence::Process {
             return said("persistence", &self.persistence);
         }
-        if self.temporality == Temporality::Bursty {
-            return said("temporality", &self.temporality);
-        }
         None
     }
 }
@@ -87,13 +84,13 @@ mod tests {
             ..weak
         };
         assert_eq!(once.unsupported(), None);
-        let bursty = Controls {
-            temporality: Temporality::Bursty,
+        let process = Controls {
+            persistence: Persistence::Process,
             ..weak
         };
         assert_eq!(
-            bursty.unsupported().as_deref(),
-            Some("temporality = \"bursty\"")
+            process.unsupported().as_deref(),
+            Some("persistence = \"process\"")
         );
         let durable = Controls {
             persistence: Persistence::Durable,

@@ -7,8 +7,8 @@
 use crate::cache::DirInfo;
 use crate::fs::Fs;
 use crate::path::Place;
-use forebay_client::Violation;
 use forebay_client::controls::{Controls, Declared, Mutability, OnViolation};
+use forebay_client::{Violation, impossible};
 use forebay_store::process::{pid, write_notice};
 use forebay_store::uses::{Change, LAMINATED, Party, is_allowed, said};
 use forebay_store::{Inode, ObjectId, SetAttr, now};
@@ -123,12 +123,11 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version, or this pool, can't keep that.
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version or this pool can't keep that.
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         let inode = self.store().stat(id)?;
-        let controls = declared.resolve();
-        let kept = controls.unsupported().is_none()
-            && (controls.needs_files().is_none() || self.pool().config().has_only_files());
+        let (controls, media) = (declared.resolve(), &self.pool().config().media);
+        let kept = controls.unsupported().is_none() && impossible(&controls, media).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
             return Err(Errno::OPNOTSUPP);
         }

@@ -292,7 +292,7 @@ fn rules_and_directories_say_it_of_new_files() {
     }
     // What isn't kept isn't promised.
     assert_eq!(
-        pool.set_xattr(b"/x", name, b"temporality=bursty", true),
+        pool.set_xattr(b"/x", name, b"persistence=process", true),
         Err(Errno::OPNOTSUPP)
     );
     pool.remove_xattr(b"/x", name, true).unwrap();

@@ -10,7 +10,10 @@
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 mod back;
+mod drain;
 mod room;
+
+pub use drain::Drained;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::elsewhere::messages::kind;

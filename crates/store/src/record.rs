@@ -9,6 +9,8 @@
 //! 'A' id:8 name          -> value                   an extended attribute
 //! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it never
 //!                                                   had one
+//! 'B' id:8               -> ()                      a file that came in a burst: it is to be moved from
+//!                                                   memory when nobody has it open (`data/drain.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
 //! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
@@ -123,6 +125,11 @@ impl Key {
     /// The note on the entry `name` of `parent`.
     pub fn note(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'N', parent, name)
+    }
+
+    /// The mark of a file that is to be moved from memory.
+    pub fn landed(id: ObjectId) -> Key {
+        Key::new(b'B', id, &[])
     }
 
     /// The mark of an object without a name.

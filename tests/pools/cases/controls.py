@@ -1,7 +1,7 @@
 """Controls: rules of a pool, what they rule out for programs, what is told of it; on one node and on several."""
 import os
 
-from harness import case
+from harness import case, wait_until
 from .mounts import mounted
 
 RULES = """
@@ -170,8 +170,8 @@ def rules_are_explained(t):
     wrong = rules(t, '[[rule]]\npath = "/a"\nmutability = "apend"\n', "wrong.toml")
     for what in (["rules", "check", wrong], ["up", "--pool", "p", "--rules", wrong]):
         t.fb(*what, rc=2).says("wrong.toml, line 3, column 14: \"apend\" isn't one of overwrite, append, immutable")
-    later = rules(t, '\n[[rule]]\npath = "/a"\ntemporality = "bursty"\n', "later.toml")
-    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep temporality = \"bursty\"")
+    later = rules(t, '\n[[rule]]\npath = "/a"\npersistence = "process"\n', "later.toml")
+    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep persistence = \"process\"")
     t.fb("up", "--pool", "p", "--rules", t.disk + "/none.toml", rc=2).says("can't read the rules")
     t.nothing_left("refused pools")
 
@@ -186,7 +186,7 @@ def rules_are_explained(t):
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
     t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
-    t.fb("set", "--pool", "p", "/said", "temporality=bursty", rc=2).says("can't keep temporality")
+    t.fb("set", "--pool", "p", "/said", "persistence=process", rc=2).says("can't keep persistence")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
     t.bash("p", "echo y > /fb/ckpt/x && getfattr --only-values -n user.forebay.controls /fb/ckpt/x").prints(
         "mutability=overwrite")
@@ -248,3 +248,31 @@ def impossible_persistence(t):
     t.bash("q", "mkdir /fb/log; echo x > /fb/log/f; sync /fb/log/f")
     t.ok("persistence=durable" in t.fb("set", "--pool", "q", "/log/f").out, "it has no rule")
     t.fb("set", "--pool", "q", "/log/f", "persistence=node")
+
+
+BURSTY = """
+[[rule]]
+path = "/out/**"
+temporality = "bursty"
+"""
+
+
+@case(90)
+def bursts_move_to_files(t):
+    """A burst lands in memory and moves to files when it is closed; the next one finds memory again."""
+    path = rules(t, BURSTY, "bursty.toml")
+    t.fb("up", "--pool", "q", "--media", "memory:32M", "--rules", path, rc=2).says(
+        "line 2", "bursty", "it needs memory with files behind it")
+    for nodes in ((), ("--nodes", "2")):
+        t.up("p", *nodes, "--rules", path, media=("memory:32M", "files:%s:128M" % t.disk))
+        for burst in range(4):
+            t.bash("p", "mkdir -p /fb/out; head -c 20000000 /dev/urandom > /fb/out/%d; md5sum < /fb/out/%d > /fb/sum%d"
+                   % (burst, burst, burst))
+
+            def is_free():
+                media = t.fb("df", "--pool", "p", "--json").json()["media"]
+                return sum(m["used"] for m in media if m["medium"].startswith("memory")) < 4 << 20
+            wait_until(is_free, 20, "burst %d to leave memory" % burst)
+        t.bash("p", "for i in 0 1 2 3; do md5sum < /fb/out/$i | cmp - /fb/sum$i || exit 1; done")
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")

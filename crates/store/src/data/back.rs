@@ -120,6 +120,9 @@ impl Store {
             if let Some((key, m)) = &shrunk {
                 w.put(shard, key, &m.encode())?;
             }
+            if inode.tail == tail::EXTENTS && pages > 0 && self.is_bursty(live) {
+                w.put(shard, &Key::landed(id), &[])?;
+            }
             Ok(true)
         })?;
         if !written {

@@ -90,7 +90,7 @@ impl Store {
                     return true;
                 };
                 let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOAPVRW".contains(&tag) && !among {
+                if !b"IDXOAPVRWB".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -156,6 +156,8 @@ impl Store {
                     },
                     // Completed by whoever comes to it.
                     b'N' => {}
+                    // If the file is gone, or doesn't lie in memory, the keeper forgets it.
+                    b'B' if rest.is_empty() => {}
                     b'O' => orphans.push(id.0),
                     b'A' => {
                         others.entry(id.0).or_default().push((shard, key.to_vec()));

@@ -1,0 +1,166 @@
+//! `temporality = "bursty"`: files land in memory and move to the medium behind it when nobody has them open.
+
+mod support;
+
+use forebay_posix::{Fs, ObjectId};
+use forebay_store::Store;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use support::*;
+
+const MIB: usize = 1 << 20;
+
+/// Not a test: a process that moves files until it is killed.
+#[test]
+#[ignore = "started by the other tests in processes of its own"]
+fn worker() {
+    let Some((_, _, fs)) = worker_role() else {
+        return;
+    };
+    fs.mkdir(b"/ready", 0o700).unwrap();
+    loop {
+        let _ = fs.store().drain(u64::MAX);
+    }
+}
+
+fn say(fs: &Fs, path: &str, what: &str) {
+    let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
+    fs.set_controls(id, what.parse().unwrap()).unwrap();
+}
+
+/// Bytes that tell where in which file they are.
+fn bytes(file: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (file * 31 + i / 4096 * 7 + i % 251) as u8)
+        .collect()
+}
+
+fn used(store: &Store) -> [u64; 2] {
+    [0, 1].map(|m| store.media()[m].usage().used)
+}
+
+fn pool(name: &str) -> TestPool {
+    let p = TestPool::with(name, &["memory:16M", "files:DIR:64M"]);
+    p.mkdir(b"/out", 0o700).unwrap();
+    say(&p, "/out", "temporality=bursty");
+    p
+}
+
+#[test]
+fn what_is_closed_moves_from_memory() {
+    let p = pool("bursty");
+    let sizes = [100, 2000, 70_000, 3 * MIB + 5];
+    for (k, &size) in sizes.iter().enumerate() {
+        p.put(&format!("/out/{k}"), &bytes(k, size));
+    }
+    p.put("/strict", &bytes(9, MIB));
+    // With holes: what was never written takes no copying and stays zero.
+    let f = p.open(b"/out/holes", O_CREAT | O_RDWR, 0o600).unwrap();
+    f.write_at(b"far", 2 * MIB as u64 + 77).unwrap();
+    f.sync().unwrap();
+    // It is open: it stays.
+    let done = p.store().drain(u64::MAX).unwrap();
+    assert_eq!(done.left, 1);
+    assert!(done.bytes >= 3 * MIB as u64, "{done:?}");
+    let [memory, files] = used(p.store());
+    assert!(files >= 3 * MIB as u64, "{files}");
+    f.close().unwrap();
+    assert_eq!(p.store().drain(u64::MAX).unwrap().left, 0);
+    assert!(used(p.store())[0] < memory);
+    // Nothing is moved twice; the strict one lies where it lay.
+    assert_eq!(p.store().drain(u64::MAX).unwrap().bytes, 0);
+    assert!(used(p.store())[0] >= MIB as u64);
+    for (k, &size) in sizes.iter().enumerate() {
+        assert!(p.get(&format!("/out/{k}")) == bytes(k, size), "{k}");
+    }
+    let holes = p.get("/out/holes");
+    assert!(holes.len() == 2 * MIB + 80 && holes.ends_with(b"\0far"));
+    // It goes on growing in memory, and moves again.
+    let f = p.open(b"/out/3", O_RDWR, 0).unwrap();
+    f.write_at(&bytes(3, 5 * MIB)[3 * MIB + 5..], 3 * MIB as u64 + 5)
+        .unwrap();
+    f.close().unwrap();
+    assert!(p.store().drain(u64::MAX).unwrap().bytes >= MIB as u64);
+    assert!(p.get("/out/3") == bytes(3, 5 * MIB));
+    p.assert_whole();
+}
+
+#[test]
+fn a_pool_without_media_behind_its_memory_refuses_it() {
+    for media in [
+        &["memory:16M"][..],
+        &["files:DIR:16M"],
+        &["files:DIR:8M", "memory:8M"],
+    ] {
+        let p = TestPool::with("bursty-refused", media);
+        p.put("/f", b"x");
+        let id = ObjectId(p.stat(b"/f", true).unwrap().ino);
+        let refused = p.set_controls(id, "temporality=bursty".parse().unwrap());
+        assert_eq!(refused, Err(forebay_posix::Errno::OPNOTSUPP), "{media:?}");
+    }
+}
+
+#[test]
+fn without_room_behind_it_all_stays() {
+    let p = TestPool::with("bursty-full", &["memory:16M", "files:DIR:2M"]);
+    p.mkdir(b"/out", 0o700).unwrap();
+    say(&p, "/out", "temporality=bursty");
+    p.put("/out/large", &bytes(1, 6 * MIB));
+    assert_eq!(p.store().drain(u64::MAX), Err(forebay_posix::Errno::NOSPC));
+    assert!(p.get("/out/large") == bytes(1, 6 * MIB));
+    p.unlink(b"/out/large").unwrap();
+    assert_eq!(p.store().drain(u64::MAX).unwrap().left, 0);
+    p.assert_whole();
+}
+
+#[test]
+fn readers_and_writers_never_see_it() {
+    let p = pool("bursty-used");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !over.load(Relaxed) {
+                let _ = p.store().drain(u64::MAX);
+            }
+        });
+        for file in 0..2 {
+            let p = &p;
+            let over = &over;
+            s.spawn(move || {
+                let path = format!("/out/{file}");
+                for round in 0..60 {
+                    let content = bytes(file + 2 * round, 2 * MIB + round);
+                    p.put(&path, &content);
+                    for _ in 0..3 {
+                        assert!(p.get(&path) == content, "{path} in round {round}");
+                    }
+                    let f = p.open(path.as_bytes(), O_RDWR, 0).unwrap();
+                    f.set_len(0).unwrap();
+                    f.close().unwrap();
+                }
+                over.store(file == 0, Relaxed);
+            });
+        }
+    });
+    p.assert_whole();
+}
+
+#[test]
+fn a_killed_mover_loses_nothing() {
+    let p = pool("bursty-killed");
+    for round in 0..12 {
+        let mover = p.worker("moves", "");
+        while p.stat(b"/ready", true).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for k in 0..4 {
+            p.put(&format!("/out/{k}"), &bytes(k + round, 2 * MIB));
+        }
+        mover.kill();
+        p.store().reap().unwrap();
+        p.rmdir(b"/ready").unwrap();
+        for k in 0..4 {
+            assert!(p.get(&format!("/out/{k}")) == bytes(k + round, 2 * MIB));
+        }
+        p.assert_whole();
+    }
+}

@@ -1,0 +1,221 @@
+//! Draining: what came in a burst (`temporality = "bursty"`) moves from memory to the media behind it, once nobody
+//! has it open; so memory has room for the next burst.
+//!
+//! Whoever writes such a file's record notes it ('B'); the keeper comes and moves it, chunk by chunk, each with the file
+//! locked. A process that opens the file meanwhile finds some chunks here and some there, and nothing is moved any
+//! more until it closes it. A killed keeper has moved a chunk or not.
+
+use super::*;
+use crate::uses::said;
+use forebay_controls::Temporality;
+use forebay_media::{Medium, MediumKind};
+
+/// Files of a shard that are looked at in one go.
+const AT_ONCE: usize = 4096;
+
+/// What became of a chunk.
+enum Step {
+    Moved(u64),
+    /// It lies where it belongs.
+    Nothing,
+    /// Somebody uses the file.
+    Busy,
+}
+
+/// What [`Store::drain`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Files that are still to be moved.
+    pub left: usize,
+}
+
+fn is_memory(m: &Medium) -> bool {
+    matches!(m.kind(), MediumKind::Memory)
+}
+
+impl Store {
+    /// Whether bursts are moved in this pool: it has memory, and something else behind it.
+    pub fn drains(&self) -> bool {
+        self.media().first().is_some_and(is_memory) && !self.media().iter().all(is_memory)
+    }
+
+    /// Whether an open file came in a burst, and is to be moved when it is closed.
+    pub(crate) fn is_bursty(&self, live: &Live) -> bool {
+        let word = live.controls.load(Relaxed);
+        word != 0 && said(word).0.temporality == Some(Temporality::Bursty) && self.drains()
+    }
+
+    /// Moves files that came in bursts and that nobody has open, some more than `most` bytes.
+    ///
+    /// # Errors
+    /// ENOSPC: there is no room behind the memory; EIO.
+    pub fn drain(&self, most: u64) -> Result<Drained> {
+        let mut done = Drained::default();
+        for shard in 0..self.shard_count() {
+            let mut landed = Vec::new();
+            self.snapshot(shard)?.scan(b"B", |key, _| {
+                let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
+                landed.extend(id);
+                id.is_some() && landed.len() < AT_ONCE
+            })?;
+            for id in landed {
+                if done.bytes >= most || !self.drain_file(shard, id, &mut done.bytes)? {
+                    done.left += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves one file, and forgets the note on it. False if it is in use.
+    fn drain_file(&self, shard: usize, id: ObjectId, bytes: &mut u64) -> Result<bool> {
+        let (index, held) = match self.live_acquire_held(id) {
+            Err(Errno::NOENT) => {
+                self.forget_landed(shard, id)?;
+                return Ok(true);
+            }
+            other => other?,
+        };
+        let mut moved = Ok(true);
+        let chunks = self.live(index).size.load(Acquire).div_ceil(CHUNK);
+        for chunk in 0..chunks {
+            match self.drain_chunk(index, chunk) {
+                Ok(Step::Moved(n)) => *bytes += n,
+                Ok(Step::Nothing) => {}
+                Ok(Step::Busy) => moved = Ok(false),
+                Err(e) => moved = Err(e),
+            }
+            if moved != Ok(true) {
+                break;
+            }
+        }
+        if moved == Ok(true) {
+            moved = self.end_draining(index, shard, id);
+        }
+        drop(held);
+        let released = self.live_release(index);
+        moved.and_then(|moved| released.map(|()| moved))
+    }
+
+    /// Forgets the note on a file, all of which has moved, unless somebody uses it again: who writes to it after that
+    /// notes it anew.
+    fn end_draining(&self, index: u32, shard: usize, id: ObjectId) -> Result<bool> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        if lock.0.refs.load(Acquire) > 1 {
+            return Ok(false);
+        }
+        self.forget_landed(shard, id).map(|()| true)
+    }
+
+    fn forget_landed(&self, shard: usize, id: ObjectId) -> Result<()> {
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            w.del(shard, &Key::landed(id)).map(|_| ())
+        })
+    }
+
+    fn drain_chunk(&self, index: u32, chunk: u64) -> Result<Step> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let unfit = flag::UNLINKED | flag::MAPPED | flag::INLINE;
+        if live.refs.load(Acquire) > 1 || live.flags.load(Acquire) & unfit != 0 {
+            return Ok(Step::Busy);
+        }
+        let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
+        let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
+        if !map.extents().iter().any(lies_in_memory) {
+            return Ok(Step::Nothing);
+        }
+        let (mut there, mut taken) = (ChunkMap::default(), Vec::new());
+        let copied = map
+            .extents()
+            .iter()
+            .try_for_each(|e| match lies_in_memory(e) {
+                true => self.copy_behind(*e, &mut there, &mut taken),
+                false => there.push(*e).then_some(()).ok_or(Errno::NOSPC),
+            });
+        if let Err(e) = copied {
+            self.free_extents(taken);
+            return Err(e);
+        }
+        let old: Vec<Extent> = map
+            .extents()
+            .iter()
+            .copied()
+            .filter(lies_in_memory)
+            .collect();
+        self.put_elsewhere(index, chunk, &there)
+            .inspect_err(|_| self.control.header().leaks.store(1, Release))?;
+        let pages: usize = old.iter().map(|e| e.pages()).sum();
+        self.free_extents(old);
+        Ok(Step::Moved((pages * PAGE) as u64))
+    }
+
+    /// Copies an extent to the media behind the memory; adds the new ones to `there`, and to those `taken`.
+    fn copy_behind(
+        &self,
+        from: Extent,
+        there: &mut ChunkMap,
+        taken: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let memory = &self.media()[from.medium()];
+        let mut done = 0;
+        while done < from.pages() {
+            let to = self.alloc_behind(from.pages() - done)?;
+            taken.push(to);
+            if !there.push(to) {
+                return Err(Errno::NOSPC);
+            }
+            let medium = &self.media()[to.medium()];
+            let mut page = 0;
+            while page < to.pages() {
+                let (run, init) = memory.init_run(from, done + page, to.pages() - page);
+                if init {
+                    let mut bytes = vec![0u8; run * PAGE];
+                    // SAFETY: the buffer is as long as the run, which lies in both extents.
+                    unsafe {
+                        memory.read(from, (done + page) * PAGE, bytes.as_mut_ptr(), bytes.len())?;
+                        medium.write(to, page * PAGE, bytes.as_ptr(), bytes.len())?;
+                    }
+                }
+                page += run;
+            }
+            done += to.pages();
+        }
+        Ok(())
+    }
+
+    fn alloc_behind(&self, want: usize) -> Result<Extent> {
+        let mut error = Errno::NOSPC;
+        for m in self.media().iter().filter(|m| !is_memory(m)) {
+            match m.alloc(want) {
+                Ok(e) => return Ok(e),
+                Err(e) => error = e,
+            }
+        }
+        Err(error)
+    }
+
+    /// From now on the chunk lies there, for readers and in its record. Locked.
+    fn put_elsewhere(&self, index: u32, chunk: u64, map: &ChunkMap) -> Result<()> {
+        let live = self.live(index);
+        if chunk == 0 {
+            live.moved.fetch_add(1, AcqRel);
+            self.set_extents(live, map);
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+            live.moved.fetch_add(1, AcqRel);
+            return self.flush_locked(index, false);
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let (shard, bytes) = (self.shard_of(id), map.encode());
+        live.moved.fetch_add(1, AcqRel);
+        let written = self.write(self.object_set(id), Need::Bytes(bytes.len()), |w| {
+            w.put(shard, &Key::chunk(id, chunk), &bytes)
+        });
+        live.moved.fetch_add(1, AcqRel);
+        written
+    }
+}
