@@ -8,6 +8,7 @@ a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp 
 packaging/install has installed, by pkg-config and CMake. The use-case kernels of examples/kernels run on one node and on three.
 """
 import argparse
+import json
 import os
 import re
 import shutil
@@ -132,6 +133,105 @@ def compiled(room, compiler, name, *options):
     return to, heap
 
 
+def up(nodes):
+    """The command that makes a pool of so many nodes."""
+    several = ["--nodes", str(nodes)] if nodes > 1 else []
+    return [os.path.join(TARGET, "forebay"), "up", "--pool", "verbs", "--media", "memory:64M", *several]
+
+
+def command_line(room, nodes):
+    """`forebay workspace` and `collection`, on a pool of so many nodes."""
+    home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
+    environment = {**os.environ, "FOREBAY_HOME": home, "FOREBAY_POOL": "verbs"}
+    program = os.path.join(TARGET, "forebay")
+
+    def forebay(*words, status=0, says="", given=None):
+        done = subprocess.run([program, *words], input=given, capture_output=True, timeout=120, env=environment)
+        told = done.stderr.decode()
+        if done.returncode != status or says not in told:
+            raise Failed("%s: exit status %d, %r isn't in:\n%s" % (" ".join(words), done.returncode, says, told))
+        return done.stdout
+
+    def names(*words):
+        return forebay(*words).decode().split()
+
+    def expect(what, is_, should):
+        if is_ != should:
+            raise Failed("%s: %r instead of %r" % (what, is_, should))
+
+    try:
+        forebay("workspace", "list", status=3, says="verbs")
+        run(up(nodes), env=environment)
+        forebay("workspace", "create", "w", "--meta", "owner=me")
+        forebay("workspace", "create", "w", status=1, says="exists already")
+        forebay("workspace", "create", "a/b", status=2, says="'/'")
+        forebay("workspace", "create", "empty")
+        expect("workspaces", names("workspace", "list"), ["empty", "w"])
+        expect("workspaces of mine", names("workspace", "find", 'owner = "me"'), ["w"])
+        forebay("workspace", "rm", "empty")
+
+        forebay("collection", "create", "no", "c", status=1, says="forebay workspace create no")
+        forebay("collection", "create", "w", "c", "--meta", "step", status=2, says="KEY=VALUE")
+        forebay("collection", "create", "w", "c", "--control", "mutability=sometimes", status=2, says="mutability")
+        forebay("collection", "create", "w", "log", "--meta", "step=3", "--control", "mutability=append")
+        content = os.urandom(9 << 20)
+        file = os.path.join(room, "put-%d" % nodes)
+        with open(file, "wb") as f:
+            f.write(content)
+        forebay("collection", "put", "w", "big", file, "--meta", "step=10", "--meta", "project=mcse")
+        expect("what was put", forebay("collection", "get", "w", "big"), content)
+        forebay("collection", "put", "w", "big", "-", "--meta", "step=11", given=b"short")
+        forebay("collection", "get", "w", "big", file + "-got")
+        with open(file + "-got", "rb") as f:
+            expect("what replaced it", f.read(), b"short")
+        forebay("collection", "put", "w", "big", room, status=1, says="can't be read")
+        shown = json.loads(forebay("collection", "show", "w", "big", "--json"))
+        expect("its metadata", shown["meta"], {"project": "mcse", "step": "11"})
+        expect("its size", shown["size"], 5)
+        expect("controls", json.loads(forebay("collection", "find", "w", "step < 4", "--json"))[0]["controls"],
+               "mutability=append")
+        expect("a file", forebay("cat", "/w/big"), b"short")
+        forebay("collection", "find", "w", "step =", status=2, says="column 7")
+        forebay("collection", "get", "w", "nothing", status=1, says="nothing")
+
+        source, back = (os.path.join(room, "%s-%d" % (what, nodes)) for what in ("import", "export"))
+        os.makedirs(os.path.join(source, "below"))
+        # So many that it is worth starting movers on the other nodes.
+        many = 1800 if nodes > 1 else 60
+        for n in range(many):
+            with open(os.path.join(source, "f%04d" % n), "wb") as f:
+                f.write(content[n:n + n % 100 * 50])
+        open(os.path.join(source, ".hidden"), "w").close()
+        report = json.loads(forebay("collection", "import", "w", source, "--meta", "project=import", "--json",
+                                    says="below: left out"))
+        expect("files that were moved", report["moved_files"], many)
+        if nodes > 1 and len(report["nodes"]) != nodes:
+            raise Failed("these nodes took part: %s" % report["nodes"])
+        expect("what was imported", len(names("collection", "find", "w", 'project = "import"')), many)
+        for n in (20, 21, 22):
+            with open(os.path.join(source, "f%04d" % n), "rb") as f:
+                step = ["--meta", "step=%d" % n]
+                forebay("collection", "put", "w", "f%04d" % n, "-", *step, given=f.read())
+        expect("a range", names("collection", "find", "w", "step > 11 and step <= 21.5"), ["f0020", "f0021"])
+        forebay("collection", "export", "w", back, 'project = "import" and step >= 21')
+        expect("what was exported", sorted(os.listdir(back)), ["f0021", "f0022"])
+        report = json.loads(forebay("collection", "export", "w", back, "--json"))
+        expect("nodes that wrote it", len(report["nodes"]) if nodes > 1 else 1, nodes)
+        expect("all of it", len(os.listdir(back)), many + 2)
+        for n in range(many):
+            with open(os.path.join(back, "f%04d" % n), "rb") as f:
+                expect("the content of f%04d" % n, f.read(), content[n:n + n % 100 * 50])
+        forebay("workspace", "rm", "w", status=1, says="has collections")
+        forebay("collection", "rm", "w", *names("collection", "list", "w"))
+        expect("what is left", names("collection", "list", "w"), [])
+        forebay("workspace", "rm", "w")
+        forebay("fsck")
+    finally:
+        subprocess.run([program, "down", "--force"], env=environment,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        shutil.rmtree(home, ignore_errors=True)
+
+
 def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), nodes=1):
     """Runs the program in memory, and on a pool of its own."""
     forebay = os.path.join(TARGET, "forebay")
@@ -141,8 +241,7 @@ def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), 
     try:
         for place in places:
             if place != "memory":
-                several = ["--nodes", str(nodes)] if nodes > 1 else []
-                run([forebay, "up", "--pool", "verbs", "--media", "memory:64M", *several], env=environment)
+                run(up(nodes), env=environment)
             scratch = tempfile.mkdtemp(dir=room)
             said = run([*before, program, place, scratch, heap], env=environment)
             if "all as it should be" not in said or os.listdir(scratch):
@@ -231,6 +330,8 @@ def main():
         ("C++, g++ with sanitizers", lambda: cpp("g++")),
         ("C++, clang++", lambda: cpp("clang++")),
         ("three nodes", on_nodes),
+        ("command line", lambda: command_line(room, 1)),
+        ("command line, three nodes", lambda: command_line(room, 3)),
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),

@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+use crate::collections::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
@@ -77,6 +78,21 @@ Example:
 
 The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
     Stage(Stage),
+    /// Make, find and remove workspaces, in which collections are
+    #[command(
+        after_help = "Example:\n  forebay workspace create campaign\n  forebay workspace list"
+    )]
+    Workspace(WorkspaceCommand),
+    /// Make, find, read and write collections: bytes with metadata
+    #[command(after_help = "\
+Example:
+  forebay collection put campaign pressure.3 p3.dat --meta project=mcse --meta step=3
+  forebay collection find campaign 'project = \"mcse\" and step >= 2'
+  forebay collection export campaign ./fields 'step >= 2'
+
+A workspace is a directory in the root of the pool, a collection a file in it, and metadata are its
+attributes `user.*`. Predicates: docs/verbs.md.")]
+    Collection(CollectionCommand),
     /// List files in a pool
     #[command(after_help = "Example:\n  forebay ls -l /case")]
     Ls(Ls),

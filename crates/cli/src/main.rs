@@ -8,6 +8,7 @@ mod addresses;
 mod args;
 mod background;
 mod capacity;
+mod collections;
 mod down;
 mod exec;
 mod fail;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Up(_)
             | Command::Run(_)
             | Command::Stage(_)
+            | Command::Collection(_)
             | Command::Keeper { .. }
             | Command::Mover { .. }
             | Command::Reach { .. }
@@ -77,6 +79,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Down(a) => down::down(&pool, &a),
         Command::Run(a) => run::run(given.as_deref(), &a),
         Command::Exec(a) => exec::exec(&pool, a.node, &a.command),
+        Command::Workspace(a) => collections::workspace(&pool, &a),
+        Command::Collection(a) => collections::collection(&pool, &a),
         Command::Stage(a) => stage::stage(&pool, &a),
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),

@@ -159,7 +159,7 @@ fn bring(
             let end = "nothing was run, and the pool is removed";
             Fail::new(code::STAGE_IN, format!("stage-in failed: {what}; {end}"))
         };
-        let report = transfer(pool, &way, threads, false, &|| relay.stopped())
+        let report = transfer(pool, &way, (threads, false), None, &|| relay.stopped())
             .map_err(|e| failed(e.to_string()))?;
         tell_troubles(&report);
         account.note(format!("staged {}: {}", way.words(), summary(&report)));
@@ -230,7 +230,7 @@ fn fetch(
             continue;
         }
         let way = Way::Out(src, dst);
-        match transfer(pool, &way, threads, false, &|| relay.stopped()) {
+        match transfer(pool, &way, (threads, false), None, &|| relay.stopped()) {
             Ok(report) => {
                 tell_troubles(&report);
                 account.note(format!("staged {}: {}", way.words(), summary(&report)));

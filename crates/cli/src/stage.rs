@@ -7,7 +7,7 @@ use crate::{exec, nodes, paths};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
-use forebay_staging::{Options, Progress, Report, StageError, stage_in, stage_out};
+use forebay_staging::{Names, Options, Progress, Report, StageError, stage_in, stage_out};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -47,12 +47,12 @@ impl Way<'_> {
     }
 }
 
-/// Stages, showing progress; `stop` is asked now and then whether to give up.
+/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing progress; `stop` is asked now and then whether to give up.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
-    threads: usize,
-    checksum: bool,
+    (threads, checksum): (usize, bool),
+    only: Option<Names>,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Report, StageError> {
     let mount = &pool.config().mount;
@@ -95,6 +95,7 @@ pub fn transfer(
                 let options = Options {
                     threads,
                     checksum,
+                    only,
                     ..Options::stage_in()
                 };
                 stage_in(
@@ -111,6 +112,7 @@ pub fn transfer(
                 let options = Options {
                     threads,
                     checksum,
+                    only,
                     ..Options::stage_out()
                 };
                 stage_out(
@@ -208,7 +210,7 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
         Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
         Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),
     };
-    let report = transfer(&pool, &way, pair.threads, pair.checksum, &|| false)
+    let report = transfer(&pool, &way, (pair.threads, pair.checksum), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
     if pair.json {
         json(&report)?;

@@ -52,7 +52,13 @@ pub struct Options {
     pub checksum: bool,
     /// Write the destination to stable storage before success is reported.
     pub sync: bool,
+    /// Of a directory, only the files of these names directly in it, and nothing of its own attributes; None: all.
+    #[serde(skip)]
+    pub only: Option<Names>,
 }
+
+/// Names of files in a directory.
+pub type Names = std::collections::BTreeSet<Vec<u8>>;
 
 impl Options {
     /// What suits stage-in: nothing in a pool outlives the node's power.
@@ -61,6 +67,7 @@ impl Options {
             threads: 0,
             checksum: false,
             sync: false,
+            only: None,
         }
     }
 
@@ -70,6 +77,7 @@ impl Options {
             threads: 0,
             checksum: false,
             sync: true,
+            only: None,
         }
     }
 

@@ -233,7 +233,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
 
         // Deepest first: setting up a directory changes the one above it.
         for (depth, level) in levels.iter().enumerate().rev() {
-            if depth == 0 && !self.may_set_root(root_is_new) {
+            if depth == 0 && (self.options.only.is_some() || !self.may_set_root(root_is_new)) {
                 break;
             }
             for_each(self.threads, level, |d| self.attributes(d));
@@ -302,6 +302,14 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         for name in names {
             if self.progress.stopped() {
                 return;
+            }
+            if self
+                .options
+                .only
+                .as_ref()
+                .is_some_and(|only| !only.contains(&name))
+            {
+                continue;
             }
             let below = join(&d.below, &name);
             let meta = match self.from.stat(&join(&src, &name), false) {

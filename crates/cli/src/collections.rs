@@ -1,0 +1,544 @@
+//! `forebay workspace` and `forebay collection`: the verbs on the command line.
+//!
+//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold them (`import`,
+//! `export`). A pool is open once in a process, so the session is closed before the staging begins.
+
+use crate::exec;
+use crate::fail::{Fail, code};
+use crate::output::{count, json, quoted, say, write};
+use crate::stage::{Way, summary, tell_troubles, transfer};
+use clap::{Args, Subcommand};
+use forebay_iov::meta::check_name;
+use forebay_iov::{
+    Collection, Errno, Error, Key, Meta, Options, Predicate, Record, Session, Workspace,
+    read_controls, write_controls,
+};
+use forebay_staging::{Names, Report};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read and written at a time.
+const BLOCK: usize = 4 << 20;
+/// The back end whose bytes are the pool's files.
+const FILES: &str = "forebay";
+
+#[derive(Debug, Args)]
+pub struct WorkspaceCommand {
+    #[command(subcommand)]
+    what: OfWorkspace,
+}
+
+#[derive(Debug, Args)]
+pub struct CollectionCommand {
+    #[command(subcommand)]
+    what: OfCollection,
+}
+
+/// What is said of something new.
+#[derive(Debug, Args)]
+struct Said {
+    /// Metadata; repeatable
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+enum OfWorkspace {
+    /// Make a workspace
+    #[command(after_help = "Example:\n  forebay workspace create campaign --meta owner=me")]
+    Create {
+        name: String,
+        #[command(flatten)]
+        said: Said,
+    },
+    /// List the workspaces
+    #[command(after_help = "Example:\n  forebay workspace list")]
+    List {
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of a workspace
+    #[command(after_help = "Example:\n  forebay workspace show campaign")]
+    Show {
+        name: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the workspaces whose metadata fit
+    #[command(after_help = "Example:\n  forebay workspace find 'owner = \"me\"'")]
+    Find {
+        predicate: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a workspace, which must be empty
+    #[command(after_help = "Example:\n  forebay workspace rm campaign")]
+    Rm { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+enum OfCollection {
+    /// Make an empty collection
+    #[command(
+        after_help = "Example:\n  forebay collection create campaign pressure.3 --meta project=mcse --meta step=3"
+    )]
+    Create {
+        workspace: String,
+        name: String,
+        #[command(flatten)]
+        said: Said,
+        /// What its use needs, such as mutability=append; repeatable
+        #[arg(long = "control", value_name = "CONTROL=VALUE")]
+        controls: Vec<String>,
+    },
+    /// List the collections of a workspace
+    #[command(after_help = "Example:\n  forebay collection list campaign")]
+    List {
+        workspace: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of a collection
+    #[command(after_help = "Example:\n  forebay collection show campaign pressure.3")]
+    Show {
+        workspace: String,
+        name: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the collections whose metadata fit
+    #[command(
+        after_help = "Example:\n  forebay collection find campaign 'project = \"mcse\" and step >= 2'"
+    )]
+    Find {
+        workspace: String,
+        predicate: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a file to a collection, which is made if need be; what was in it goes
+    #[command(
+        after_help = "Example:\n  forebay collection put campaign pressure.3 p3.dat --meta step=3\n  date | forebay collection put campaign log -"
+    )]
+    Put {
+        workspace: String,
+        name: String,
+        /// `-`: the standard input
+        file: PathBuf,
+        #[command(flatten)]
+        said: Said,
+    },
+    /// Write a collection to a file or to the standard output
+    #[command(after_help = "Example:\n  forebay collection get campaign pressure.3 p3.dat")]
+    Get {
+        workspace: String,
+        name: String,
+        /// None, or `-`: the standard output
+        file: Option<PathBuf>,
+    },
+    /// Make collections of the files of a directory
+    #[command(after_help = "\
+Example:
+  forebay collection import campaign ./fields --meta project=mcse
+
+All nodes of the pool take part. Attributes `user.*` of the files become metadata. Directories, hidden files and
+links are left out, and named. A repetition moves only what differs.")]
+    Import {
+        workspace: String,
+        directory: PathBuf,
+        #[command(flatten)]
+        said: Said,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make files of collections: all, or those whose metadata fit
+    #[command(after_help = "\
+Example:
+  forebay collection export campaign ./fields 'step >= 2'
+
+The nodes that hold them write them. Metadata become attributes `user.*`, where the file system has these.")]
+    Export {
+        workspace: String,
+        directory: PathBuf,
+        #[arg(default_value = "", hide_default_value = true)]
+        predicate: String,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove collections
+    #[command(after_help = "Example:\n  forebay collection rm campaign pressure.3")]
+    Rm {
+        workspace: String,
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = parts.ok_or("isn't KEY=VALUE, such as step=3")?;
+    Ok((key.into(), value.into()))
+}
+
+impl Said {
+    fn meta(&self) -> Meta {
+        self.meta.iter().cloned().collect()
+    }
+
+    fn changes(&self) -> Vec<forebay_iov::Change> {
+        let change = |(key, value): (String, String)| (key, Some(value));
+        self.meta().into_iter().map(change).collect()
+    }
+}
+
+/// An error of a verb. What can't be is wrong usage.
+fn failed(e: Error) -> Fail {
+    match e.errno() {
+        Errno::INVAL | Errno::TOOBIG | Errno::NAMETOOLONG => Fail::usage(e),
+        _ => Fail::failed(e),
+    }
+}
+
+fn open(pool: &str) -> Result<Session, Fail> {
+    Session::open(&format!("pool:{pool}")).map_err(|e| Fail::new(code::NO_POOL, e))
+}
+
+fn load(pool: &str, name: &str) -> Result<Workspace, Fail> {
+    let session = open(pool)?;
+    Workspace::load(&session, Key::Name(name)).map_err(|e| match e.errno() {
+        Errno::NOENT => Fail::failed(format!(
+            "{e}; make it with: forebay workspace create {} --pool {}",
+            quoted(name),
+            quoted(pool)
+        )),
+        _ => failed(e),
+    })
+}
+
+pub fn workspace(pool: &str, a: &WorkspaceCommand) -> Result<u8, Fail> {
+    match &a.what {
+        OfWorkspace::Create { name, said } => {
+            Workspace::create(&open(pool)?, name, &said.meta()).map_err(failed)?;
+        }
+        OfWorkspace::List { json } => {
+            let all = Workspace::search(&open(pool)?, &Predicate::everything());
+            list(&all.map_err(failed)?, *json)?;
+        }
+        OfWorkspace::Find { predicate, json } => {
+            let wanted = Predicate::parse(predicate).map_err(failed)?;
+            list(
+                &Workspace::search(&open(pool)?, &wanted).map_err(failed)?,
+                *json,
+            )?;
+        }
+        OfWorkspace::Show { name, json } => {
+            let workspace = load(pool, name)?;
+            let meta = workspace.get_meta().map_err(failed)?;
+            show(name, workspace.uuid(), &meta, &[], *json)?;
+        }
+        OfWorkspace::Rm { name } => load(pool, name)?.delete().map_err(failed)?,
+    }
+    Ok(code::OK)
+}
+
+pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
+    match &a.what {
+        OfCollection::Create {
+            workspace,
+            name,
+            said,
+            controls,
+        } => {
+            let options = Options {
+                meta: said.meta(),
+                controls: read_controls(&controls.join(",")).map_err(failed)?,
+                ..Options::default()
+            };
+            let made = Collection::create(&load(pool, workspace)?, name, &options);
+            made.and_then(|c| c.close()).map_err(failed)?;
+        }
+        OfCollection::List { workspace, json } => {
+            let all = Collection::search(&load(pool, workspace)?, &Predicate::everything());
+            list(&all.map_err(failed)?, *json)?;
+        }
+        OfCollection::Find {
+            workspace,
+            predicate,
+            json,
+        } => {
+            let wanted = Predicate::parse(predicate).map_err(failed)?;
+            let found = Collection::search(&load(pool, workspace)?, &wanted);
+            list(&found.map_err(failed)?, *json)?;
+        }
+        OfCollection::Show {
+            workspace,
+            name,
+            json,
+        } => {
+            let workspace = load(pool, workspace)?;
+            let record = Collection::lookup(&workspace, Key::Name(name)).map_err(failed)?;
+            let mut more = vec![
+                ("backend", record.backend.clone()),
+                ("controls", write_controls(&record.controls)),
+            ];
+            if record.backend == FILES {
+                let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
+                more.push(("size", collection.size().map_err(failed)?.to_string()));
+            }
+            show(name, record.uuid, &record.meta, &more, *json)?;
+        }
+        OfCollection::Put {
+            workspace,
+            name,
+            file,
+            said,
+        } => put(&load(pool, workspace)?, name, file, said)?,
+        OfCollection::Get {
+            workspace,
+            name,
+            file,
+        } => {
+            let workspace = load(pool, workspace)?;
+            let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
+            get(&collection, file.as_deref())?;
+        }
+        OfCollection::Import {
+            workspace,
+            directory,
+            said,
+            json,
+        } => return import(pool, workspace, directory, said, *json),
+        OfCollection::Export {
+            workspace,
+            directory,
+            predicate,
+            json,
+        } => return export(pool, workspace, directory, predicate, *json),
+        OfCollection::Rm { workspace, names } => {
+            let workspace = load(pool, workspace)?;
+            for name in names {
+                Collection::delete(&workspace, Key::Name(name)).map_err(failed)?;
+            }
+        }
+    }
+    Ok(code::OK)
+}
+
+/// Names, one on each line, or all that is known.
+fn list(records: &[Record], as_json: bool) -> Result<(), Fail> {
+    if as_json {
+        let told = |r: &Record| {
+            serde_json::json!({
+                "name": r.name, "uuid": r.uuid.to_string(), "backend": r.backend,
+                "controls": write_controls(&r.controls), "meta": r.meta,
+            })
+        };
+        return json(&records.iter().map(told).collect::<Vec<_>>());
+    }
+    let lines: String = records
+        .iter()
+        .flat_map(|r| [r.name.as_str(), "\n"])
+        .collect();
+    write(lines.as_bytes())
+}
+
+fn show(
+    name: &str,
+    uuid: forebay_iov::Uuid,
+    meta: &Meta,
+    more: &[(&str, String)],
+    as_json: bool,
+) -> Result<(), Fail> {
+    let uuid = uuid.to_string();
+    if as_json {
+        let mut all = serde_json::Map::new();
+        all.insert("name".into(), name.into());
+        all.insert("uuid".into(), uuid.into());
+        for (key, value) in more {
+            let value = match (*key, value.parse::<u64>()) {
+                ("size", Ok(size)) => size.into(),
+                _ => value.as_str().into(),
+            };
+            all.insert((*key).into(), value);
+        }
+        all.insert("meta".into(), serde_json::json!(meta));
+        return json(&all);
+    }
+    let mut text = format!("name: {name}\nuuid: {uuid}\n");
+    for (key, value) in more.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "{key}: {value}");
+    }
+    for (key, value) in meta {
+        let _ = writeln!(text, "meta {key}={value}");
+    }
+    write(text.as_bytes())
+}
+
+fn put(workspace: &Workspace, name: &str, file: &Path, said: &Said) -> Result<(), Fail> {
+    let cannot = |e| Fail::failed(format!("{}: can't be read: {e}", file.display()));
+    let mut from: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(std::fs::File::open(file).map_err(cannot)?),
+    };
+    // Before anything is cut: it may be a directory.
+    let mut block = vec![0; BLOCK];
+    let mut n = fill(&mut from, &mut block).map_err(cannot)?;
+    let collection = match Collection::open(workspace, Key::Name(name)) {
+        Err(e) if e.errno() == Errno::NOENT => {
+            let options = Options {
+                meta: said.meta(),
+                ..Options::default()
+            };
+            Collection::create(workspace, name, &options)
+        }
+        Ok(there) => there
+            .truncate(0)
+            .and_then(|()| there.set_meta(&said.changes()))
+            .map(|()| there),
+        failed => failed,
+    };
+    let (collection, mut at) = (collection.map_err(failed)?, 0);
+    while n > 0 {
+        collection.write(&block[..n], at).map_err(failed)?;
+        at += n as u64;
+        n = fill(&mut from, &mut block).map_err(cannot)?;
+    }
+    collection.close().map_err(failed)
+}
+
+/// Reads until the block is full or there is no more.
+fn fill(from: &mut dyn Read, block: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < block.len() {
+        match from.read(&mut block[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+fn get(collection: &Collection, file: Option<&Path>) -> Result<(), Fail> {
+    let file = file.filter(|f| f.as_os_str() != "-");
+    let cannot = |e| {
+        let shown = file.map_or_else(String::new, |f| f.display().to_string());
+        Fail::failed(format!("{shown}: can't be written: {e}"))
+    };
+    let mut to = file
+        .map(std::fs::File::create)
+        .transpose()
+        .map_err(cannot)?;
+    let (mut block, mut at) = (vec![0; BLOCK], 0);
+    loop {
+        let n = collection.read(&mut block, at).map_err(failed)?;
+        if n == 0 {
+            return Ok(());
+        }
+        match &mut to {
+            Some(to) => to.write_all(&block[..n]).map_err(cannot)?,
+            None => write(&block[..n])?,
+        }
+        at += n as u64;
+    }
+}
+
+/// Stages, tells about it, and says whether it is complete.
+fn staged(
+    pool: &str,
+    way: &Way<'_>,
+    names: Names,
+    what: &str,
+    as_json: bool,
+) -> Result<Report, Fail> {
+    let open = exec::open(pool, None)?;
+    let report = transfer(&open, way, (0, false), Some(names), &|| false)
+        .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
+    if as_json {
+        json(&report)?;
+    }
+    tell_troubles(&report);
+    if !as_json {
+        say(format!("{what}: {}", summary(&report)));
+    }
+    match report.complete() {
+        true => Ok(report),
+        false => Err(Fail::new(
+            code::STAGE_OUT,
+            format!("{what} is incomplete; repeat the command for the rest"),
+        )),
+    }
+}
+
+fn import(
+    pool: &str,
+    workspace: &str,
+    directory: &Path,
+    said: &Said,
+    as_json: bool,
+) -> Result<u8, Fail> {
+    let cannot = |e| Fail::failed(format!("{}: can't be listed: {e}", directory.display()));
+    let (mut names, mut left_out) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(directory).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let is_file = entry.file_type().map_err(cannot)?.is_file();
+        match entry.file_name().into_string() {
+            Ok(name) if is_file && check_name(&name).is_ok() => names.push(name),
+            Ok(name) => left_out.push(name),
+            Err(name) => left_out.push(name.to_string_lossy().into_owned()),
+        }
+    }
+    left_out.sort();
+    for name in &left_out {
+        say(format!(
+            "{name}: left out: only regular files whose names are UTF-8 and don't begin with '.' can be collections"
+        ));
+    }
+    drop(load(pool, workspace)?);
+    let to = OsString::from(format!("/{workspace}"));
+    let only: Names = names.iter().map(|name| name.clone().into_bytes()).collect();
+    let what = format!("import of {}", count(names.len() as u64, "file"));
+    staged(pool, &Way::In(directory, &to), only, &what, as_json)?;
+    let changes = said.changes();
+    if !changes.is_empty() {
+        let workspace = load(pool, workspace)?;
+        for name in &names {
+            let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
+            collection.set_meta(&changes).map_err(failed)?;
+        }
+    }
+    Ok(code::OK)
+}
+
+fn export(
+    pool: &str,
+    workspace: &str,
+    directory: &Path,
+    predicate: &str,
+    as_json: bool,
+) -> Result<u8, Fail> {
+    let wanted = Predicate::parse(predicate).map_err(failed)?;
+    let found = Collection::search(&load(pool, workspace)?, &wanted).map_err(failed)?;
+    if let Some(other) = found.iter().find(|r| r.backend != FILES) {
+        return Err(Fail::failed(format!(
+            "'{}' has its bytes in the back end '{}', which only the program knows that made it; leave it out by a predicate",
+            other.name, other.backend
+        )));
+    }
+    let from = OsString::from(format!("/{workspace}"));
+    let only: Names = found.iter().map(|r| r.name.clone().into_bytes()).collect();
+    let what = format!("export of {}", count(found.len() as u64, "collection"));
+    staged(pool, &Way::Out(&from, directory), only, &what, as_json)?;
+    Ok(code::OK)
+}
