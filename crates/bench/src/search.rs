@@ -42,7 +42,11 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
         let mut making = Figure::new(format!("{nodes}: making {many}"), "k/s", None);
         let kind = format!("-search{nodes}");
         // Room for records is an eighth of that for bytes.
-        let media = if nodes == 1 { "memory:16G" } else { "memory:3G" };
+        let media = if nodes == 1 {
+            "memory:16G"
+        } else {
+            "memory:3G"
+        };
         let mut pool = Pool::new(options, &kind, nodes, media)?;
         pool.start()?;
         let share = many / MAKERS;

@@ -12,11 +12,11 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The rules in a file; none without one. `mount` is the pool's prefix; `media`, if it is known, what the pool has.
+/// The rules in a file; none without one. `mount` is the pool's prefix.
 ///
 /// # Errors
 /// What isn't a rule, or can't be kept, with line and column.
-pub fn read(file: Option<&Path>, mount: &str, media: Option<&[MediumSpec]>) -> Result<Rules, Fail> {
+pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     let Some(file) = file else {
         return Ok(Rules::default());
     };
@@ -28,12 +28,6 @@ pub fn read(file: Option<&Path>, mount: &str, media: Option<&[MediumSpec]>) -> R
         if let Some(what) = rule.said.resolve().unsupported() {
             return Err(Fail::usage(format!(
                 "{shown}, line {}: this version can't keep {what}, and promises nothing that it can't keep; leave it out",
-                rule.line
-            )));
-        }
-        if let Some(why) = media.and_then(|m| impossible(&rule.said.resolve(), m)) {
-            return Err(Fail::usage(format!(
-                "{shown}, line {}: {why}; leave it out, or give the pool such media",
                 rule.line
             )));
         }
@@ -62,7 +56,7 @@ pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Resul
 pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     match what {
         RulesWhat::Check { file, mount } => {
-            let rules = read(Some(file), mount, None)?;
+            let rules = read(Some(file), mount)?;
             say(format!(
                 "{}: {} rules, no error",
                 file.display(),
@@ -85,7 +79,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
             path,
         } => {
             let mount = "/fb";
-            let rules = read(Some(file), mount, None)?;
+            let rules = read(Some(file), mount)?;
             write(explained(&rules, &paths::in_pool(path, mount)).as_bytes())?;
         }
         RulesWhat::Explain { file: None, path } => return explain(name, path),
