@@ -22,13 +22,16 @@ fn boot() -> &'static str {
     BOOT.get_or_init(|| hash(&std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()))
 }
 
-/// When a process started, in clock ticks since boot; None if there is none.
+/// When a process started, in clock ticks since boot; None if there is none, or it has ended and only wasn't waited for.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The command name, field 2, may hold anything but ends at the last ')'.
     let after = stat.iter().rposition(|&b| b == b')')? + 2;
     let mut fields = stat.get(after..)?.split(|&b| b == b' ');
-    std::str::from_utf8(fields.nth(19)?).ok()?.parse().ok()
+    if matches!(fields.next()?, b"Z" | b"X") {
+        return None;
+    }
+    std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
 }
 
 /// The name under which this process writes the file that will be `name`.
@@ -87,6 +90,24 @@ pub fn sweep(place: &impl Place, directory: &[u8], of: Option<&[u8]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_ended_writes_nothing() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("20")
+            .spawn()
+            .unwrap();
+        assert!(started(child.id()) >= started(std::process::id()));
+        child.kill().unwrap();
+        // It is there until it is waited for.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while started(child.id()).is_some() {
+            assert!(std::time::Instant::now() < until);
+            std::thread::yield_now();
+        }
+        assert!(std::path::Path::new(&format!("/proc/{}/stat", child.id())).exists());
+        child.wait().unwrap();
+    }
 
     #[test]
     fn names_are_recognised() {
