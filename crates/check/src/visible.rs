@@ -141,7 +141,13 @@ fn one(
         0 => None,
         value => match known.by_value.get(&value) {
             Some(&i) if known.writes[i].0.place == read.place => Some(i),
-            _ => return Err(format!("nobody has written what this shows: {read:?}")),
+            Some(&i) => {
+                let w = known.writes[i].0;
+                return Err(format!(
+                    "{w:?} was written elsewhere than {read:?} shows it"
+                ));
+            }
+            None => return Err(format!("nobody has written what this shows: {read:?}")),
         },
     };
     if let Some(i) = shown
