@@ -29,6 +29,9 @@ pub const WORD: &str = "later";
 
 /// Runs until the time is over, and judges.
 pub fn run(options: &Options, consistency: Consistency) -> std::result::Result<End, String> {
+    if options.cell < 16 {
+        return Err("--consistency needs cells of 16 bytes (--cell) or more".into());
+    }
     let name = format!("forebay-check-{}-{:x}", std::process::id(), calls::now());
     let dir = PathBuf::from("/dev/shm").join(name);
     std::fs::create_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -180,6 +183,7 @@ fn take(
                 for (read, value) in reads.iter_mut().zip(values) {
                     (read.end, read.value) = (*end, *value);
                 }
+                reads.retain(|read| read.value != TORN);
                 history.reads.append(&mut reads);
                 history.writes.append(&mut writes);
                 history.commits.append(&mut commits);
@@ -195,6 +199,19 @@ fn take(
     }
     history.writes.append(&mut writes);
     Ok(())
+}
+
+/// Stands for what says nothing: read while it was being written, or of a write whose process was killed in it.
+const TORN: u64 = u64::MAX;
+
+/// The value that two words of a cell show. They are the same, unless old and new bytes meet there: copying goes by
+/// bytes, also within words.
+fn shown(words: &[u8]) -> u64 {
+    let (one, other) = words.split_at(8);
+    match one == other {
+        true => one.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)),
+        false => TORN,
+    }
 }
 
 struct Worker {
@@ -341,7 +358,7 @@ impl Worker {
         let now = calls::now();
         let count = (cells.end - cells.start) as usize;
         let mut notes = String::new();
-        // The first and the last word of each.
+        // The first and the last two words of each.
         for cell in cells.clone().flat_map(|cell| [cell, cell]) {
             let _ = writeln!(notes, "R {round} {cell} {opened} {now}");
         }
@@ -353,12 +370,8 @@ impl Worker {
             Ok(_) => {
                 let mut end = format!("= {}", calls::now());
                 for cell in bytes.chunks_exact(self.cell) {
-                    for word in [&cell[..8], &cell[self.cell - 8..]] {
-                        let word = word
-                            .iter()
-                            .rev()
-                            .fold(0, |n: u64, b| n << 8 | u64::from(*b));
-                        let _ = write!(end, " {word}");
+                    for words in [&cell[..16], &cell[self.cell - 16..]] {
+                        let _ = write!(end, " {}", shown(words));
                     }
                 }
                 self.note(&(end + "\n"));
@@ -377,6 +390,18 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn torn_words_say_nothing() {
+        let both = |one: u64, other: u64| [one.to_le_bytes(), other.to_le_bytes()].concat();
+        assert_eq!(shown(&both(5 << 32 | 7, 5 << 32 | 7)), 5 << 32 | 7);
+        assert_eq!(shown(&both(0, 0)), 0);
+        assert_eq!(shown(&both(5 << 32 | 7, 6 << 32 | 7)), TORN);
+        let mut history = History::default();
+        let text = format!("R 3 1 90 140\nR 3 1 90 140\n= 150 7 {TORN}\n");
+        take(&text, 2, Consistency::Session, &mut history).unwrap();
+        assert_eq!(history.reads.len(), 1);
+    }
 
     #[test]
     fn notes_become_a_history() {
