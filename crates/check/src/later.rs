@@ -146,7 +146,11 @@ fn take(
     history: &mut History,
 ) -> std::result::Result<(), String> {
     let (mut writes, mut reads, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    for line in text.lines() {
+    // One that was killed may have been noting something.
+    for line in text
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n'))
+    {
         let mut words = line.split(' ');
         let what = words.next().unwrap_or("");
         let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
@@ -422,7 +426,9 @@ mod tests {
             judge(&history, Rules::default()).is_err(),
             "7 and then nothing"
         );
-        let bad = ["X", "W 1", "= 1 2", "W 1 2 3 x"];
+        // The last line of one that was killed.
+        assert!(take("W 3 1 7 100\n= 11", 3, Consistency::Commit, &mut history).is_ok());
+        let bad = ["X\n", "W 1\n", "= 1 2\n", "W 1 2 3 x\n"];
         assert!(
             bad.iter()
                 .all(|b| take(b, 0, Consistency::Commit, &mut History::default()).is_err())
