@@ -87,6 +87,14 @@ pub struct Opened {
     pub(crate) number: u64,
 }
 
+/// ENOSPC if not all was written.
+fn whole(written: usize, all: usize) -> Result<()> {
+    match written == all {
+        true => Ok(()),
+        false => Err(Errno::NOSPC),
+    }
+}
+
 /// A way to the other nodes of the pool.
 pub trait Elsewhere: Send + Sync {
     /// This node's number.

@@ -6,7 +6,7 @@
 //! first whether somebody else has changed them meanwhile.
 
 use super::messages::kind;
-use super::{Bytes, MAX_BODY};
+use super::{Bytes, MAX_BODY, whole};
 use crate::control::Live;
 use crate::striped::CHANGED;
 use crate::{ObjectId, Result, Store};
@@ -299,13 +299,6 @@ impl Store {
         )?;
         // Offsets in a part are those of the file.
         Ok(both.map(|range| Conflict { range, with: None }))
-    }
-}
-
-fn whole(written: usize, all: usize) -> Result<()> {
-    match written == all {
-        true => Ok(()),
-        false => Err(Errno::NOSPC),
     }
 }
 

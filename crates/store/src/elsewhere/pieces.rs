@@ -4,7 +4,7 @@
 //! them may do something else ([`Store::begin_pieces`]).
 
 use super::messages::{List, encode, kind};
-use super::{Bytes, MAX_BODY, Sent};
+use super::{Bytes, MAX_BODY, Sent, whole};
 use crate::{NodeId, ObjectId, Result, Store};
 use forebay_media::guard;
 use rustix::io::Errno;
@@ -210,13 +210,6 @@ impl Store {
 
 fn pieces_head(id: ObjectId, pieces: &Pieces) -> Vec<u8> {
     encode(&(id, List(pieces.list.clone())))
-}
-
-fn whole(written: usize, all: usize) -> Result<()> {
-    match written == all {
-        true => Ok(()),
-        false => Err(Errno::NOSPC),
-    }
 }
 
 #[cfg(test)]
