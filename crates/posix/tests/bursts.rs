@@ -4,7 +4,7 @@ mod support;
 
 use forebay_posix::{Fs, ObjectId};
 use forebay_store::Store;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*};
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -85,6 +85,43 @@ fn what_is_closed_moves_from_memory() {
 }
 
 #[test]
+fn holes_cost_nothing() {
+    let p = pool("bursty-holes");
+    let f = p.open(b"/out/f", O_CREAT | O_RDWR, 0o600).unwrap();
+    let (far, size) = (1 << 50, 1 << 54);
+    for at in [0, 5 * MIB as u64, far] {
+        f.write_at(&bytes(1, 70_000), at).unwrap();
+    }
+    f.set_len(size).unwrap();
+    // Data and holes: of pages, also where a chunk has more pages than were written.
+    let ends = |at: u64| (at + 70_000).next_multiple_of(4096);
+    for (at, next) in [(0, 5 * MIB as u64), (5 * MIB as u64, far)] {
+        assert_eq!(f.seek_data(at), Ok(at));
+        assert_eq!(f.seek_data(at + 50_001), Ok(at + 50_001));
+        assert_eq!(f.seek_hole(at), Ok(ends(at)));
+        assert_eq!(f.seek_hole(ends(at) + 5), Ok(ends(at) + 5));
+        assert_eq!(f.seek_data(ends(at)), Ok(next));
+    }
+    assert_eq!(f.seek_hole(far), Ok(ends(far)));
+    assert_eq!(f.seek_data(ends(far)), Err(forebay_posix::Errno::NXIO));
+    f.close().unwrap();
+    // In parts, as no more is wanted at once.
+    let mut rounds = 1;
+    while p.store().drain(1).unwrap().left > 0 {
+        rounds += 1;
+    }
+    assert!((3..=4).contains(&rounds), "{rounds}");
+    let f = p.open(b"/out/f", O_RDONLY, 0).unwrap();
+    for at in [0, 5 * MIB as u64, far] {
+        let mut found = vec![0; 70_000];
+        f.read_at(&mut found, at).unwrap();
+        assert!(found == bytes(1, 70_000), "{at}");
+    }
+    f.close().unwrap();
+    p.assert_whole();
+}
+
+#[test]
 fn a_pool_without_media_behind_its_memory_refuses_it() {
     for media in [
         &["memory:16M"][..],
@@ -115,16 +152,16 @@ fn without_room_behind_it_all_stays() {
 #[test]
 fn readers_and_writers_never_see_it() {
     let p = pool("bursty-used");
-    let over = AtomicBool::new(false);
+    let writing = AtomicU32::new(2);
     std::thread::scope(|s| {
         s.spawn(|| {
-            while !over.load(Relaxed) {
+            while writing.load(Relaxed) > 0 {
                 let _ = p.store().drain(u64::MAX);
             }
         });
         for file in 0..2 {
             let p = &p;
-            let over = &over;
+            let writing = &writing;
             s.spawn(move || {
                 let path = format!("/out/{file}");
                 for round in 0..60 {
@@ -137,7 +174,7 @@ fn readers_and_writers_never_see_it() {
                     f.set_len(0).unwrap();
                     f.close().unwrap();
                 }
-                over.store(file == 0, Relaxed);
+                writing.fetch_sub(1, Relaxed);
             });
         }
     });

@@ -61,7 +61,7 @@ impl Store {
                 id.is_some() && landed.len() < AT_ONCE
             })?;
             for id in landed {
-                if done.bytes >= most || !self.drain_file(shard, id, &mut done.bytes)? {
+                if done.bytes >= most || !self.drain_file(shard, id, most, &mut done.bytes)? {
                     done.left += 1;
                 }
             }
@@ -69,8 +69,8 @@ impl Store {
         Ok(done)
     }
 
-    /// Moves one file, and forgets the note on it. False if it is in use.
-    fn drain_file(&self, shard: usize, id: ObjectId, bytes: &mut u64) -> Result<bool> {
+    /// Moves one file, and forgets the note on it. False if it is in use, or there are `most` bytes with more to come.
+    fn drain_file(&self, shard: usize, id: ObjectId, most: u64, bytes: &mut u64) -> Result<bool> {
         let (index, held) = match self.live_acquire_held(id) {
             Err(Errno::NOENT) => {
                 self.forget_landed(shard, id)?;
@@ -79,16 +79,21 @@ impl Store {
             other => other?,
         };
         let mut moved = Ok(true);
-        let chunks = self.live(index).size.load(Acquire).div_ceil(CHUNK);
-        for chunk in 0..chunks {
-            match self.drain_chunk(index, chunk) {
-                Ok(Step::Moved(n)) => *bytes += n,
-                Ok(Step::Nothing) => {}
-                Ok(Step::Busy) => moved = Ok(false),
+        // Only those that have something: a file may be nearly all holes.
+        let mut next = Some(0);
+        while let (Ok(true), Some(chunk)) = (moved, next) {
+            moved = match self.drain_chunk(index, chunk) {
+                Ok(Step::Busy) => Ok(false),
+                Ok(Step::Moved(n)) => {
+                    *bytes += n;
+                    Ok(*bytes < most)
+                }
+                Ok(Step::Nothing) => Ok(true),
+                Err(e) => Err(e),
+            };
+            match self.next_chunk(id, chunk + 1) {
+                Ok(found) => next = found,
                 Err(e) => moved = Err(e),
-            }
-            if moved != Ok(true) {
-                break;
             }
         }
         if moved == Ok(true) {

@@ -283,6 +283,11 @@ impl Store {
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             return Ok(if hole { size } else { offset });
         }
+        let found = |at: u64| match hole {
+            true => Ok(at.min(size)),
+            false if at < size => Ok(at),
+            false => Err(Errno::NXIO),
+        };
         let mut at = offset;
         while at < size {
             let chunk = at / CHUNK;
@@ -292,27 +297,32 @@ impl Store {
                 at = next.ok_or(Errno::NXIO)? * CHUNK;
                 continue;
             }
-            let page = (at % CHUNK) as usize / PAGE;
-            let mut start = 0;
-            let mut data = false;
+            let mut start = chunk * CHUNK;
             for &e in map.extents() {
-                if page >= start && page < start + e.pages() {
-                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
-                    data = medium.is_init(e, page - start);
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let end = start + (e.pages() * PAGE) as u64;
+                while at < end {
+                    let page = (at - start) as usize / PAGE;
+                    let (run, data) = medium.init_run(e, page, e.pages() - page);
+                    if data != hole {
+                        return found(at);
+                    }
+                    at = start + ((page + run) * PAGE) as u64;
                 }
-                start += e.pages();
+                start = end;
             }
-            if data != hole {
-                return Ok(at);
+            let end = (chunk + 1) * CHUNK;
+            if hole && at < end {
+                return found(at);
             }
-            at = (at / PAGE as u64 + 1) * PAGE as u64;
+            at = end;
         }
         if hole { Ok(size) } else { Err(Errno::NXIO) }
     }
 
     /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes, most
     /// have none.
-    fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
+    pub(super) fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
         let snapshot = self.snapshot(self.shard_of(id))?;
         let mut found = None;
         snapshot.scan(&Key::chunk(id, from), |key, _| {
