@@ -24,11 +24,16 @@ pub fn named(pids: &[u32]) -> String {
 }
 
 /// The letter that proc(5) has for a process's state; None if there is no such process.
-pub fn process_state(pid: u32) -> Option<u8> {
+fn process_state(pid: u32) -> Option<u8> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name before it may hold anything.
     let at = stat.iter().rposition(|&b| b == b')')? + 2;
     stat.get(at).copied()
+}
+
+/// Whether a process is stopped, by a signal or a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    matches!(process_state(pid), Some(b'T' | b't'))
 }
 
 /// Whether there is such a process, and it isn't a zombie.

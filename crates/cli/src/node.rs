@@ -1,6 +1,7 @@
 //! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests and drills.
 
 use crate::args::Drill;
+use crate::down::{is_stopped, runs};
 use crate::fail::{Fail, code};
 use crate::keeper;
 use crate::nodes::Elsewhere;
@@ -8,8 +9,8 @@ use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
-/// How long a killed process may take to be gone.
-const DYING: Duration = Duration::from_secs(5);
+/// How long a process may take to follow a signal.
+const FOLLOWING: Duration = Duration::from_secs(5);
 
 pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
     let (node, word) = match what {
@@ -34,16 +35,15 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
     match what {
         Drill::Kill { .. } => {
             let pid = signal(name, place, Signal::KILL)?;
-            let until = Instant::now() + DYING;
-            while keeper_of(place) == Some(pid) && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            follows(|| keeper_of(place) != Some(pid));
         }
         Drill::Pause { .. } => {
-            signal(name, place, Signal::STOP)?;
+            let pid = signal(name, place, Signal::STOP)?;
+            follows(|| is_stopped(pid) || !runs(pid));
         }
         Drill::Resume { .. } => {
-            signal(name, place, Signal::CONT)?;
+            let pid = signal(name, place, Signal::CONT)?;
+            follows(|| !is_stopped(pid));
         }
         Drill::Restart { .. } => {
             if place.state() == PoolState::Running {
@@ -61,6 +61,14 @@ pub fn restart(place: &Place) -> Result<(), Fail> {
     drop(Pool::open_dir(&place.dir)?);
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
     keeper::start(&dir)
+}
+
+/// Waits until a signal has had its effect: it may take a moment on a busy machine.
+fn follows(done: impl Fn() -> bool) {
+    let until = Instant::now() + FOLLOWING;
+    while !done() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn keeper_of(place: &Place) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! What can be found out about all nodes of a pool: from their directories where they are on this host,
 //! from their daemons otherwise.
 
-use crate::down::process_state;
+use crate::down::is_stopped;
 use crate::fail::Fail;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
@@ -87,9 +87,9 @@ impl Here {
         let Some(pid) = self.keeper else {
             return State::Dead;
         };
-        match process_state(pid) {
-            Some(b'T' | b't') => State::Paused,
-            _ => State::Up,
+        match is_stopped(pid) {
+            true => State::Paused,
+            false => State::Up,
         }
     }
 
