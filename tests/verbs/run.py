@@ -5,16 +5,21 @@ The headers, the library and tests/verbs/abi.txt (symbols, layouts, numbers) say
 interface fails until it is recorded (--record) and the version in the header is thought about. The C program that
 uses every function is compiled by gcc and clang with warnings as errors and run on a session in memory and on
 a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp in the same way. Examples are built with what
-packaging/install has installed, by pkg-config and CMake. The use-case kernels of examples/kernels run on one node and on three.
+packaging/install has installed, by pkg-config and CMake. The use-case kernels of examples/kernels run on one node and on three. The command line is tried with an etcd, too.
 """
 import argparse
+import ctypes
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -232,6 +237,98 @@ def command_line(room, nodes):
         shutil.rmtree(home, ignore_errors=True)
 
 
+class Etcd:
+    """An etcd on this host, which goes with this process."""
+
+    def __init__(self, room):
+        def free_port():
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                return s.getsockname()[1]
+
+        self.port = free_port()
+        client, peer = ("http://127.0.0.1:%d" % p for p in (self.port, free_port()))
+        data = tempfile.mkdtemp(dir=room)
+        if not shutil.which("etcd"):
+            raise Failed("there is no etcd: tests/install-packages installs it (etcd-server)")
+        self.process = subprocess.Popen(
+            ["etcd", "--name", "t", "--data-dir", data, "--listen-client-urls", client, "--advertise-client-urls", client,
+             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "t=" + peer,
+             "--unsafe-no-fsync", "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+
+    def place(self, rest=""):
+        return "etcd://127.0.0.1:%d%s" % (self.port, rest)
+
+    def __enter__(self):
+        until = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen("http://127.0.0.1:%d/health" % self.port, timeout=5) as answer:
+                    if b"true" in answer.read():
+                        return self
+            except OSError:
+                pass
+            if time.monotonic() > until or self.process.poll() is not None:
+                self.__exit__()
+                raise Failed("etcd doesn't answer")
+            time.sleep(0.05)
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def command_line_etcd(room):
+    """`forebay workspace` and `collection`, with metadata in etcd and bytes in two pools."""
+    home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
+    program = os.path.join(TARGET, "forebay")
+    with Etcd(room) as etcd:
+        environment = {**os.environ, "FOREBAY_HOME": home, "FOREBAY_METADATA": etcd.place()}
+
+        def forebay(*words, status=0, says="", given=None):
+            done = subprocess.run([program, *words], input=given, capture_output=True, timeout=120, env=environment)
+            told = done.stderr.decode()
+            if done.returncode != status or says not in told:
+                raise Failed("%s: exit status %d, %r isn't in:\n%s" % (" ".join(words), done.returncode, says, told))
+            return done.stdout.decode()
+
+        def expect(what, is_, should):
+            if is_ != should:
+                raise Failed("%s: %r instead of %r" % (what, is_, should))
+
+        try:
+            for pool in ("one", "two"):
+                run([program, "up", "--pool", pool, "--media", "memory:64M"], env=environment)
+            forebay("collection", "list", "w", status=1, says="forebay workspace create w --store " + etcd.place())
+            forebay("workspace", "create", "w", "--meta", "owner=me")
+            forebay("collection", "put", "w", "a", "-", "--meta", "step=1", "--pool", "one", given=b"in one")
+            forebay("collection", "put", "w", "b", "-", "--meta", "step=2", "--pool", "two", given=b"in two")
+            expect("what is found", forebay("collection", "find", "w", "step >= 1"), "a\nb\n")
+            expect("bytes", forebay("collection", "get", "w", "b", "--pool", "two"), "in two")
+            expect("the file", forebay("cat", "/w/a", "--pool", "one"), "in one")
+            forebay("collection", "get", "w", "a", "--pool", "two", status=1, says="the pool 'one'")
+            shown = json.loads(forebay("collection", "show", "w", "a", "--json", "--pool", "two"))
+            expect("its place", shown["place"][:14], "the pool 'one'")
+            forebay("collection", "import", "w", room, "--pool", "one", status=2, says="with etcd")
+            forebay("collection", "list", "w", "--store", "memory", status=2, says="etcd://")
+            forebay("collection", "list", "w", "--store", "etcd:here", status=2, says="etcd://HOST")
+            run([program, "down", "--pool", "one"], env=environment)
+            # What is known of them outlives the pool.
+            expect("what is left", forebay("collection", "find", "w", "step = 1", "--pool", "one"), "a\n")
+            forebay("collection", "rm", "w", "b", "--pool", "two")
+            expect("what is left", forebay("collection", "list", "w", "--pool", "two"), "a\n")
+            elsewhere = etcd.place("/elsewhere")
+            expect("elsewhere", forebay("workspace", "list", "--store", elsewhere), "")
+            etcd.process.kill()
+            forebay("workspace", "list", status=1, says="no answer from etcd")
+        finally:
+            for pool in ("one", "two"):
+                subprocess.run([program, "down", "--force", "--pool", pool], env=environment,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+            shutil.rmtree(home, ignore_errors=True)
+
+
 def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), nodes=1):
     """Runs the program in memory, and on a pool of its own."""
     forebay = os.path.join(TARGET, "forebay")
@@ -332,6 +429,7 @@ def main():
         ("three nodes", on_nodes),
         ("command line", lambda: command_line(room, 1)),
         ("command line, three nodes", lambda: command_line(room, 3)),
+        ("command line, etcd", lambda: command_line_etcd(room)),
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),

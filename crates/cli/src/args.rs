@@ -91,7 +91,7 @@ Example:
   forebay collection export campaign ./fields 'step >= 2'
 
 A workspace is a directory in the root of the pool, a collection a file in it, and metadata are its
-attributes `user.*`. Predicates: docs/verbs.md.")]
+attributes `user.*`. With --store, both are known to an etcd. Predicates: docs/verbs.md.")]
     Collection(CollectionCommand),
     /// List files in a pool
     #[command(after_help = "Example:\n  forebay ls -l /case")]

@@ -26,14 +26,38 @@ const FILES: &str = "forebay";
 
 #[derive(Debug, Args)]
 pub struct WorkspaceCommand {
+    #[command(flatten)]
+    known: Known,
     #[command(subcommand)]
     what: OfWorkspace,
 }
 
 #[derive(Debug, Args)]
 pub struct CollectionCommand {
+    #[command(flatten)]
+    known: Known,
     #[command(subcommand)]
     what: OfCollection,
+}
+
+/// Who knows of workspaces and collections.
+#[derive(Debug, Args)]
+struct Known {
+    /// Where metadata lie, if not in the pool: etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
+    #[arg(
+        long = "store",
+        global = true,
+        value_name = "PLACE",
+        env = "FOREBAY_METADATA"
+    )]
+    store: Option<String>,
+}
+
+/// Where metadata and bytes are.
+struct At<'a> {
+    pool: &'a str,
+    /// The metadata store, if it isn't the pool.
+    store: Option<&'a str>,
 }
 
 /// What is said of something new.
@@ -209,49 +233,90 @@ fn failed(e: Error) -> Fail {
     }
 }
 
-fn open(pool: &str) -> Result<Session, Fail> {
-    Session::open(&format!("pool:{pool}")).map_err(|e| Fail::new(code::NO_POOL, e))
-}
+impl<'a> At<'a> {
+    fn new(pool: &'a str, known: &'a Known) -> Result<At<'a>, Fail> {
+        let store = known.store.as_deref().filter(|s| !s.is_empty());
+        match store.map(|s| s.split_once(':').unwrap_or((s, ""))) {
+            None | Some(("pool", "")) => Ok(At { pool, store: None }),
+            Some(("pool", pool)) => Ok(At { pool, store: None }),
+            Some(("etcd", _)) => Ok(At { pool, store }),
+            Some(_) => Err(Fail::usage(format!(
+                "--store {}: metadata lie in the pool, or in an etcd: etcd://HOST:PORT",
+                store.unwrap_or_default()
+            ))),
+        }
+    }
 
-fn load(pool: &str, name: &str) -> Result<Workspace, Fail> {
-    let session = open(pool)?;
-    Workspace::load(&session, Key::Name(name)).map_err(|e| match e.errno() {
-        Errno::NOENT => Fail::failed(format!(
-            "{e}; make it with: forebay workspace create {} --pool {}",
-            quoted(name),
-            quoted(pool)
-        )),
-        _ => failed(e),
-    })
+    fn open(&self) -> Result<Session, Fail> {
+        let no_pool = |e| Fail::new(code::NO_POOL, e);
+        let Some(store) = self.store else {
+            return Session::open(&format!("pool:{}", self.pool)).map_err(no_pool);
+        };
+        let session = Session::open(store).map_err(failed)?;
+        match session.attach(FILES, FILES, self.pool) {
+            // What is known of collections is seen without it, too.
+            Err(e) if e.errno() == Errno::NOENT => {}
+            attached => attached.map_err(no_pool)?,
+        }
+        Ok(session)
+    }
+
+    fn load(&self, name: &str) -> Result<Workspace, Fail> {
+        let session = self.open()?;
+        let (option, place) = match self.store {
+            None => ("--pool", self.pool),
+            Some(store) => ("--store", store),
+        };
+        Workspace::load(&session, Key::Name(name)).map_err(|e| match e.errno() {
+            Errno::NOENT => Fail::failed(format!(
+                "{e}; make it with: forebay workspace create {} {option} {}",
+                quoted(name),
+                quoted(place)
+            )),
+            _ => failed(e),
+        })
+    }
+
+    /// Files are staged by name: what they are has to lie with them.
+    fn only_pool(&self, what: &str) -> Result<&'a str, Fail> {
+        match self.store {
+            None => Ok(self.pool),
+            Some(_) => Err(Fail::usage(format!(
+                "{what} stages files of a pool with what the pool knows of them; with etcd, use put and get"
+            ))),
+        }
+    }
 }
 
 pub fn workspace(pool: &str, a: &WorkspaceCommand) -> Result<u8, Fail> {
+    let at = At::new(pool, &a.known)?;
     match &a.what {
         OfWorkspace::Create { name, said } => {
-            Workspace::create(&open(pool)?, name, &said.meta()).map_err(failed)?;
+            Workspace::create(&at.open()?, name, &said.meta()).map_err(failed)?;
         }
         OfWorkspace::List { json } => {
-            let all = Workspace::search(&open(pool)?, &Predicate::everything());
+            let all = Workspace::search(&at.open()?, &Predicate::everything());
             list(&all.map_err(failed)?, *json)?;
         }
         OfWorkspace::Find { predicate, json } => {
             let wanted = Predicate::parse(predicate).map_err(failed)?;
             list(
-                &Workspace::search(&open(pool)?, &wanted).map_err(failed)?,
+                &Workspace::search(&at.open()?, &wanted).map_err(failed)?,
                 *json,
             )?;
         }
         OfWorkspace::Show { name, json } => {
-            let workspace = load(pool, name)?;
+            let workspace = at.load(name)?;
             let meta = workspace.get_meta().map_err(failed)?;
             show(name, workspace.uuid(), &meta, &[], *json)?;
         }
-        OfWorkspace::Rm { name } => load(pool, name)?.delete().map_err(failed)?,
+        OfWorkspace::Rm { name } => at.load(name)?.delete().map_err(failed)?,
     }
     Ok(code::OK)
 }
 
 pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
+    let at = At::new(pool, &a.known)?;
     match &a.what {
         OfCollection::Create {
             workspace,
@@ -264,11 +329,11 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
                 controls: read_controls(&controls.join(",")).map_err(failed)?,
                 ..Options::default()
             };
-            let made = Collection::create(&load(pool, workspace)?, name, &options);
+            let made = Collection::create(&at.load(workspace)?, name, &options);
             made.and_then(|c| c.close()).map_err(failed)?;
         }
         OfCollection::List { workspace, json } => {
-            let all = Collection::search(&load(pool, workspace)?, &Predicate::everything());
+            let all = Collection::search(&at.load(workspace)?, &Predicate::everything());
             list(&all.map_err(failed)?, *json)?;
         }
         OfCollection::Find {
@@ -277,7 +342,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             json,
         } => {
             let wanted = Predicate::parse(predicate).map_err(failed)?;
-            let found = Collection::search(&load(pool, workspace)?, &wanted);
+            let found = Collection::search(&at.load(workspace)?, &wanted);
             list(&found.map_err(failed)?, *json)?;
         }
         OfCollection::Show {
@@ -285,15 +350,24 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             name,
             json,
         } => {
-            let workspace = load(pool, workspace)?;
+            let workspace = at.load(workspace)?;
             let record = Collection::lookup(&workspace, Key::Name(name)).map_err(failed)?;
             let mut more = vec![
                 ("backend", record.backend.clone()),
                 ("controls", write_controls(&record.controls)),
             ];
+            if !record.place.is_empty() {
+                more.push(("place", record.place.clone()));
+            }
             if record.backend == FILES {
-                let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
-                more.push(("size", collection.size().map_err(failed)?.to_string()));
+                match Collection::open(&workspace, Key::Name(name)) {
+                    // It lies in another pool.
+                    Err(e) if e.errno() == Errno::NODEV => {}
+                    opened => {
+                        let collection = opened.map_err(failed)?;
+                        more.push(("size", collection.size().map_err(failed)?.to_string()));
+                    }
+                }
             }
             show(name, record.uuid, &record.meta, &more, *json)?;
         }
@@ -302,13 +376,13 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             name,
             file,
             said,
-        } => put(&load(pool, workspace)?, name, file, said)?,
+        } => put(&at.load(workspace)?, name, file, said)?,
         OfCollection::Get {
             workspace,
             name,
             file,
         } => {
-            let workspace = load(pool, workspace)?;
+            let workspace = at.load(workspace)?;
             let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
             get(&collection, file.as_deref())?;
         }
@@ -317,15 +391,23 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             directory,
             said,
             json,
-        } => return import(pool, workspace, directory, said, *json),
+        } => return import(at.only_pool("import")?, workspace, directory, said, *json),
         OfCollection::Export {
             workspace,
             directory,
             predicate,
             json,
-        } => return export(pool, workspace, directory, predicate, *json),
+        } => {
+            return export(
+                at.only_pool("export")?,
+                workspace,
+                directory,
+                predicate,
+                *json,
+            );
+        }
         OfCollection::Rm { workspace, names } => {
-            let workspace = load(pool, workspace)?;
+            let workspace = at.load(workspace)?;
             for name in names {
                 Collection::delete(&workspace, Key::Name(name)).map_err(failed)?;
             }
@@ -505,14 +587,15 @@ fn import(
             "{name}: left out: only regular files whose names are UTF-8 and don't begin with '.' can be collections"
         ));
     }
-    drop(load(pool, workspace)?);
+    let at = At { pool, store: None };
+    drop(at.load(workspace)?);
     let to = OsString::from(format!("/{workspace}"));
     let only: Names = names.iter().map(|name| name.clone().into_bytes()).collect();
     let what = format!("import of {}", count(names.len() as u64, "file"));
     staged(pool, &Way::In(directory, &to), only, &what, as_json)?;
     let changes = said.changes();
     if !changes.is_empty() {
-        let workspace = load(pool, workspace)?;
+        let workspace = at.load(workspace)?;
         for name in &names {
             let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
             collection.set_meta(&changes).map_err(failed)?;
@@ -529,7 +612,8 @@ fn export(
     as_json: bool,
 ) -> Result<u8, Fail> {
     let wanted = Predicate::parse(predicate).map_err(failed)?;
-    let found = Collection::search(&load(pool, workspace)?, &wanted).map_err(failed)?;
+    let found =
+        Collection::search(&At { pool, store: None }.load(workspace)?, &wanted).map_err(failed)?;
     if let Some(other) = found.iter().find(|r| r.backend != FILES) {
         return Err(Fail::failed(format!(
             "'{}' has its bytes in the back end '{}', which only the program knows that made it; leave it out by a predicate",

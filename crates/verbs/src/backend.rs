@@ -51,6 +51,12 @@ pub trait Backend: Send + Sync {
     /// Whether bytes outlive this process.
     fn outlives_process(&self) -> bool;
 
+    /// Which of its kind it is, where another one under the same name would have other bytes: noted with each collection, so that a session
+    /// that has attached another one is told so. Empty where the name says enough.
+    fn place(&self) -> String {
+        String::new()
+    }
+
     /// # Errors
     /// ENOTSUP, naming the first of these controls that it can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;

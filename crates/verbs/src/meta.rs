@@ -7,6 +7,8 @@
 //! Every store passes the same tests (`tests/meta.rs`). What several threads or processes do at
 //! once happens in some order: of two that create a name one is told that it exists.
 
+mod entries;
+mod etcd;
 mod memory;
 mod pool;
 
@@ -15,6 +17,7 @@ use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::Controls;
 use rustix::io::Errno;
 
+pub use etcd::Etcd;
 pub use memory::Memory;
 pub use pool::Pool;
 pub(crate) use pool::object_of;
@@ -57,6 +60,8 @@ pub struct Record {
     pub meta: Meta,
     /// Of a collection: the back end that has its bytes.
     pub backend: String,
+    /// What that back end was when it was made ([`crate::backend::Backend::place`]), as far as the store keeps that.
+    pub place: String,
     /// What was said of its use.
     pub controls: Controls,
 }
@@ -70,6 +75,8 @@ pub struct New<'a> {
     pub meta: Meta,
     /// Of a collection: its back end.
     pub backend: &'a str,
+    /// What that back end is, if it matters.
+    pub place: &'a str,
     /// What was said of its use.
     pub controls: Controls,
 }
@@ -142,6 +149,11 @@ pub trait Store: Send + Sync {
 
     /// Whether what it keeps outlives this process.
     fn outlives_process(&self) -> bool;
+
+    /// Whether others are asked for everything, so that what can go together should.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// # Errors

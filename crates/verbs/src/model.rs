@@ -154,8 +154,12 @@ impl Workspace {
     }
 }
 
-/// A back end, and its name.
-type Chosen = (String, Arc<dyn Backend>);
+/// A back end for something new.
+struct Chosen {
+    name: String,
+    place: String,
+    backend: Arc<dyn Backend>,
+}
 
 /// A collection that is to be made.
 pub(crate) struct NewCollection {
@@ -165,12 +169,13 @@ pub(crate) struct NewCollection {
 }
 
 impl Options {
-    /// As a record of this name, with this back end.
-    fn as_new<'a>(&self, name: &'a str, backend: &'a str) -> New<'a> {
+    /// As a record of this name, in this back end.
+    fn as_new<'a>(&self, name: &'a str, chosen: &'a Chosen) -> New<'a> {
         New {
             name,
             meta: self.meta.clone(),
-            backend,
+            backend: &chosen.name,
+            place: &chosen.place,
             controls: self.controls,
         }
     }
@@ -192,7 +197,11 @@ impl Workspace {
         let backend = session.backend(&chosen).map_err(about)?;
         backend.supports(&options.controls).map_err(about)?;
         check_log(log, session.outlives_process(&*backend), &chosen).map_err(about)?;
-        Ok((chosen, backend))
+        Ok(Chosen {
+            place: backend.place(),
+            name: chosen,
+            backend,
+        })
     }
 
     /// Notes how the making of a collection is undone.
@@ -289,7 +298,7 @@ impl Collection {
         let Some(log) = log else {
             return session.delete_collection(workspace.uuid, record.uuid);
         };
-        let outlives = session.outlives_process(&*session.backend(&record.backend)?);
+        let outlives = session.outlives_process(&*session.backend_of(&record)?);
         check_log(Some(log), outlives, &record.backend)?;
         log.note(Undo::Delete {
             workspace: workspace.uuid,
@@ -307,7 +316,7 @@ impl Collection {
 
     pub(crate) fn fill_new(&self, name: &str, options: &Options, log: Log<'_>) -> Result<()> {
         let workspace = &self.0.workspace;
-        let (chosen, backend) = workspace.check_new(name, options, log)?;
+        let chosen = workspace.check_new(name, options, log)?;
         let new = options.as_new(name, &chosen);
         let made =
             workspace
@@ -316,7 +325,7 @@ impl Collection {
                 .create(Scope::In(workspace.uuid), &new, &mut |record| {
                     workspace.note_created(log, record)
                 });
-        self.become_new(made, &*backend, options, name)
+        self.become_new(made, &*chosen.backend, options, name)
     }
 
     /// As [`Collection::fill_new`] for several of one workspace, each by itself: what other nodes are asked for that, they are asked together.
@@ -329,7 +338,7 @@ impl Collection {
         let checked: Vec<Result<_>> = all.iter().map(check).collect();
         let wanted = all.iter().zip(&checked);
         let news: Vec<New<'_>> = wanted
-            .filter_map(|(c, checked)| Some(c.options.as_new(&c.name, &checked.as_ref().ok()?.0)))
+            .filter_map(|(c, checked)| Some(c.options.as_new(&c.name, checked.as_ref().ok()?)))
             .collect();
         let scope = Scope::In(workspace.uuid);
         let made = workspace
@@ -340,7 +349,7 @@ impl Collection {
             });
         let mut made = made.into_iter();
         let end = |(c, checked): (&NewCollection, &Result<Chosen>)| {
-            let (_, backend) = checked.as_ref().map_err(Clone::clone)?;
+            let chosen = checked.as_ref().map_err(Clone::clone)?;
             let nothing = || {
                 Err(Error::new(
                     Errno::IO,
@@ -349,7 +358,7 @@ impl Collection {
             };
             let made = made.next().unwrap_or_else(nothing);
             c.collection
-                .become_new(made, &**backend, &c.options, &c.name)
+                .become_new(made, &*chosen.backend, &c.options, &c.name)
         };
         all.iter().zip(&checked).map(end).collect()
     }
@@ -393,7 +402,7 @@ impl Collection {
         let session = &workspace.session;
         session.check()?;
         let (record, object) = session.open_object(workspace.uuid, key)?;
-        let outlives = session.outlives_process(&*session.backend(&record.backend)?);
+        let outlives = session.outlives_process(&*session.backend_of(&record)?);
         self.become_open(State::Open(record, outlives, object));
         Ok(())
     }

@@ -6,7 +6,7 @@
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::chunk::Chunk;
 use crate::crew::Crew;
-use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
+use crate::meta::{Etcd, Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::undo::settle;
@@ -14,7 +14,7 @@ use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Pattern};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// A back end for new collections of some paths and controls.
 struct Choice {
@@ -33,8 +33,8 @@ struct Inner {
     /// The pool that is the store.
     pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
-    /// The back end of collections that name none.
-    default: String,
+    /// The back end of collections that name none: the store's, or else the first attached one that outlives the process.
+    default: OnceLock<String>,
     /// Whether operations ask other nodes.
     asks: bool,
     crew: Crew,
@@ -48,32 +48,45 @@ struct Inner {
 
 impl Session {
     /// A session whose metadata lie at `place`. `memory` is this process, for this session alone; `pool:NAME` is a pool
-    /// on this node, `pool` the one that the command line would take ($FOREBAY_POOL, or `default`). The back
-    /// ends `memory` and `null` are attached, and for a pool `forebay`, which is then that of collections that name none.
+    /// on this node, `pool` the one that the command line would take ($FOREBAY_POOL, or `default`);
+    /// `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty text is what $FOREBAY_METADATA says, or `pool`. The back
+    /// ends `memory` and `null` are attached, and for a pool `forebay`, which is then that of collections that name none; with etcd, it is
+    /// the first one that is attached and outlives the process.
     ///
     /// # Errors
-    /// EINVAL for a place that isn't known; if the pool can't be opened.
+    /// EINVAL for a place that isn't known; if the pool can't be opened, or etcd doesn't answer.
     pub fn open(place: &str) -> Result<Session> {
+        let said = std::env::var("FOREBAY_METADATA").unwrap_or_default();
+        let place = match (place, said.as_str()) {
+            ("", "") => "pool",
+            ("", said) => said,
+            (place, _) => place,
+        };
         let (kind, name) = place.split_once(':').unwrap_or((place, ""));
         match (kind, name) {
-            ("memory", "") => Session::over(Arc::new(Memory::default()), "memory", None),
+            ("memory", "") => Session::over(Arc::new(Memory::default()), Some("memory"), None),
+            ("etcd", text) => Session::over(Arc::new(Etcd::open(text)?), None, None),
             ("pool", name) => {
                 let pool = Attached::open(name)?;
                 let store = Arc::new(Pool::new(pool.clone()));
-                let session = Session::over(store, "forebay", Some(pool.clone()))?;
+                let session = Session::over(store, Some("forebay"), Some(pool.clone()))?;
                 session.attach_backend("forebay", Arc::new(Forebay::over(pool, true)))?;
                 Ok(session)
             }
             _ => Err(Error::invalid(format!(
-                "no metadata store is known as '{place}'; there are: memory, pool, pool:NAME"
+                "no metadata store is known as '{place}'; there are: memory, pool, pool:NAME, etcd://HOST:PORT"
             ))),
         }
     }
 
-    /// A session over this store; collections that name no back end get `default`.
-    fn over(store: Arc<dyn Store>, default: &str, pool: Option<Attached>) -> Result<Session> {
+    /// A session over this store; collections that name no back end get `default`, or the first attached one that outlives the process.
+    fn over(
+        store: Arc<dyn Store>,
+        default: Option<&str>,
+        pool: Option<Attached>,
+    ) -> Result<Session> {
         let several = |p: &Attached| p.pool().config().member.is_some();
-        let asks = pool.as_ref().is_some_and(several);
+        let asks = store.is_remote() || pool.as_ref().is_some_and(several);
         let session = Session(Arc::new(Inner {
             asks,
             crew: Crew::new(asks),
@@ -81,7 +94,7 @@ impl Session {
             store,
             pool,
             backends: RwLock::default(),
-            default: default.into(),
+            default: default.map_or_else(OnceLock::new, |name| String::from(name).into()),
             teller: Crew::of(1),
             choices: RwLock::default(),
             mapped: Mutex::default(),
@@ -121,6 +134,9 @@ impl Session {
         if backends.contains_key(name) {
             let text = format!("there is a back end '{name}' already");
             return Err(Error::new(Errno::EXIST, text));
+        }
+        if backend.outlives_process() {
+            self.0.default.get_or_init(|| name.into());
         }
         backends.insert(name.into(), backend);
         Ok(())
@@ -224,7 +240,7 @@ impl Session {
                 && c.controls.or((*controls).into()) == (*controls).into()
         };
         let chosen = choices.iter().find(fits).map(|c| c.backend.clone());
-        chosen.unwrap_or_else(|| self.0.default.clone())
+        chosen.unwrap_or_else(|| self.0.default.get().cloned().unwrap_or_default())
     }
 
     /// Whether something of a collection with this back end outlives the process.
@@ -239,12 +255,38 @@ impl Session {
         let backends = backends.unwrap_or_else(PoisonError::into_inner);
         backends.get(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = backends.keys().map(String::as_str).collect();
+            if name.is_empty() {
+                let text = "it names no back end, and none is attached whose bytes outlive the process, as the metadata do";
+                return Error::new(Errno::NODEV, text);
+            }
             let text = format!(
                 "no back end '{name}' is attached to this session; attached: {}",
                 known.join(", ")
             );
             Error::new(Errno::NODEV, text)
         })
+    }
+
+    /// The back end that has a collection's bytes.
+    ///
+    /// # Errors
+    /// ENODEV if it isn't attached, or another one is under its name.
+    pub(crate) fn backend_of(&self, record: &Record) -> Result<Arc<dyn Backend>> {
+        let backend = self.backend(&record.backend)?;
+        let here = backend.place();
+        if record.place.is_empty() || record.place == here {
+            return Ok(backend);
+        }
+        let text = format!(
+            "its bytes lie in {}, but the back end '{}' of this session is {}: use it where that pool is, or attach that one",
+            record.place,
+            record.backend,
+            match here.is_empty() {
+                true => "another one",
+                false => &here,
+            }
+        );
+        Err(Error::new(Errno::NODEV, text))
     }
 
     fn address(&self, workspace: Uuid, record: &Record) -> Result<Address> {
@@ -265,7 +307,7 @@ impl Session {
     ) -> Result<(Record, Box<dyn Object>)> {
         let record = self.store().find(Scope::In(workspace), key)?;
         let about = |e: Error| e.about(format!("collection '{}'", record.name));
-        let backend = self.backend(&record.backend).map_err(about)?;
+        let backend = self.backend_of(&record).map_err(about)?;
         let address = self.address(workspace, &record)?;
         let object = backend.open(&address, &record.controls).map_err(about)?;
         Ok((record, object))
@@ -275,7 +317,7 @@ impl Session {
     pub(crate) fn delete_collection(&self, workspace: Uuid, uuid: Uuid) -> Result<()> {
         let record = self.store().find(Scope::In(workspace), Key::Uuid(uuid))?;
         let about = |e: Error| e.about(format!("collection '{}'", record.name));
-        let backend = self.backend(&record.backend).map_err(about)?;
+        let backend = self.backend_of(&record).map_err(about)?;
         let address = self.address(workspace, &record)?;
         backend.delete(&address).map_err(about)?;
         self.store().remove(Scope::In(workspace), uuid)

@@ -6,7 +6,7 @@
 //! back, so they are noted and carried out behind the commit.
 //!
 //! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is for
-//! collections that do the same; for others the operation is refused by name. A pool keeps logs itself; what a killed process
+//! collections that do the same; for others the operation is refused by name. Pools and etcd keep logs themselves; what a killed process
 //! has left is settled by who loads a workspace next.
 
 use crate::meta::{Change, Key, Scope};
@@ -72,7 +72,7 @@ pub trait UndoLog: Send + Sync {
     /// From here on nothing is undone any more, whatever happens.
     ///
     /// # Errors
-    /// If that can't be noted: nothing has changed then.
+    /// If that can't be noted, or an answer was lost: [`UndoLog::entries`] tells then whether it was.
     fn commit(&self) -> Result<()>;
 
     /// All was undone, or carried out: the log goes.
@@ -167,12 +167,16 @@ fn undo_one(session: &Session, entry: Undo) -> Result<()> {
 /// # Errors
 /// If it can't be committed: it is to be undone then. Or what couldn't be carried out.
 pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
-    if let Err(error) = log.commit() {
-        undo(session, log)?;
-        return Err(error.about("the batch was undone, as it couldn't be committed"));
+    let committed = log.commit();
+    // What failed may have been noted all the same: then somebody else would have carried it on.
+    let (entries, noted) = log.entries()?;
+    match committed {
+        Err(error) if !noted => {
+            undo(session, log)?;
+            Err(error.about("the batch was undone, as it couldn't be committed"))
+        }
+        _ => carry_out(session, log, entries),
     }
-    let entries = log.entries()?.0;
-    carry_out(session, log, entries)
 }
 
 /// Does what waited for the commit.

@@ -4,9 +4,9 @@ mod support;
 
 use forebay_fuzz::Random;
 use forebay_iov::meta::{Memory, New, Scope, Store};
-use forebay_iov::{Errno, Key, Meta, Predicate, Record, Uuid};
+use forebay_iov::{Errno, Key, Meta, Predicate, Record, Session, Uuid};
 use std::sync::Barrier;
-use support::meta;
+use support::{etcd::TestEtcd, meta};
 
 fn create(store: &dyn Store, scope: Scope, name: &str, pairs: &[(&str, &str)]) -> Record {
     let new = New {
@@ -42,6 +42,75 @@ fn check(store: &dyn Store) {
     searches_find_what_holds(store, &fresh);
     random_changes_and_searches(store, &fresh);
     one_of_many_creates_a_name(store, &fresh);
+    many_are_created_together(store, &fresh);
+    records_with_much_metadata(store, &fresh);
+}
+
+fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("together");
+    create(store, scope, "n7", &[]);
+    let names: Vec<String> = (0..200).map(|n| format!("n{}", n % 150)).collect();
+    let new = |name| New {
+        name,
+        meta: meta(&[("k", name)]),
+        backend: "memory",
+        ..New::default()
+    };
+    let all: Vec<New<'_>> = names.iter().map(|name| new(name)).collect();
+    let mut told = Vec::new();
+    let made = store.create_all(scope, &all, &mut |i, record| match i {
+        9 => Err(forebay_iov::Error::new(Errno::NOSPC, "no")),
+        _ => {
+            told.push((i, record.uuid));
+            Ok(())
+        }
+    });
+    assert_eq!(made.len(), 200);
+    for (i, made) in made.iter().enumerate() {
+        match made {
+            Ok(record) => {
+                assert!(i < 150 || i == 159);
+                assert_eq!((&record.name, &record.meta), (&names[i], &all[i].meta));
+                assert_eq!(&store.find(scope, Key::Name(&names[i])).unwrap(), record);
+                assert!(told.contains(&(i, record.uuid)));
+            }
+            Err(e) if i == 9 => assert_eq!(e.errno(), Errno::NOSPC),
+            Err(e) => {
+                assert!(i >= 150 || i == 7);
+                assert_eq!(e.errno(), Errno::EXIST, "{e}");
+            }
+        }
+    }
+    assert_eq!(search(store, scope, "").len(), 150);
+    assert_eq!(search(store, scope, "k = \"n149\""), ["n149"]);
+    let nowhere = Scope::In(Uuid::random().unwrap());
+    let made = store.create_all(nowhere, &all[..3], &mut |_, _| Ok(()));
+    for made in made {
+        assert_eq!(made.unwrap_err().errno(), Errno::NOENT);
+    }
+}
+
+fn records_with_much_metadata(store: &dyn Store, fresh: Fresh<'_>) {
+    let scope = fresh("much");
+    let keys: Vec<String> = (0..300).map(|n| format!("key {n}")).collect();
+    let pairs: Vec<(&str, &str)> = keys.iter().map(|k| (k.as_str(), "1")).collect();
+    let much = create(store, scope, "much", &pairs).uuid;
+    let found = |text: &str| search(store, scope, text);
+    assert_eq!(found("`key 0` = 1 and `key 299` = 1"), ["much"]);
+    let changes: Vec<_> = keys.iter().map(|k| change(k, Some("2"))).collect();
+    let before = store.update(scope, much, &changes).unwrap();
+    assert_eq!(before, meta(&pairs));
+    for n in [0, 99, 150, 299] {
+        assert_eq!(found(&format!("`key {n}` = 2")), ["much"]);
+        assert_eq!(found(&format!("`key {n}` = 1")), [""; 0]);
+    }
+    let changes: Vec<_> = keys.iter().map(|k| change(k, None)).collect();
+    store.update(scope, much, &changes[1..]).unwrap();
+    assert_eq!(found("exists `key 0`"), ["much"]);
+    assert_eq!(found("exists `key 1` or exists `key 299`"), [""; 0]);
+    store.update(scope, much, &changes).unwrap();
+    store.remove(scope, much).unwrap();
+    assert_eq!(found(""), [""; 0]);
 }
 
 fn records_come_and_go(store: &dyn Store, fresh: Fresh<'_>) {
@@ -355,6 +424,13 @@ fn one_of_many_creates_a_name(store: &dyn Store, fresh: Fresh<'_>) {
 #[test]
 fn memory() {
     check(&Memory::default());
+}
+
+#[test]
+fn etcd_without_a_cache() {
+    let etcd = TestEtcd::new();
+    let session = Session::open(&etcd.place("?cache=off")).unwrap();
+    check(session.store());
 }
 
 #[test]

@@ -4,16 +4,14 @@ mod support;
 
 use forebay_client::Pool;
 use forebay_client::controls::{Declared, Mutability};
-use forebay_iov::backend::{Address, Backend, Object};
 use forebay_iov::{
-    Batch, Collection, Controls, Errno, Failure, Key, Meta, Options, Order, Predicate, Session,
-    Workspace,
+    Batch, Collection, Errno, Failure, Key, Meta, Options, Order, Predicate, Session, Workspace,
 };
 use forebay_posix::Fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Dir, TestPool, meta, options};
+use support::{Dir, Stuck, TestPool, meta, options};
 
 #[test]
 fn controls_hold_for_whoever_opens_the_file() {
@@ -252,38 +250,6 @@ fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
     };
     batch.start().unwrap().wait(None).unwrap();
     panic!("still here");
-}
-
-/// A back end that kills the process that creates something, or deletes it.
-struct Stuck;
-
-impl Stuck {
-    fn kill() -> ! {
-        let me = rustix::process::getpid();
-        rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
-        panic!("still here");
-    }
-}
-
-impl Backend for Stuck {
-    fn kind(&self) -> &str {
-        "stuck"
-    }
-    fn outlives_process(&self) -> bool {
-        true
-    }
-    fn supports(&self, _: &Controls) -> forebay_iov::Result<()> {
-        Ok(())
-    }
-    fn create(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
-        Stuck::kill()
-    }
-    fn open(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
-        Stuck::kill()
-    }
-    fn delete(&self, _: &Address) -> forebay_iov::Result<()> {
-        Stuck::kill()
-    }
 }
 
 #[test]

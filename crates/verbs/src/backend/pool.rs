@@ -159,6 +159,11 @@ impl Backend for Forebay {
         true
     }
 
+    fn place(&self) -> String {
+        let config = self.fs.pool().config();
+        format!("the pool '{}' ({})", config.name, config.uuid)
+    }
+
     fn supports(&self, controls: &Controls) -> Result<()> {
         match controls.persistence {
             Persistence::Pool => Ok(()),

@@ -141,6 +141,7 @@ impl Store for Memory {
             name: new.name.into(),
             meta: new.meta.clone(),
             backend: new.backend.into(),
+            place: new.place.into(),
             controls: new.controls,
         };
         let mut shelves = self.write();

@@ -155,6 +155,7 @@ impl Pool {
             name: String::from_utf8_lossy(name).into_owned(),
             meta: Meta::new(),
             backend: DEFAULT.into(),
+            place: String::new(),
             controls: Controls::default(),
         };
         for (attribute, value) in attributes {
@@ -221,6 +222,7 @@ impl Pool {
                 Scope::Root => DEFAULT.into(),
                 Scope::In(_) => new.backend.into(),
             },
+            place: String::new(),
             controls: new.controls,
         }
     }

@@ -4,7 +4,11 @@
     reason = "each test that includes this file uses a part of it"
 )]
 
-use forebay_iov::{Meta, Options, Session, Workspace};
+pub mod etcd;
+pub mod relay;
+
+use forebay_iov::backend::{Address, Backend, Object};
+use forebay_iov::{Controls, Meta, Options, Session, Workspace};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -134,5 +138,37 @@ impl Drop for TestPool {
         if *in_use == 0 {
             let _ = std::fs::remove_dir_all(home());
         }
+    }
+}
+
+/// A back end that kills the process that creates something, or deletes it.
+pub struct Stuck;
+
+impl Stuck {
+    fn kill() -> ! {
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+        panic!("still here");
+    }
+}
+
+impl Backend for Stuck {
+    fn kind(&self) -> &str {
+        "stuck"
+    }
+    fn outlives_process(&self) -> bool {
+        true
+    }
+    fn supports(&self, _: &Controls) -> forebay_iov::Result<()> {
+        Ok(())
+    }
+    fn create(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
+        Stuck::kill()
+    }
+    fn open(&self, _: &Address, _: &Controls) -> forebay_iov::Result<Box<dyn Object>> {
+        Stuck::kill()
+    }
+    fn delete(&self, _: &Address) -> forebay_iov::Result<()> {
+        Stuck::kill()
     }
 }

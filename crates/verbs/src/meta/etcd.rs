@@ -1,0 +1,438 @@
+//! etcd as metadata store: for workspaces that outlive a job, or that several pools share.
+//!
+//! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of etcd, with conditions: a name
+//! isn't there yet, a record is as it was read, a workspace has nothing in it. So nobody sees half a change, and of two that
+//! exclude each other one is refused. Searches are ranges of the index, all as of one revision.
+//!
+//! A request whose answer was lost may have been carried out. Most can be repeated, as their conditions then don't
+//! hold any more. A creation could come true late, behind the removal of what the repetition has made; so it is forbidden first
+//! by a *fence*, a key that it has as a condition, and then one looks what has become of it.
+
+mod api;
+mod client;
+mod create;
+mod lease;
+mod log;
+mod place;
+mod schema;
+mod search;
+
+use super::{Change, Key, New, Record, Scope, Store};
+use crate::undo::UndoLog;
+use crate::{Error, Meta, Predicate, Result, Uuid};
+use api::{Answer, Pair};
+use client::{Client, Trouble};
+use lease::Lease;
+use place::Place;
+use rustix::io::Errno;
+use schema::Schema;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The version of what lies in etcd.
+const FORMAT: u64 = 1;
+/// Entries of the index that go with a record into one transaction. etcd takes 128 parts in one, those nested in it counted with it; more go
+/// before, where they lead nowhere yet, or behind, where they do so no more.
+const TOGETHER: usize = 50;
+/// Parts of a transaction that has nothing else in it.
+const PARTS: usize = 100;
+/// How long an update is repeated when others change the same record.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const TRANSACTION: &str = "/v3/kv/txn";
+const RANGE: &str = "/v3/kv/range";
+
+/// See the module.
+pub struct Etcd {
+    shared: Arc<Shared>,
+    name: String,
+    lease: Lease,
+}
+
+/// What logs use as well.
+struct Shared {
+    client: Client,
+    schema: Schema,
+}
+
+impl Shared {
+    fn transaction(
+        &self,
+        compare: Vec<Value>,
+        then: Vec<Value>,
+        otherwise: Vec<Value>,
+    ) -> Result<Answer> {
+        let request = api::transaction(compare, then, otherwise);
+        self.client.ask(TRANSACTION, &request)
+    }
+
+    fn transaction_once(
+        &self,
+        compare: Vec<Value>,
+        then: Vec<Value>,
+        otherwise: Vec<Value>,
+    ) -> std::result::Result<Answer, Trouble> {
+        let request = api::transaction(compare, then, otherwise);
+        self.client.ask_once(TRANSACTION, &request)
+    }
+
+    /// Which store this is: a random number, as old as the store.
+    fn identity(&self) -> Result<String> {
+        let key = self.schema.store();
+        let look = |answer: &Answer| answer.one(0).map(|pair| pair.value.0.clone());
+        let found = match look(&self.transaction(vec![], vec![api::get(&key)], vec![])?) {
+            Some(found) => found,
+            None => {
+                let new = json!({"format": FORMAT, "store": Uuid::random()?.to_string()});
+                let new = new.to_string().into_bytes();
+                let (absent, put) = (api::absent(&key), api::put(&key, &new));
+                let made = self.transaction(vec![absent], vec![put], vec![api::get(&key)])?;
+                match made.succeeded {
+                    true => new,
+                    false => look(&made).unwrap_or_default(),
+                }
+            }
+        };
+        let said: Value = serde_json::from_slice(&found).unwrap_or_default();
+        match (said["format"].as_u64(), said["store"].as_str()) {
+            (Some(FORMAT), Some(store)) => Ok(store.into()),
+            (Some(format), _) => Err(Error::new(
+                Errno::PROTO,
+                format!(
+                    "the store at {} has the format {format}; this version of Forebay knows {FORMAT}",
+                    self.schema.prefix()
+                ),
+            )),
+            _ => Err(Error::new(
+                Errno::PROTO,
+                format!(
+                    "what is in etcd at {} isn't Forebay's: choose another prefix",
+                    self.schema.prefix()
+                ),
+            )),
+        }
+    }
+}
+
+impl Etcd {
+    /// The store at this place, without the `etcd:` before it.
+    ///
+    /// # Errors
+    /// EINVAL for a place that can't be; if etcd can't be reached, or has something else there.
+    pub fn open(text: &str) -> Result<Etcd> {
+        let place = Place::parse(text)?;
+        let name = format!("etcd://{}{}", place.endpoints.join(","), place.prefix);
+        let shared = Arc::new(Shared {
+            client: Client::new(&place)?,
+            schema: Schema::new(&place.prefix),
+        });
+        shared.identity().map_err(|e| e.about(&name))?;
+        Ok(Etcd {
+            lease: Lease::new(&shared),
+            shared,
+            name,
+        })
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.shared.schema
+    }
+
+    fn failed(&self, what: impl std::fmt::Display, error: Error) -> Error {
+        error.about(format!("{what}, in {}", self.name))
+    }
+
+    fn no_workspace(&self, scope: Scope) -> Error {
+        let text = format!("there is no workspace {}", schema::scope_uuid(scope));
+        Error::new(Errno::NOENT, text)
+    }
+
+    fn absent(&self, key: Key<'_>) -> Error {
+        let text = match key {
+            Key::Name(name) => format!("there is no '{name}' in {}", self.name),
+            Key::Uuid(uuid) => format!("there is nothing with the UUID {uuid} in {}", self.name),
+        };
+        Error::new(Errno::NOENT, text)
+    }
+
+    /// What is at a key of a scope, and at the end of the parts, if the scope is there.
+    ///
+    /// # Errors
+    /// ENOENT without the workspace.
+    fn look(&self, scope: Scope, key: &[u8]) -> Result<Option<Pair>> {
+        let parts = vec![api::get(&self.schema().state(scope)), api::get(key)];
+        let found = self.shared.transaction(vec![], parts, vec![])?;
+        if scope != Scope::Root && found.one(0).is_none() {
+            return Err(self.no_workspace(scope));
+        }
+        Ok(found.one(1).cloned())
+    }
+
+    fn record(&self, scope: Scope, uuid: Uuid) -> Result<Option<(Record, Pair)>> {
+        let pair = self.look(scope, &self.schema().record(scope, uuid))?;
+        let read = |pair: Pair| Ok((schema::decode(uuid, &pair.value.0)?, pair));
+        pair.map(read).transpose()
+    }
+
+    /// Entries that lead nowhere yet.
+    fn put_before(&self, scope: Scope, entries: &[Vec<u8>]) -> Result<()> {
+        for part in entries.chunks(PARTS) {
+            let puts = part.iter().map(|entry| api::put(entry, b"")).collect();
+            let there = match scope {
+                Scope::Root => vec![],
+                Scope::In(_) => vec![api::present(&self.schema().state(scope))],
+            };
+            self.shared.transaction(there, puts, vec![])?;
+        }
+        Ok(())
+    }
+
+    /// Takes away entries that lead nowhere any more, as long as the record is what it was at `revision`. It is written again with each part: else
+    /// one who has put such an entry just now, for what he makes of the record, would lose it.
+    fn delete_behind(
+        &self,
+        (record, bytes): (&[u8], &[u8]),
+        entries: &[Vec<u8>],
+        mut revision: u64,
+    ) -> Result<()> {
+        for part in entries.chunks(PARTS) {
+            let mut parts = vec![api::put(record, bytes)];
+            parts.extend(part.iter().map(|entry| api::delete(entry)));
+            let same = vec![api::unchanged(record, revision)];
+            let done = self.shared.transaction(same, parts, vec![])?;
+            if !done.succeeded {
+                // They do no harm.
+                break;
+            }
+            revision = done.revision();
+        }
+        Ok(())
+    }
+
+    fn try_update(
+        &self,
+        scope: Scope,
+        uuid: Uuid,
+        changes: &[Change],
+        lost: &mut Option<Meta>,
+    ) -> Result<Option<Meta>> {
+        let (mut record, pair) = match self.record(scope, uuid)? {
+            Some(found) => found,
+            None => return Err(self.absent(Key::Uuid(uuid))),
+        };
+        let before = record.meta.clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => record.meta.insert(key.clone(), value.clone()),
+                None => record.meta.remove(key),
+            };
+        }
+        let bytes = schema::encode(&record)?;
+        let of = |meta: &Meta| -> BTreeSet<Vec<u8>> {
+            self.schema()
+                .entries(scope, uuid, meta)
+                .into_iter()
+                .collect()
+        };
+        let (old, new) = (of(&before), of(&record.meta));
+        let gone: Vec<Vec<u8>> = old.difference(&new).cloned().collect();
+        let come: Vec<Vec<u8>> = new.difference(&old).cloned().collect();
+        let (come, early) = come.split_at(come.len().min(TOGETHER));
+        let (gone, late) = gone.split_at(gone.len().min(TOGETHER));
+        self.put_before(scope, early)?;
+        let key = self.schema().record(scope, uuid);
+        let mut parts = vec![
+            api::put(&key, &bytes),
+            api::put(&self.schema().state(scope), b""),
+        ];
+        parts.extend(come.iter().map(|entry| api::put(entry, b"")));
+        parts.extend(gone.iter().map(|entry| api::delete(entry)));
+        let same = vec![api::unchanged(&key, pair.mod_revision.0)];
+        match self.shared.transaction_once(same, parts, vec![]) {
+            Ok(done) if done.succeeded => {
+                self.delete_behind((&key, &bytes), late, done.revision())?;
+                Ok(Some(before))
+            }
+            Ok(_) => Ok(None),
+            Err(Trouble::Failed(error)) => Err(error),
+            // Done or not: the record tells, and to do it twice changes nothing.
+            Err(Trouble::Lost(_)) => {
+                lost.get_or_insert(before);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether it was removed.
+    fn try_remove(&self, scope: Scope, uuid: Uuid, lost: &mut bool) -> Result<bool> {
+        let schema = self.schema();
+        let Some((record, pair)) = self.record(scope, uuid)? else {
+            return match lost {
+                true => Ok(true),
+                false => Err(self.absent(Key::Uuid(uuid))),
+            };
+        };
+        let key = schema.record(scope, uuid);
+        let mut compare = vec![api::unchanged(&key, pair.mod_revision.0)];
+        let mut parts = vec![
+            api::delete(&key),
+            api::delete(&schema.name(scope, &record.name)),
+            api::put(&schema.state(scope), b""),
+        ];
+        let entries = schema.entries(scope, uuid, &record.meta);
+        let (entries, late) = entries.split_at(entries.len().min(PARTS));
+        parts.extend(entries.iter().map(|entry| api::delete(entry)));
+        if scope == Scope::Root {
+            let inside = Scope::In(uuid);
+            let names = schema.names(inside);
+            // A look, as the comparison goes over all of them.
+            let first =
+                self.shared
+                    .transaction(vec![], vec![api::first_keys(&names, 1)], vec![])?;
+            if first.one(0).is_some() {
+                let text = format!("the workspace '{}' has collections", record.name);
+                return Err(Error::new(Errno::NOTEMPTY, text));
+            }
+            compare.push(api::none_in(&names));
+            parts.push(api::delete_all(&schema.all(inside)));
+        }
+        match self.shared.transaction_once(compare, parts, vec![]) {
+            Ok(done) if done.succeeded => {
+                for part in late.chunks(PARTS) {
+                    let parts = part.iter().map(|entry| api::delete(entry)).collect();
+                    self.shared.transaction(vec![], parts, vec![])?;
+                }
+                Ok(true)
+            }
+            Ok(_) => Ok(false),
+            Err(Trouble::Failed(error)) => Err(error),
+            Err(Trouble::Lost(_)) => {
+                *lost = true;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Repeats what others' changes have kept from being done.
+    fn patiently<T>(&self, mut what: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let until = Instant::now() + PATIENCE;
+        for turn in 0u32.. {
+            if let Some(done) = what()? {
+                return Ok(done);
+            }
+            if Instant::now() > until {
+                break;
+            }
+            // Others are spread by what their threads and processes differ in.
+            let spread = u64::from(std::process::id() % 7) + 1;
+            std::thread::sleep(Duration::from_millis(u64::from(turn.min(10)) * spread));
+        }
+        Err(Error::new(
+            Errno::BUSY,
+            format!(
+                "others have changed it again and again for {} s",
+                PATIENCE.as_secs()
+            ),
+        ))
+    }
+}
+
+impl Store for Etcd {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn create(
+        &self,
+        scope: Scope,
+        new: &New<'_>,
+        before: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Record> {
+        let new = std::slice::from_ref(new);
+        let made = self.create_all(scope, new, &mut |_, record| before(record));
+        let nothing = || Err(Error::new(Errno::IO, "nothing was made"));
+        made.into_iter().next().unwrap_or_else(nothing)
+    }
+
+    fn create_all(
+        &self,
+        scope: Scope,
+        all: &[New<'_>],
+        before: &mut dyn FnMut(usize, &Record) -> Result<()>,
+    ) -> Vec<Result<Record>> {
+        self.make_all(scope, all, before)
+    }
+
+    fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
+        let found: Result<_> = (|| {
+            let uuid = match key {
+                Key::Uuid(uuid) => Some(uuid),
+                Key::Name(name) => {
+                    let pair = self.look(scope, &self.schema().name(scope, name))?;
+                    pair.and_then(|pair| pair.value.0.try_into().ok().map(Uuid))
+                }
+            };
+            let record = uuid.map(|uuid| self.record(scope, uuid));
+            Ok(record.transpose()?.flatten())
+        })();
+        match found {
+            Ok(Some((record, _))) => Ok(record),
+            Ok(None) => Err(self.absent(key)),
+            Err(e) if e.errno() == Errno::NOENT => Err(e),
+            Err(e) => Err(self.failed("can't look it up", e)),
+        }
+    }
+
+    fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
+        let found = self.search_in(scope, predicate, most);
+        found.map_err(|e| match e.errno() {
+            Errno::NOENT => e,
+            _ => self.failed("can't search", e),
+        })
+    }
+
+    fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
+        let mut lost = None;
+        let updated = self.patiently(|| self.try_update(scope, uuid, changes, &mut lost));
+        // What it was before the first try, one of which may have been carried out.
+        let updated = updated.map(|before| lost.unwrap_or(before));
+        updated.map_err(|e| match e.errno() {
+            Errno::NOENT | Errno::TOOBIG => e,
+            _ => self.failed(format!("can't change {uuid}"), e),
+        })
+    }
+
+    fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()> {
+        let mut lost = false;
+        let removed = self.patiently(|| {
+            let removed = self.try_remove(scope, uuid, &mut lost)?;
+            Ok(removed.then_some(()))
+        });
+        removed.map_err(|e| match e.errno() {
+            Errno::NOENT | Errno::NOTEMPTY => e,
+            _ => self.failed(format!("can't remove {uuid}"), e),
+        })
+    }
+
+    fn undo_log(&self) -> Result<Box<dyn UndoLog>> {
+        let log = log::Log::create(&self.shared, &self.lease);
+        let log = log.map_err(|e| self.failed("can't make the log of a batch", e))?;
+        Ok(Box::new(log))
+    }
+
+    fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>> {
+        let left = log::Log::left_behind(&self.shared, &self.lease);
+        let left = left.map_err(|e| self.failed("can't look for batches of the dead", e))?;
+        Ok(left.into_iter().map(|log| Box::new(log) as _).collect())
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,304 @@
+//! What is said to etcd and what it answers: the JSON of its gateway (`/v3/...`), as far as the store needs it.
+//!
+//! Keys and values cross in base64, 64-bit numbers as texts, and what is zero isn't there at all. Requests are
+//! built by the functions here, so that nobody else has to know the names of fields; answers of all kinds are read into one
+//! structure, [`Answer`].
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde_json::{Value, json};
+
+/// Keys from the first one up to, but without, the second one.
+pub(super) type Range = (Vec<u8>, Vec<u8>);
+
+/// All keys that begin so.
+pub(super) fn beginning(prefix: Vec<u8>) -> Range {
+    let end = behind(&prefix);
+    (prefix, end)
+}
+
+/// The first key behind all that begin so. The prefixes here are never all 0xff.
+pub(super) fn behind(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
+fn text(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+// ---- what a transaction does ----
+
+pub(super) fn put(key: &[u8], value: &[u8]) -> Value {
+    json!({"request_put": {"key": text(key), "value": text(value)}})
+}
+
+/// It goes with the lease.
+pub(super) fn put_leased(key: &[u8], value: &[u8], lease: u64) -> Value {
+    json!({"request_put": {"key": text(key), "value": text(value), "lease": lease.to_string()}})
+}
+
+pub(super) fn delete(key: &[u8]) -> Value {
+    json!({"request_delete_range": {"key": text(key)}})
+}
+
+pub(super) fn delete_all((from, to): &Range) -> Value {
+    json!({"request_delete_range": {"key": text(from), "range_end": text(to)}})
+}
+
+pub(super) fn get(key: &[u8]) -> Value {
+    json!({"request_range": {"key": text(key)}})
+}
+
+/// The value as of a revision.
+pub(super) fn get_at(key: &[u8], revision: u64) -> Value {
+    json!({"request_range": {"key": text(key), "revision": revision.to_string()}})
+}
+
+/// How many keys there are.
+pub(super) fn count((from, to): &Range) -> Value {
+    json!({"request_range": {"key": text(from), "range_end": text(to), "count_only": true}})
+}
+
+/// The first keys of a range, without values.
+pub(super) fn first_keys((from, to): &Range, most: usize) -> Value {
+    json!({"request_range": {
+        "key": text(from), "range_end": text(to), "keys_only": true, "limit": most.to_string(),
+    }})
+}
+
+/// A part of a transaction with conditions of its own.
+pub(super) fn nested(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
+    json!({"request_txn": transaction(compare, then, otherwise)})
+}
+
+// ---- what a transaction depends on ----
+
+pub(super) fn absent(key: &[u8]) -> Value {
+    json!({"key": text(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"})
+}
+
+pub(super) fn present(key: &[u8]) -> Value {
+    json!({"key": text(key), "target": "CREATE", "result": "GREATER", "create_revision": "0"})
+}
+
+/// It was changed last at this revision.
+pub(super) fn unchanged(key: &[u8], revision: u64) -> Value {
+    json!({"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string()})
+}
+
+pub(super) fn is(key: &[u8], value: &[u8]) -> Value {
+    json!({"key": text(key), "target": "VALUE", "result": "EQUAL", "value": text(value)})
+}
+
+pub(super) fn none_in((from, to): &Range) -> Value {
+    json!({
+        "key": text(from), "range_end": text(to),
+        "target": "CREATE", "result": "EQUAL", "create_revision": "0",
+    })
+}
+
+// ---- requests ----
+
+pub(super) fn transaction(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
+    json!({"compare": compare, "success": then, "failure": otherwise})
+}
+
+/// A page of a range, as of a revision (0: now).
+pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bool) -> Value {
+    json!({
+        "key": text(from), "range_end": text(to), "revision": revision.to_string(),
+        "limit": most.to_string(), "keys_only": keys_only,
+    })
+}
+
+// ---- answers ----
+
+/// A 64-bit number, written as a text.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(super) struct Number(pub u64);
+
+/// Bytes in base64.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub(super) struct Bytes(pub Vec<u8>);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
+        let text = String::deserialize(from)?;
+        // Ids of clusters have no sign; of the others, none is below zero.
+        let number = text.parse();
+        number
+            .map(Number)
+            .map_err(|_| D::Error::custom("no 64-bit number"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = STANDARD.decode(text);
+        bytes.map(Bytes).map_err(|_| D::Error::custom("no base64"))
+    }
+}
+
+/// Which cluster answers, and what its latest revision is.
+#[derive(serde::Deserialize, Clone, Default, Debug)]
+#[serde(default)]
+pub(super) struct Header {
+    pub cluster_id: Number,
+    pub revision: Number,
+}
+
+/// A key with what is there.
+#[derive(serde::Deserialize, Clone, Default, Debug)]
+#[serde(default)]
+pub(super) struct Pair {
+    pub key: Bytes,
+    pub value: Bytes,
+    pub mod_revision: Number,
+}
+
+/// A change that was watched for.
+#[derive(serde::Deserialize, Clone, Default, Debug)]
+#[serde(default)]
+pub(super) struct Event {
+    /// PUT isn't written, being zero.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub kv: Pair,
+}
+
+/// What came of one part of a transaction.
+#[derive(serde::Deserialize, Default, Debug)]
+#[serde(default)]
+pub(super) struct Part {
+    response_range: Option<Answer>,
+    response_txn: Option<Answer>,
+}
+
+/// An answer of any kind.
+#[derive(serde::Deserialize, Default, Debug)]
+#[serde(default)]
+pub(super) struct Answer {
+    pub header: Header,
+    // Ranges.
+    pub kvs: Vec<Pair>,
+    pub more: bool,
+    pub count: Number,
+    // Transactions.
+    pub succeeded: bool,
+    responses: Vec<Part>,
+    // Leases.
+    #[serde(rename = "ID")]
+    pub lease: Number,
+    #[serde(rename = "TTL")]
+    pub seconds: Number,
+    // Logins.
+    pub token: String,
+}
+
+/// A line of an answer that comes in lines.
+#[derive(serde::Deserialize, Default, Debug)]
+#[serde(default)]
+pub(super) struct Line {
+    pub result: Option<Watched>,
+    pub error: Option<Refusal>,
+}
+
+/// What was watched for.
+#[derive(serde::Deserialize, Default, Debug)]
+#[serde(default)]
+pub(super) struct Watched {
+    pub header: Header,
+    pub canceled: bool,
+    pub compact_revision: Number,
+    pub events: Vec<Event>,
+    /// Of a lease that was kept alive.
+    #[serde(rename = "TTL")]
+    pub seconds: Number,
+}
+
+/// Why it wasn't done.
+#[derive(serde::Deserialize, Default, Debug)]
+#[serde(default)]
+pub(super) struct Refusal {
+    pub error: String,
+    pub message: String,
+    #[serde(alias = "grpc_code")]
+    pub code: i64,
+}
+
+impl Answer {
+    /// What the part of this number has found.
+    pub fn found(&self, part: usize) -> &[Pair] {
+        let range = self.responses.get(part);
+        let range = range.and_then(|p| p.response_range.as_ref());
+        range.map_or(&[], |r| &r.kvs)
+    }
+
+    /// The one that the part of this number has found.
+    pub fn one(&self, part: usize) -> Option<&Pair> {
+        self.found(part).first()
+    }
+
+    /// What the part of this number has counted.
+    pub fn counted(&self, part: usize) -> u64 {
+        let range = self.responses.get(part);
+        let range = range.and_then(|p| p.response_range.as_ref());
+        range.map_or(0, |r| r.count.0)
+    }
+
+    /// What came of the nested transaction of this number.
+    pub fn inner(&self, part: usize) -> Option<&Answer> {
+        self.responses.get(part)?.response_txn.as_ref()
+    }
+
+    /// The latest revision of the cluster then.
+    pub fn revision(&self) -> u64 {
+        self.header.revision.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_and_nothing_else_is() {
+        let answer: Answer = serde_json::from_str(
+            r#"{"header":{"cluster_id":"14841639068965178418","member_id":"1","revision":"7"},
+                "succeeded":true,"responses":[{"response_put":{"header":{"revision":"7"}}},
+                {"response_range":{"header":{"revision":"7"},"kvs":[{"key":"aw==","create_revision":"2",
+                "mod_revision":"5","version":"1","value":"dg=="}],"count":"1"}}]}"#,
+        )
+        .unwrap_or_default();
+        assert_eq!(answer.revision(), 7);
+        assert!(answer.succeeded && answer.found(0).is_empty() && answer.one(2).is_none());
+        let one = answer.one(1).unwrap();
+        assert_eq!((&one.key.0[..], &one.value.0[..]), (&b"k"[..], &b"v"[..]));
+        assert_eq!((one.mod_revision.0, answer.counted(1)), (5, 1));
+        for wrong in [
+            "",
+            "7",
+            r#"{"count":"x"}"#,
+            r#"{"kvs":[{"key":"%"}]}"#,
+            r#"{"header":7}"#,
+        ] {
+            assert!(serde_json::from_str::<Answer>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ends_of_ranges() {
+        assert_eq!(behind(b"ab"), b"ac");
+        assert_eq!(behind(b"a\xff\xff"), b"b");
+        assert_eq!(behind(b"a\0\xff"), b"a\x01");
+    }
+}

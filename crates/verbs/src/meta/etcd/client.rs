@@ -1,0 +1,428 @@
+//! Requests to etcd: over HTTP, to one endpoint after the other, each with a bound.
+//!
+//! A request that brought no answer may have been carried out. Who can't simply repeat his ([`Client::ask_once`]) is told so
+//! ([`Trouble::Lost`]) and looks. Endpoints that can't be reached are passed over; when none can be, all of them are tried again for
+//! [`PATIENCE`], as an etcd that is started again is away for a second or two.
+
+use super::api::{Answer, Line, Refusal};
+use super::place::Place;
+use crate::{Error, Result};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long requests are repeated.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How long one waits to be connected.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How long for an answer to begin, and how long for the rest of it.
+const ANSWER: Duration = Duration::from_secs(4);
+/// Between two rounds of tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of an answer, at most.
+const LONGEST: u64 = 512 << 20;
+
+/// Numbers that gRPC gives to failures.
+mod code {
+    pub const INVALID_ARGUMENT: i64 = 3;
+    pub const PERMISSION_DENIED: i64 = 7;
+    pub const RESOURCE_EXHAUSTED: i64 = 8;
+    pub const FAILED_PRECONDITION: i64 = 9;
+    pub const OUT_OF_RANGE: i64 = 11;
+    pub const UNAUTHENTICATED: i64 = 16;
+}
+
+struct Endpoint {
+    /// As it was given.
+    name: String,
+    /// With its address: names are resolved once.
+    url: String,
+}
+
+/// Connections to the endpoints of a cluster.
+pub(super) struct Client {
+    agent: ureq::Agent,
+    endpoints: Vec<Endpoint>,
+    /// The endpoint that answered last.
+    first: AtomicUsize,
+    /// The cluster that answers; 0 until one has.
+    cluster: AtomicU64,
+    user: Option<(String, String)>,
+    token: Mutex<Option<String>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It wasn't done.
+    Failed(Error),
+    /// It may have been done.
+    Lost(Error),
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Error {
+        let (Trouble::Failed(error) | Trouble::Lost(error)) = trouble;
+        error
+    }
+}
+
+/// What came of a try at one endpoint.
+enum Tried {
+    /// It can't be reached: nothing was done.
+    Away(String),
+    /// Something was sent.
+    Lost(String),
+    /// It was refused, for good.
+    Refused(Error),
+    /// The login has run out: nothing was done.
+    LoggedOut,
+}
+
+/// The errno of what was asked about is compacted away.
+pub(super) const COMPACTED: Errno = Errno::STALE;
+
+impl Client {
+    /// # Errors
+    /// EHOSTUNREACH if no endpoint has an address.
+    pub fn new(place: &Place) -> Result<Client> {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .user_agent("forebay")
+            .max_idle_connections(64)
+            .max_idle_connections_per_host(32)
+            .max_idle_age(Duration::from_secs(60))
+            // Not one bound for all of it: to keep that one, a thread would be started to resolve the name each time.
+            .timeout_connect(Some(CONNECT))
+            .timeout_send_request(Some(ANSWER))
+            .timeout_send_body(Some(ANSWER))
+            .timeout_recv_response(Some(ANSWER))
+            .timeout_recv_body(Some(ANSWER))
+            .build();
+        let mut endpoints = Vec::new();
+        let mut failed = Vec::new();
+        for name in &place.endpoints {
+            match resolve(name) {
+                Ok(address) => endpoints.push(Endpoint {
+                    name: name.clone(),
+                    url: format!("http://{address}"),
+                }),
+                Err(why) => failed.push(format!("{name}: {why}")),
+            }
+        }
+        if endpoints.is_empty() {
+            let text = format!("etcd can't be found: {}", failed.join("; "));
+            return Err(Error::new(Errno::HOSTUNREACH, text));
+        }
+        Ok(Client {
+            agent: ureq::Agent::new_with_config(config),
+            endpoints,
+            first: AtomicUsize::new(0),
+            cluster: AtomicU64::new(0),
+            user: place.user.clone(),
+            token: Mutex::new(None),
+        })
+    }
+
+    /// For requests that may be carried out twice.
+    ///
+    /// # Errors
+    /// What etcd has to say; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good answer.
+    pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
+        Ok(self.try_all(path, request, true)?)
+    }
+
+    /// For others.
+    pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
+        self.try_all(path, request, false)
+    }
+
+    fn try_all(
+        &self,
+        path: &str,
+        request: &Value,
+        repeat: bool,
+    ) -> std::result::Result<Answer, Trouble> {
+        let body = request.to_string();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut whys = Vec::new();
+            let mut lost = false;
+            for endpoint in self.in_turn() {
+                let tried = match self.try_one(endpoint, path, &body) {
+                    Err(Tried::LoggedOut) => {
+                        *self.token() = None;
+                        self.try_one(endpoint, path, &body)
+                    }
+                    tried => tried,
+                };
+                match tried {
+                    Ok(answer) => return Ok(answer),
+                    Err(Tried::Refused(error)) => return Err(Trouble::Failed(error)),
+                    Err(Tried::LoggedOut) => return Err(Trouble::Failed(logged_out())),
+                    Err(Tried::Away(why)) => {
+                        whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                    }
+                    Err(Tried::Lost(why)) => {
+                        whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                        lost = true;
+                        if !repeat {
+                            return Err(Trouble::Lost(no_answer(&whys, lost)));
+                        }
+                    }
+                }
+                if Instant::now() > until {
+                    break;
+                }
+            }
+            if Instant::now() + PAUSE > until {
+                let error = no_answer(&whys, lost);
+                return Err(match lost {
+                    true => Trouble::Lost(error),
+                    false => Trouble::Failed(error),
+                });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Endpoints, that which answered last first.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, n) = (self.first.load(Relaxed), self.endpoints.len());
+        (0..n).map(move |i| (first + i) % n)
+    }
+
+    fn token(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_one(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+    ) -> std::result::Result<Answer, Tried> {
+        let login = self.login(endpoint)?;
+        let mut response = self.send(endpoint, path, body, login.as_deref(), ANSWER)?;
+        let status = response.status().as_u16();
+        let content = response
+            .body_mut()
+            .with_config()
+            .limit(LONGEST)
+            .read_to_vec();
+        let content = content.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))?;
+        if status != 200 {
+            return Err(refused(status, &content));
+        }
+        let answer = serde_json::from_slice::<Answer>(&content);
+        let answer = answer.map_err(|_| Tried::Lost(not_etcd(&content)))?;
+        self.check_cluster(answer.header.cluster_id.0)?;
+        self.first.store(endpoint, Relaxed);
+        Ok(answer)
+    }
+
+    /// All endpoints have to be of one cluster.
+    fn check_cluster(&self, id: u64) -> std::result::Result<(), Tried> {
+        if id == 0 {
+            return Err(Tried::Lost(not_etcd(b"no cluster")));
+        }
+        match self.cluster.compare_exchange(0, id, Relaxed, Relaxed) {
+            Err(known) if known != id => Err(Tried::Lost(format!(
+                "it is of another cluster ({id:x}) than answered before ({known:x})"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn send(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+        login: Option<&str>,
+        bound: Duration,
+    ) -> std::result::Result<ureq::http::Response<ureq::Body>, Tried> {
+        let url = format!("{}{path}", self.endpoints[endpoint].url);
+        let mut request = self
+            .agent
+            .post(url)
+            .header("Content-Type", "application/json");
+        if let Some(token) = login {
+            request = request.header("Authorization", token);
+        }
+        let request = request.config().timeout_recv_body(Some(bound)).build();
+        request.send(body.as_bytes()).map_err(|error| {
+            use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+            match &error {
+                ureq::Error::Io(e)
+                    if matches!(
+                        e.kind(),
+                        ConnectionRefused | HostUnreachable | NetworkUnreachable
+                    ) =>
+                {
+                    Tried::Away(e.to_string())
+                }
+                ureq::Error::ConnectionFailed | ureq::Error::Timeout(ureq::Timeout::Connect) => {
+                    Tried::Away(error.to_string())
+                }
+                _ => Tried::Lost(error.to_string()),
+            }
+        })
+    }
+
+    /// The token of the login, where there is a user.
+    fn login(&self, endpoint: usize) -> std::result::Result<Option<String>, Tried> {
+        let Some((user, password)) = &self.user else {
+            return Ok(None);
+        };
+        let mut token = self.token();
+        if token.is_none() {
+            let body = json!({"name": user, "password": password}).to_string();
+            let path = "/v3/auth/authenticate";
+            let mut response = self.send(endpoint, path, &body, None, ANSWER)?;
+            let status = response.status().as_u16();
+            let content = response
+                .body_mut()
+                .with_config()
+                .limit(1 << 20)
+                .read_to_vec();
+            // A login changes nothing.
+            let content = content.map_err(|e| Tried::Away(e.to_string()))?;
+            if status != 200 {
+                return Err(match refused(status, &content) {
+                    Tried::Refused(e) => Tried::Refused(e.about(format!("login of '{user}'"))),
+                    other => other,
+                });
+            }
+            let answer = serde_json::from_slice::<Answer>(&content);
+            let answer = answer.map_err(|_| Tried::Away(not_etcd(&content)))?;
+            *token = Some(answer.token);
+        }
+        Ok(token.clone())
+    }
+
+    /// For answers that come in lines, until `bound` is over or `each` returns false.
+    ///
+    /// # Errors
+    /// If no endpoint begins to answer, or one breaks off, or sends what isn't etcd's.
+    pub fn lines(
+        &self,
+        path: &str,
+        request: &Value,
+        bound: Duration,
+        each: &mut dyn FnMut(Line) -> Result<bool>,
+    ) -> Result<()> {
+        let body = request.to_string();
+        let mut whys = Vec::new();
+        for endpoint in self.in_turn() {
+            let begun = self
+                .login(endpoint)
+                .and_then(|login| self.send(endpoint, path, &body, login.as_deref(), bound));
+            let response = match begun {
+                Ok(response) if response.status().as_u16() == 200 => response,
+                Ok(response) => {
+                    whys.push(format!("HTTP status {}", response.status().as_u16()));
+                    continue;
+                }
+                Err(Tried::Refused(error)) => return Err(error),
+                Err(Tried::LoggedOut) => return Err(logged_out()),
+                Err(Tried::Away(why) | Tried::Lost(why)) => {
+                    whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                    continue;
+                }
+            };
+            let body = response.into_body().into_with_config().limit(LONGEST);
+            return read_lines(body.reader(), each);
+        }
+        Err(no_answer(&whys, true))
+    }
+}
+
+fn read_lines(reader: impl Read, each: &mut dyn FnMut(Line) -> Result<bool>) -> Result<()> {
+    for line in BufReader::new(reader).split(b'\n') {
+        let line =
+            line.map_err(|e| Error::new(Errno::TIMEDOUT, format!("etcd's answer broke off: {e}")))?;
+        let read = serde_json::from_slice::<Line>(&line);
+        let read = read.map_err(|_| Error::new(Errno::PROTO, not_etcd(&line)))?;
+        if let Some(refusal) = read.error {
+            let text = format!("etcd: {}{}", refusal.error, refusal.message);
+            return Err(Error::new(Errno::IO, text));
+        }
+        if !each(read)? {
+            return Ok(());
+        }
+    }
+    Err(Error::new(Errno::TIMEDOUT, "etcd's answer ended too early"))
+}
+
+/// The first address of `HOST:PORT`. The system may take longer for that than we wait.
+fn resolve(endpoint: &str) -> std::result::Result<SocketAddr, String> {
+    if let Ok(address) = endpoint.parse() {
+        return Ok(address);
+    }
+    let (send, receive) = mpsc::channel();
+    let name = endpoint.to_owned();
+    std::thread::spawn(move || {
+        crate::process::block_signals();
+        let found = name.to_socket_addrs().map(|mut all| all.next());
+        let _ = send.send(found);
+    });
+    match receive.recv_timeout(ANSWER) {
+        Ok(Ok(Some(address))) => Ok(address),
+        Ok(Ok(None)) => Err("it has no address".into()),
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(_) => Err(format!("no address within {} s", ANSWER.as_secs())),
+    }
+}
+
+fn no_answer(whys: &[String], lost: bool) -> Error {
+    let errno = match lost {
+        true => Errno::TIMEDOUT,
+        false => Errno::HOSTUNREACH,
+    };
+    let text = format!(
+        "no answer from etcd ({}); see whether it runs there, and whether that is its client port",
+        whys.join("; ")
+    );
+    Error::new(errno, text)
+}
+
+fn logged_out() -> Error {
+    Error::new(Errno::ACCESS, "etcd doesn't accept the login that it gave")
+}
+
+fn not_etcd(content: &[u8]) -> String {
+    let begin = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();
+    format!("what answers isn't etcd 3.4 or later: {begin:?}")
+}
+
+/// What etcd means by refusing it.
+fn refused(status: u16, content: &[u8]) -> Tried {
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
+        let text = format!("HTTP status {status}, {}", not_etcd(content));
+        return Tried::Lost(text);
+    };
+    let said = match refusal.message.is_empty() {
+        true => refusal.error,
+        false => refusal.message,
+    };
+    let errno = match refusal.code {
+        code::UNAUTHENTICATED => return Tried::LoggedOut,
+        code::OUT_OF_RANGE => COMPACTED,
+        code::PERMISSION_DENIED => Errno::ACCESS,
+        code::RESOURCE_EXHAUSTED if said.contains("database space") => Errno::NOSPC,
+        code::RESOURCE_EXHAUSTED if said.contains("larger than max") => Errno::TOOBIG,
+        code::INVALID_ARGUMENT if said.contains("too large") => Errno::TOOBIG,
+        code::INVALID_ARGUMENT if said.contains("user name is empty") => Errno::ACCESS,
+        code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
+        // It has no leader, is busy, or gave up waiting: it may yet be done.
+        _ => return Tried::Lost(format!("HTTP status {status}, {said}")),
+    };
+    Tried::Refused(Error::new(errno, format!("etcd: {said}")))
+}

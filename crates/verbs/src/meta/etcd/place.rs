@@ -1,0 +1,151 @@
+//! Where the metadata lie: `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND]`.
+
+use crate::{Error, Result};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The port, where none is named.
+const PORT: &str = "2379";
+/// What all keys begin with, where nothing is said of it.
+const PREFIX: &str = "forebay";
+/// The variable that has the password.
+const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
+
+/// See the module.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `HOST:PORT`, in the order given.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with; it begins and ends with '/'.
+    pub prefix: String,
+    /// Who logs in, and the password.
+    pub user: Option<(String, String)>,
+    /// The directory of the local copies; None: no copies.
+    pub cache: Option<PathBuf>,
+    /// How old what is read may be; zero: as of now.
+    pub age: Duration,
+}
+
+/// The directory of local copies, where none is named: in memory, so that it goes with a restart of the node.
+fn default_cache() -> PathBuf {
+    PathBuf::from(format!("{}-cache", forebay_client::home().display()))
+}
+
+impl Place {
+    /// Reads what stands behind `etcd:`.
+    pub fn parse(text: &str) -> Result<Place> {
+        let wrong = |why: &str| {
+            Error::invalid(format!(
+                "the metadata store 'etcd:{text}' {why}; it is written \
+                 etcd://HOST:PORT[,HOST:PORT...][/PREFIX][?cache=off][&age=1s]"
+            ))
+        };
+        let rest = text.strip_prefix("//").ok_or_else(|| wrong("has no //"))?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match hosts.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, hosts),
+        };
+        let endpoints: Vec<String> = hosts
+            .split(',')
+            .map(|host| endpoint(host).ok_or_else(|| wrong("names an endpoint that can't be")))
+            .collect::<Result<_>>()?;
+        let user = match user {
+            None => None,
+            Some("") => return Err(wrong("has no user before the @")),
+            Some(user) if user.contains(':') => {
+                return Err(wrong(&format!(
+                    "has a password in it, where others see it: put it into ${PASSWORD}"
+                )));
+            }
+            Some(user) => {
+                let password = std::env::var(PASSWORD)
+                    .map_err(|_| wrong(&format!("names a user, but ${PASSWORD} isn't set")))?;
+                Some((user.to_owned(), password))
+            }
+        };
+        let prefix = match prefix.trim_matches('/') {
+            "" => PREFIX,
+            prefix => prefix,
+        };
+        let mut place = Place {
+            endpoints,
+            prefix: format!("/{prefix}/"),
+            user,
+            cache: Some(default_cache()),
+            age: Duration::ZERO,
+        };
+        for option in options.split('&').filter(|o| !o.is_empty()) {
+            match option.split_once('=') {
+                Some(("cache", "off")) => place.cache = None,
+                Some(("cache", dir)) if dir.starts_with('/') => place.cache = Some(dir.into()),
+                Some(("cache", _)) => {
+                    return Err(wrong(
+                        "has a cache that is neither `off` nor a directory's whole path",
+                    ));
+                }
+                Some(("age", age)) => {
+                    place.age = bound(age)
+                        .ok_or_else(|| wrong("has an age that isn't like 500ms or 2s"))?;
+                }
+                _ => return Err(wrong(&format!("has an unknown option '{option}'"))),
+            }
+        }
+        Ok(place)
+    }
+}
+
+fn endpoint(host: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    if host.is_empty() || !host.chars().all(good) {
+        return None;
+    }
+    // An IPv6 address stands in brackets.
+    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    match behind.rsplit_once(':') {
+        Some((_, port)) => port.parse::<u16>().ok().map(|_| host.into()),
+        None => Some(format!("{host}:{PORT}")),
+    }
+}
+
+fn bound(text: &str) -> Option<Duration> {
+    let number = |text: &str| text.parse::<u32>().ok().map(u64::from);
+    match text.strip_suffix("ms") {
+        Some(ms) => number(ms).map(Duration::from_millis),
+        None => number(text.strip_suffix('s')?).map(Duration::from_secs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let place = Place::parse("//a:1,b,[::1]:3/x/y?cache=/tmp/c&age=250ms").unwrap();
+        assert_eq!(place.endpoints, ["a:1", "b:2379", "[::1]:3"]);
+        assert_eq!(place.prefix, "/x/y/");
+        assert_eq!(place.cache, Some("/tmp/c".into()));
+        assert_eq!(place.age, Duration::from_millis(250));
+        let plain = Place::parse("//h").unwrap();
+        assert_eq!((&*plain.prefix, plain.age), ("/forebay/", Duration::ZERO));
+        assert!(plain.cache.is_some());
+        assert_eq!(Place::parse("//h/?cache=off").unwrap().cache, None);
+        for (wrong, word) in [
+            ("", "no //"),
+            ("//", "endpoint"),
+            ("//h:x", "endpoint"),
+            ("//h,", "endpoint"),
+            ("//h h", "endpoint"),
+            ("//me:secret@h", "password"),
+            ("//@h", "user"),
+            ("//h?cache=here", "whole path"),
+            ("//h?age=2", "age"),
+            ("//h?colour=red", "colour"),
+        ] {
+            let error = Place::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+}

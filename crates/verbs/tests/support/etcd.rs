@@ -1,0 +1,184 @@
+//! An etcd of a test's own, on this host, gone with the test.
+
+use super::Dir;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub struct TestEtcd {
+    pub port: u16,
+    peers: u16,
+    dir: Dir,
+    process: Option<Child>,
+}
+
+/// A port that nobody uses now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+impl TestEtcd {
+    pub fn new() -> TestEtcd {
+        // Somebody else may take a port before etcd does.
+        for _ in 0..5 {
+            let mut etcd = TestEtcd {
+                port: free_port(),
+                peers: free_port(),
+                dir: Dir::new(),
+                process: None,
+            };
+            if etcd.start() {
+                return etcd;
+            }
+        }
+        panic!("etcd didn't start on any of five ports");
+    }
+
+    /// Starts it, with what it has kept. False if it ends at once.
+    pub fn start(&mut self) -> bool {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (client, peer) = (url(self.port), url(self.peers));
+        let mut command = Command::new("etcd");
+        command
+            .args([
+                "--name",
+                "test",
+                "--data-dir",
+                &format!("{}/data", self.dir.text()),
+            ])
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args(["--initial-cluster", &format!("test={peer}")])
+            .args(["--unsafe-no-fsync", "--log-level", "error"])
+            .env_clear()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: prctl is a system call and nothing else, which is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let process = command.spawn().unwrap_or_else(|e| {
+            panic!("etcd can't be started: {e}; tests/install-packages installs it (etcd-server)")
+        });
+        self.process = Some(process);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !self.answers() {
+            let process = self.process.as_mut().unwrap();
+            if process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < until, "etcd doesn't answer after 60 s");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    /// Whether it has a leader and writes.
+    fn answers(&self) -> bool {
+        let put = r#"{"key": "cHJvYmU=", "value": ""}"#;
+        let said = post(self.port, "/v3/kv/put", put);
+        said.is_ok_and(|text| text.contains("cluster_id"))
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// It loses all it has.
+    pub fn wipe(&self) {
+        std::fs::remove_dir_all(self.dir.0.join("data")).unwrap();
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where a session finds it. `rest`: a prefix and options.
+    pub fn place(&self, rest: &str) -> String {
+        format!("etcd://{}{rest}", self.endpoint())
+    }
+
+    pub fn ask(&self, path: &str, request: &str) -> String {
+        post(self.port, path, request).unwrap()
+    }
+
+    /// All keys that it has, with what isn't text replaced.
+    pub fn keys(&self) -> Vec<String> {
+        let all = self.ask(
+            "/v3/kv/range",
+            r#"{"key": "AA==", "range_end": "AA==", "keys_only": true}"#,
+        );
+        let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+        let pairs = all["kvs"].as_array().cloned().unwrap_or_default();
+        let text = |key: &str| String::from_utf8_lossy(&decoded(key)).into_owned();
+        pairs
+            .iter()
+            .map(|pair| text(pair["key"].as_str().unwrap()))
+            .collect()
+    }
+
+    /// Forgets the past.
+    pub fn compact(&self) {
+        let now = self.ask("/v3/kv/range", r#"{"key": "AA=="}"#);
+        let now: serde_json::Value = serde_json::from_str(&now).unwrap();
+        let revision = now["header"]["revision"].as_str().unwrap();
+        let done = self.ask(
+            "/v3/kv/compaction",
+            &format!(r#"{{"revision": "{revision}", "physical": true}}"#),
+        );
+        assert!(done.contains("header"), "{done}");
+    }
+}
+
+impl Drop for TestEtcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn encoded(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+pub fn decoded(text: &str) -> Vec<u8> {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .unwrap()
+}
+
+/// One request, by HTTP 1.0: what the answer has as its body.
+pub fn post(port: u16, path: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let head = format!(
+        "POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    Ok(body.into())
+}
