@@ -15,7 +15,7 @@ use std::path::Path;
 /// The rules in a file; none without one. `mount` is the pool's prefix.
 ///
 /// # Errors
-/// What isn't a rule, or can't be kept, with line and column.
+/// What isn't a rule, with line and column.
 pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     let Some(file) = file else {
         return Ok(Rules::default());
@@ -23,16 +23,7 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     let shown = file.display();
     let text = std::fs::read_to_string(file)
         .map_err(|e| Fail::usage(format!("can't read the rules in {shown}: {e}")))?;
-    let rules = Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))?;
-    for rule in rules.all() {
-        if let Some(what) = rule.said.resolve().unsupported() {
-            return Err(Fail::usage(format!(
-                "{shown}, line {}: this version can't keep {what}, and promises nothing that it can't keep; leave it out",
-                rule.line
-            )));
-        }
-    }
-    Ok(rules)
+    Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
 }
 
 /// As [`read`], for a pool with these media.

@@ -8,7 +8,7 @@ use crate::args::{self, Set};
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
-use forebay_client::controls::Declared;
+use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId};
 use std::fmt::Write;
@@ -99,16 +99,17 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
         };
         done.map_err(Fail::usage)?;
     }
-    if let Some(what) = said.resolve().unsupported() {
-        return Err(Fail::usage(format!(
-            "this version can't keep {what}, and promises nothing that it can't keep"
-        )));
-    }
     if let Some(why) = impossible(&said.resolve(), &fs.pool().config().media) {
         return Err(Fail::usage(why));
     }
-    fs.set_controls(id, said)
-        .map_err(|e| failed(a, "set its controls", e))
+    fs.set_controls(id, said).map_err(|e| match e {
+        // All else was looked at before.
+        Errno::OPNOTSUPP if said.persistence == Some(Persistence::Process) => Fail::usage(format!(
+            "{}: persistence = \"process\" is decided when a file is made, by whom it goes with: say it of its directory before, or by a rule",
+            a.path.to_string_lossy()
+        )),
+        e => failed(a, "set its controls", e),
+    })
 }
 
 fn show(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {

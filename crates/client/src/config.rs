@@ -229,10 +229,7 @@ impl PoolConfig {
         if !sane {
             return Err(damaged("pool.json has impossible values".into()));
         }
-        match config.controls.unsupported() {
-            Some(what) => Err(damaged(format!("this version can't keep {what}"))),
-            None => Ok(config),
-        }
+        Ok(config)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
 //! It keeps some room reserved ahead of use (first touches of memory are slow), and
-//! releases what dead processes held, and moves bursty files out of memory. While nobody is attached it sleeps, and looks once a
+//! releases what dead processes held, removes files that go with them, and moves bursty files out of memory. While nobody is attached it sleeps, and looks once a
 //! minute whether the pool is still there.
 //! Without it the pool works on, only slower and without cleaning up.
 //!
@@ -32,6 +32,10 @@ const SWEEP: Duration = Duration::from_secs(2);
 /// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
 const DRAIN: Duration = Duration::from_secs(1);
 const DRAIN_MOST: u64 = 256 << 20;
+/// How often files are looked for whose makers have ended; more rarely, if there are so many that looking takes more than a
+/// twentieth of the time.
+const FOLLOW: Duration = Duration::from_secs(1);
+const FOLLOW_SHARE: u32 = 20;
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -112,16 +116,60 @@ impl Keeper {
     pub fn run(self) -> Result<(), PoolError> {
         if self.pool.config().member.is_some() {
             let pool = self.pool.clone();
-            // By itself: nothing else waits for a node that doesn't answer.
-            std::thread::Builder::new()
-                .name("fb-copies".into())
-                .spawn(move || keep_copies(&pool))
-                .map_err(|e| {
-                    let e = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
-                    PoolError::io("can't start a thread for", self.pool.dir(), e)
-                })?;
+            // By themselves: nothing else waits for a node that doesn't answer.
+            self.spawn("fb-copies", move || keep_copies(&pool))?;
+            let pool = self.pool.clone();
+            self.spawn("fb-makers", move || follow_makers(&pool))?;
         }
         keep(&self.pool)
+    }
+
+    fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> Result<(), PoolError> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(f);
+        thread.map(|_| ()).map_err(|e| {
+            let e = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+            PoolError::io("can't start a thread for", self.pool.dir(), e)
+        })
+    }
+}
+
+/// Looks for files whose makers have ended.
+struct Follower {
+    next: Instant,
+    told: Option<Errno>,
+}
+
+impl Follower {
+    fn new() -> Follower {
+        Follower {
+            next: Instant::now(),
+            told: None,
+        }
+    }
+
+    /// Removes what dead makers have left. Whether there are files of others, or such as couldn't be removed.
+    fn step(&mut self, store: &Store) -> bool {
+        let begun = Instant::now();
+        let followed = store.follow_makers();
+        self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(FOLLOW);
+        let failed = followed.err();
+        // A node that is out of reach is told of by whoever needs it.
+        if let Some(e) = failed.filter(|e| failed != self.told && *e != Errno::HOSTDOWN) {
+            eprintln!("forebay keeper: can't remove files whose makers have ended: {e}");
+        }
+        self.told = failed;
+        followed.map_or(true, |f| f.left > 0)
+    }
+}
+
+/// Removes files whose makers have ended, on whatever node, until the pool is removed.
+fn follow_makers(pool: &Pool) {
+    // Until other nodes have said again what they have open here.
+    std::thread::sleep(GRACE);
+    let mut follower = Follower::new();
+    while pool.dir().join("pool.json").exists() {
+        follower.step(pool.store());
+        std::thread::sleep(follower.next.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -157,6 +205,8 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut asked = Instant::now();
     let mut swept = Instant::now();
     let mut drained = Instant::now();
+    let mut follower = Follower::new();
+    let mut made = false;
     loop {
         let seen = header.activity.load(Acquire);
         if !dir.join("pool.json").exists() {
@@ -194,6 +244,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             }
             undrained = failed;
         }
+        if !among && (Instant::now() >= follower.next || !store.any_attached()) {
+            made = follower.step(store);
+        }
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
@@ -206,7 +259,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store) && !unfinished && !landed && !store.has_watches();
+        let calm = saver.step(store) && !unfinished && !landed && !made && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {

@@ -5,8 +5,8 @@
 //! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
 //!
 //! Pure data, no I/O. What the values mean to readers and writers stands in
-//! `docs/semantics.md`; higher floors enforce them. Where a value isn't kept by this version
-//! ([`Controls::unsupported`]), it is refused by name, so that nobody relies on it.
+//! `docs/semantics.md`; higher floors enforce them. What a pool can't keep ([`Controls::needs_files`]) is refused by
+//! name, so that nobody relies on it.
 
 mod declared;
 mod glob;
@@ -51,16 +51,6 @@ impl Controls {
             value => Some(format!("persistence = \"{value}\"")),
         }
     }
-
-    /// The first control, with its value, that this version can't keep.
-    pub fn unsupported(&self) -> Option<String> {
-        let said =
-            |name: &str, value: &dyn std::fmt::Display| Some(format!("{name} = \"{value}\""));
-        if self.persistence == Persistence::Process {
-            return said("persistence", &self.persistence);
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -68,35 +58,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_strict_and_supported() {
+    fn the_default_is_strict() {
         let c = Controls::default();
         assert_eq!(c.consistency, Consistency::Sequential);
         assert_eq!(c.parallelism, Parallelism::Shared);
         assert_eq!(c.on_violation, OnViolation::Refuse);
-        assert_eq!(c.unsupported(), None);
-        let weak = Controls {
-            consistency: Consistency::Eventual(2000),
-            ..c
-        };
-        assert_eq!(weak.unsupported(), None);
-        let once = Controls {
-            temporality: Temporality::Once,
-            ..weak
-        };
-        assert_eq!(once.unsupported(), None);
+        assert_eq!(c.temporality, Temporality::Multiple);
+        assert_eq!(c.persistence, Persistence::Pool);
+    }
+
+    #[test]
+    fn what_outlives_processes_by_itself_needs_files() {
+        let c = Controls::default();
         let process = Controls {
             persistence: Persistence::Process,
-            ..weak
+            ..c
         };
-        assert_eq!(
-            process.unsupported().as_deref(),
-            Some("persistence = \"process\"")
-        );
+        assert_eq!(process.needs_files(), None);
         let durable = Controls {
             persistence: Persistence::Durable,
             ..c
         };
-        assert_eq!(durable.unsupported(), None);
         assert_eq!(
             durable.needs_files().as_deref(),
             Some("persistence = \"durable\"")

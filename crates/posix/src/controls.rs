@@ -7,11 +7,13 @@
 use crate::cache::DirInfo;
 use crate::fs::Fs;
 use crate::path::Place;
-use forebay_client::controls::{Controls, Declared, Mutability, OnViolation};
+use forebay_client::controls::{
+    Controls, Declared, Mutability, OnViolation, Parallelism, Persistence,
+};
 use forebay_client::{Violation, impossible};
-use forebay_store::process::{pid, write_notice};
-use forebay_store::uses::{Change, LAMINATED, Party, is_allowed, said};
-use forebay_store::{Inode, ObjectId, SetAttr, now};
+use forebay_store::process::{pid, process_of, write_notice};
+use forebay_store::uses::{Change, LAMINATED, Party, goes_with_maker, is_allowed, said};
+use forebay_store::{Inode, Maker, ObjectId, SetAttr, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::hash::Hasher;
@@ -30,11 +32,25 @@ const SERVED: Party = 1 << 63;
 thread_local! {
     /// The process that this thread works for, if it isn't its own.
     static FOR: Cell<u32> = const { Cell::new(0) };
+    /// What this thread says of files that it makes.
+    static SAYING: Cell<Declared> = const { Cell::new(Declared::NOTHING) };
 }
 
-/// From now on this thread opens files for the process `pid`, which asked a face that serves others.
-pub fn work_for(pid: u32) {
-    FOR.set(pid);
+/// A process that a face serves but can't see: of another PID namespace.
+pub const UNSEEN: u32 = u32::MAX;
+
+/// From now on this thread opens files for the process to which the thread `id` belongs, which asked a face that serves
+/// others; 0: for its own.
+pub fn work_for(id: u32) {
+    FOR.set(id);
+}
+
+/// Does `f`, in which this thread makes files; of them is said, before what their directory and the rules say, `said`.
+pub fn saying<T>(said: Declared, f: impl FnOnce() -> T) -> T {
+    let before = SAYING.replace(said);
+    let result = f();
+    SAYING.set(before);
+    result
 }
 
 /// The value of [`ATTRIBUTE`]: what was said of a file or directory.
@@ -67,7 +83,7 @@ impl Fs {
     /// then the rules.
     pub(crate) fn controls_of_new(&self, dir: &DirInfo, name: &[u8], mode: u32) -> u64 {
         let rules = &self.pool().config().rules;
-        if rules.is_empty() && dir.controls == 0 {
+        if rules.is_empty() && dir.controls == 0 && SAYING.get().is_nothing() {
             return 0;
         }
         let inherited = said(dir.controls).0;
@@ -83,6 +99,7 @@ impl Fs {
     /// What is said of a file that is made as `name` in `dir`.
     fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Declared {
         let (inherited, rules) = (said(dir.controls).0, &self.pool().config().rules);
+        let inherited = SAYING.get().or(inherited);
         if rules.is_empty() {
             return inherited;
         }
@@ -90,8 +107,24 @@ impl Fs {
         inherited.or(at.map_or(Declared::NOTHING, |at| rules.said_of(&at, name)))
     }
 
+    /// With whom a new object of this mode and word goes, if with anybody: the process that this thread works for.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended.
+    pub(crate) fn maker_of_new(&self, mode: u32, word: u64) -> Result<Option<Maker>> {
+        if mode & libc::S_IFMT != libc::S_IFREG || !goes_with_maker(word) {
+            return Ok(None);
+        }
+        let pid = match FOR.get() {
+            0 => None,
+            UNSEEN => return Err(Errno::OPNOTSUPP),
+            id => Some(process_of(id).ok_or(Errno::SRCH)?),
+        };
+        self.store().maker(pid).map(Some)
+    }
+
     /// Gives the file at `path`, which is complete and closed, the controls that it would have got if it had been made
-    /// as `to`; one that never changes is laminated.
+    /// as `to`; one that never changes is laminated. Nobody made it who could end: `persistence = "process"` is left out.
     ///
     /// # Errors
     /// As for looking both up and changing the file.
@@ -100,6 +133,10 @@ impl Fs {
             Place::Entry { dir, name, .. } => Ok(self.said_of_file(dir, name)),
             Place::Dir { .. } => Err(Errno::ISDIR),
         })?;
+        let said = Declared {
+            persistence: said.persistence.filter(|p| *p != Persistence::Process),
+            ..said
+        };
         let file = self.stat(path, false)?;
         if said.is_nothing() || file.mode & libc::S_IFMT != libc::S_IFREG {
             return Ok(());
@@ -123,11 +160,12 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this version or this pool can't keep that.
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that; a file would go with a
+    /// process from now on.
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         let inode = self.store().stat(id)?;
         let (controls, media) = (declared.resolve(), &self.pool().config().media);
-        let kept = controls.unsupported().is_none() && impossible(&controls, media).is_none();
+        let kept = impossible(&controls, media).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
             return Err(Errno::OPNOTSUPP);
         }
@@ -139,7 +177,11 @@ impl Fs {
             controls: Some(declared.bits()),
             ..SetAttr::default()
         };
-        self.store().set_attr(id, &set)
+        self.store().set_attr(id, &set)?;
+        match inode.is_file() {
+            true => self.store().tell_writers(id),
+            false => Ok(()),
+        }
     }
 
     /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut if the
@@ -169,12 +211,16 @@ impl Fs {
 
     fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let controls = said(word).0.resolve();
         let party = match FOR.get() {
             0 => self.store().lock_owner_process()?.number,
-            pid => SERVED | Party::from(pid),
+            // Its threads are one party.
+            id if controls.parallelism == Parallelism::Process => {
+                SERVED | Party::from(process_of(id).unwrap_or(id))
+            }
+            id => SERVED | Party::from(id),
         };
         let begun = self.store().begin_use(open, word, party, writes);
-        let controls = said(word).0.resolve();
         let violated = match begun {
             Err(e @ (Errno::BUSY | Errno::PERM)) => Some((e, true)),
             Ok(Some(e)) => Some((e, false)),
@@ -253,7 +299,7 @@ impl Fs {
     /// The process for which this thread works.
     pub(crate) fn works_for(&self) -> u32 {
         match FOR.get() {
-            0 => pid(),
+            0 | UNSEEN => pid(),
             pid => pid,
         }
     }

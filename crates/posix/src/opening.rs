@@ -48,7 +48,7 @@ impl Fs {
                 }
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
-                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"");
+                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let section = self.store().section()?;
                 match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
                     Ok((id, live, held)) => {
@@ -220,7 +220,7 @@ impl Fs {
         let dir = self.dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let store = self.store();
-        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
+        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
         let section = store.section()?;
         let id = store.create_unnamed(e.id, &new)?;
         let (live, held) = store.live_acquire_held(id)?;

@@ -91,28 +91,33 @@ impl Fs {
     }
 
     /// What is made as `name` in `dir`.
+    ///
+    /// # Errors
+    /// As for [`Fs::maker_of_new`].
     pub(crate) fn new_object<'a>(
         &self,
         dir: &DirInfo,
         name: &[u8],
         mode: u32,
         target: &'a [u8],
-    ) -> NewObject<'a> {
+    ) -> Result<NewObject<'a>> {
         let setgid = dir.mode & S_ISGID != 0;
         let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
         } else {
             0
         };
-        NewObject {
+        let controls = self.controls_of_new(dir, name, mode);
+        Ok(NewObject {
             mode: mode | inherit,
             uid: self.cred().uid(),
             gid: if setgid { dir.gid } else { self.cred().gid() },
             rdev: 0,
             target,
             distribution: None,
-            controls: self.controls_of_new(dir, name, mode),
-        }
+            controls,
+            maker: self.maker_of_new(mode, controls)?,
+        })
     }
 
     /// Creates at a place; EEXIST if something is there.
@@ -136,7 +141,7 @@ impl Fs {
     /// EEXIST, EACCES, ENOSPC.
     pub fn make_dir(&self, place: &Place, mode: u32) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
-        let new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"");
+        let new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"")?;
         self.create_new(&p, &new).map(|_| ())
     }
 
@@ -151,7 +156,7 @@ impl Fs {
         distribution: Distribution,
     ) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
-        let mut new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"");
+        let mut new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"")?;
         new.distribution = Some(distribution);
         self.create_new(&p, &new).map(|_| ())
     }
@@ -172,7 +177,7 @@ impl Fs {
         if p.slash {
             return Err(Errno::NOENT);
         }
-        let mut new = self.new_object(p.dir, p.name, kind | mode & 0o7777, b"");
+        let mut new = self.new_object(p.dir, p.name, kind | mode & 0o7777, b"")?;
         new.rdev = rdev;
         self.create_new(&p, &new)
     }
@@ -192,7 +197,7 @@ impl Fs {
         if p.slash && p.entry.is_none() {
             return Err(Errno::NOENT);
         }
-        let new = self.new_object(p.dir, p.name, S_IFLNK | 0o777, target);
+        let new = self.new_object(p.dir, p.name, S_IFLNK | 0o777, target)?;
         self.create_new(&p, &new).map(|_| ())
     }
 

@@ -6,7 +6,8 @@ mod support;
 
 use forebay_client::Pool;
 use forebay_posix::controls::work_for;
-use forebay_posix::{ChunkSize, Distribution, Errno, Follow, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, File, Follow, Fs, ObjectId};
+use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
@@ -17,6 +18,9 @@ fn worker() {
     let Some((role, a, fs)) = worker_role() else {
         return;
     };
+    if role == "laminates" {
+        return laminate(&a);
+    }
     let open = fs
         .open_at(ObjectId::ROOT, a[0].as_bytes(), O_CREAT | O_RDWR, 0o600)
         .unwrap_or_else(|_| panic!("can't open {}", a[0]));
@@ -33,6 +37,21 @@ fn worker() {
         "ends" => fs.store().detach().unwrap(),
         other => panic!("{other}"),
     }
+}
+
+/// Opens and closes a file for writing on all stores of a pool, and is killed at a question of closing it. Arguments: the nodes'
+/// directories, path, which question, whether behind it.
+fn laminate(a: &[String]) {
+    let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
+    let f = nodes.views[1].open(a[1].as_bytes(), O_WRONLY, 0).unwrap();
+    let asked = nodes.together.asked.load(SeqCst);
+    nodes.together.kill_behind.store(a[3] == "true", SeqCst);
+    let at: usize = a[2].parse().unwrap();
+    nodes.together.kill_at.store(asked + at, SeqCst);
+    f.close().unwrap();
+    nodes.together.kill_at.store(0, SeqCst);
+    // SAFETY: ends this process.
+    unsafe { libc::_exit(0) };
 }
 
 fn say(fs: &Fs, path: &str, what: &str) {
@@ -148,6 +167,9 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
 
 #[test]
 fn one_at_a_time() {
+    // No thread has such an id: each stands for a process.
+    const ONE: u32 = (1 << 22) + 17;
+    const TWO: u32 = (1 << 22) + 18;
     each("exclusive", |nodes| {
         nodes[0].mkdir(b"/own", 0o700).unwrap();
         say(nodes[0], "/own", "parallelism=exclusive");
@@ -166,21 +188,21 @@ fn one_at_a_time() {
             let close = |fs: &Fs, open: u32| fs.store().open_release(open).unwrap();
             let first = open(fs, 0).unwrap();
             let second = open(fs, 0).unwrap();
-            assert_eq!(open(fs, 17), Err(Errno::BUSY));
+            assert_eq!(open(fs, ONE), Err(Errno::BUSY));
             if nodes.len() > 1 {
                 assert_eq!(open(other, 0), Err(Errno::BUSY));
             }
             // Looking at it opens nothing.
             assert_eq!(other.stat(path.as_bytes(), true).unwrap().size, 0);
             close(fs, first);
-            assert_eq!(open(fs, 17), Err(Errno::BUSY));
+            assert_eq!(open(fs, ONE), Err(Errno::BUSY));
             close(fs, second);
-            let theirs = open(other, 17).unwrap();
-            assert_eq!(open(other, 18), Err(Errno::BUSY));
+            let theirs = open(other, ONE).unwrap();
+            assert_eq!(open(other, TWO), Err(Errno::BUSY));
             close(other, theirs);
 
             say(fs, &path, "parallelism=exclusive(node)");
-            let of_node = [open(fs, 0).unwrap(), open(fs, 17).unwrap()];
+            let of_node = [open(fs, 0).unwrap(), open(fs, ONE).unwrap()];
             if nodes.len() > 1 {
                 assert_eq!(open(other, 0), Err(Errno::BUSY));
             }
@@ -290,7 +312,7 @@ fn rules_and_directories_say_it_of_new_files() {
             Err(Errno::INVAL)
         );
     }
-    // What isn't kept isn't promised.
+    // With whom it goes is known when it is made.
     assert_eq!(
         pool.set_xattr(b"/x", name, b"persistence=process", true),
         Err(Errno::OPNOTSUPP)
@@ -348,4 +370,118 @@ fn striped_files_keep_them_too() {
         assert_eq!(get(fs, &path), [&content[..], &content, b"end"].concat());
     }
     nodes.assert_whole();
+}
+
+/// All that is refused of a laminated file to who has opened it before anything was said.
+fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
+    for at in (0..=size).step_by(1 << 20) {
+        assert_eq!(stale.write_at(b"no", at), Err(Errno::PERM), "at {at}");
+    }
+    let long = vec![1; size as usize];
+    assert_eq!(stale.write_at(&long, 0), Err(Errno::PERM));
+    for size in [0, 10, size - 1, size + 1] {
+        assert_eq!(stale.set_len(size), Err(Errno::PERM), "to {size}");
+    }
+    assert_eq!(appending.write_at(b"no", 0), Err(Errno::PERM));
+}
+
+#[test]
+fn what_is_said_while_it_is_open_holds_at_once() {
+    const SIZE: usize = 5 << 20;
+    let nodes = Nodes::new("said-while-open", 3, &["memory:64M"], 60);
+    let striped = Distribution::Striped(ChunkSize::LEAST);
+    nodes.views[0].mkdir_with(b"/s", 0o700, striped).unwrap();
+    nodes.views[0].mkdir(b"/l", 0o700).unwrap();
+    for (k, dir) in ["/s", "/l", "/s", "/l", "/s", "/l"].into_iter().enumerate() {
+        let [fs, other, third] = [0, 1, 2].map(|n| &nodes.views[(k + n) % 3]);
+        let path = format!("{dir}/{k}");
+        put(fs, &path, &pattern(k as u64, SIZE)).unwrap();
+        let stale = other.open(path.as_bytes(), O_RDWR, 0).unwrap();
+        let appending = other.open(path.as_bytes(), O_WRONLY | O_APPEND, 0).unwrap();
+        for at in 0..5 {
+            assert_eq!(stale.write_at(b"old", at << 20), Ok(3));
+        }
+        say(fs, &path, "mutability=append");
+        for at in [0, 10, 1 << 20, SIZE as u64 - 1, SIZE as u64 + 1] {
+            assert_eq!(
+                stale.write_at(b"no", at),
+                Err(Errno::PERM),
+                "{path} at {at}"
+            );
+        }
+        assert_eq!(stale.set_len(1 << 20), Err(Errno::PERM));
+        assert_eq!(appending.write_at(b"end", 0), Ok(3));
+        say(third, &path, "mutability=immutable");
+        // It isn't laminated yet.
+        assert_eq!(stale.write_at(b"new", 2 << 20), Ok(3));
+        let whole = get(third, &path);
+        assert_eq!(whole.len(), SIZE + 3);
+        third
+            .open(path.as_bytes(), O_WRONLY, 0)
+            .unwrap()
+            .close()
+            .unwrap();
+        assert!(is_laminated(fs, &path));
+        is_refused_everywhere(&stale, &appending, SIZE as u64 + 3);
+        for fs in [fs, other, third] {
+            assert!(get(fs, &path) == whole, "{path}");
+        }
+        appending.close().unwrap();
+        stale.close().unwrap();
+        assert!(get(other, &path) == whole, "{path}");
+    }
+    nodes.assert_whole();
+}
+
+#[test]
+fn who_laminates_may_be_killed() {
+    const SIZE: usize = 4 << 20;
+    let nodes = Nodes::new("killed-laminating", 3, &["memory:64M"], 120);
+    let dirs: Vec<_> = nodes.dirs.iter().map(|d| d.to_string_lossy()).collect();
+    let dirs = dirs.join(":");
+    let striped = Distribution::Striped(ChunkSize::LEAST);
+    nodes.views[0].mkdir_with(b"/s", 0o700, striped).unwrap();
+    let mut n = 0;
+    for behind in [false, true] {
+        for at in 1.. {
+            n += 1;
+            let path = format!("/s/{n}");
+            let content = pattern(n, SIZE);
+            put(&nodes.views[0], &path, &content).unwrap();
+            let fs = &nodes.views[n as usize % 3];
+            let stale = fs.open(path.as_bytes(), O_RDWR, 0).unwrap();
+            let appending = fs.open(path.as_bytes(), O_WRONLY | O_APPEND, 0).unwrap();
+            assert_eq!(stale.write_at(&content, 0), Ok(SIZE));
+            say(&nodes.views[2], &path, "mutability=immutable");
+            let worker =
+                nodes.pools[0].worker("laminates", &format!("{dirs} {path} {at} {behind}"));
+            let whole = !worker.finish_killed();
+            nodes.recover();
+            for view in &nodes.views {
+                // What a keeper does every some seconds: of who was killed while giving up its use.
+                view.store().check_lock_owners().unwrap();
+            }
+            let story = format!("killed at {at}, behind: {behind}");
+            assert!(!whole || is_laminated(fs, &path), "{story}");
+            assert!(get(fs, &path) == content, "{story}");
+            if !is_laminated(fs, &path) {
+                assert_eq!(stale.write_at(&content[..100], 0), Ok(100), "{story}");
+                nodes.views[1]
+                    .open(path.as_bytes(), O_WRONLY, 0)
+                    .unwrap()
+                    .close()
+                    .unwrap();
+            }
+            assert!(is_laminated(fs, &path), "{story}");
+            is_refused_everywhere(&stale, &appending, SIZE as u64);
+            assert!(get(&nodes.views[1], &path) == content, "{story}");
+            drop((stale, appending));
+            fs.unlink(path.as_bytes()).unwrap();
+            nodes.assert_whole();
+            if whole {
+                break;
+            }
+        }
+    }
+    assert!(n > 8, "{n}");
 }

@@ -682,6 +682,7 @@ impl Store {
             };
             let tail = if is_dir { name.1 } else { &[] };
             w.put(shard, &Key::inode(id), &inode.encode(tail))?;
+            self.note_maker(w, id, new, Some(name))?;
             self.set_link(w, id, name, Link::Unconfirmed)?;
             self.open_new(opened, id, &inode)?;
             Ok(id)

@@ -271,6 +271,8 @@ pub mod live_flag {
     pub const BEHIND: u32 = 2048;
     /// It lies elsewhere, and a process of this node maps a copy of it, or has done so.
     pub const COPIED: u32 = 4096;
+    /// Something was said of it while others had it open, who may not know (`striped/seal.rs`).
+    pub const SAID: u32 = 8192;
 }
 
 /// Flags of a mapping.

@@ -11,7 +11,7 @@
 //! (records 'P'); by the first of them it is in the index. Where none is noted, though it has some, one
 //! is searched for: that takes long, but only happens to files with several names, and to those that
 //! get an attribute by somebody who doesn't know how they are called. A directory has one name, and
-//! knows it.
+//! knows it. Of a file that goes with its maker (`makers.rs`) all names are noted, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
@@ -26,6 +26,7 @@ pub use number::Number;
 use crate::across::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
+use crate::uses::goes_with_maker;
 use crate::{ObjectId, Store};
 use rustix::io::Result;
 use twox_hash::XxHash3_64;
@@ -136,6 +137,15 @@ pub(crate) fn known_in(rest: &[u8]) -> Option<OwnedName> {
     sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
 }
 
+/// Whether all names of the object are noted, whatever attributes it has: they go with its maker.
+pub(crate) fn keeps_names(inode: &Inode) -> bool {
+    inode.is_file() && goes_with_maker(inode.controls)
+}
+
+fn may_have_names(inode: &Inode) -> bool {
+    inode.has_attributes || keeps_names(inode)
+}
+
 impl Store {
     /// The user attributes of an object, in a transaction.
     fn words(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Vec<Indexed>> {
@@ -203,11 +213,11 @@ impl Store {
     ) -> Result<()> {
         let shard = self.shard_of(id);
         let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
-        let Some((inode, _)) = inode.filter(|(inode, _)| inode.has_attributes) else {
+        let Some((inode, _)) = inode.filter(|(inode, _)| may_have_names(inode)) else {
             return Ok(());
         };
         let words = self.words(w, id)?;
-        if words.is_empty() {
+        if words.is_empty() && !keeps_names(&inode) {
             return Ok(());
         }
         if inode.is_dir() {
@@ -287,7 +297,7 @@ impl Store {
 
     /// An object goes, or has no name any more: it isn't in the index. Before its records go.
     pub(crate) fn leave_index(&self, w: &mut Write<'_>, id: ObjectId, inode: &Inode) -> Result<()> {
-        if !inode.has_attributes {
+        if !may_have_names(inode) {
             return Ok(());
         }
         let words = self.words(w, id)?;
@@ -356,10 +366,18 @@ impl Store {
             let before = before.map(|n| n.1);
             self.reindex(w, id, &words, before.as_deref(), Some(&name.1))?;
         }
-        if new.is_none() && !inode.is_dir() && self.words(w, id)?.is_empty() {
-            self.remove_range(w, &Key::known_names(id), |_| ())?;
+        if new.is_none() && !inode.is_dir() && !keeps_names(inode) {
+            self.forget_names(w, id)?;
         }
         Ok(())
+    }
+
+    /// No name of a file needs to be noted any more, unless it has attributes.
+    pub(crate) fn forget_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
+        match self.words(w, id)?.is_empty() {
+            true => self.remove_range(w, &Key::known_names(id), |_| ()),
+            false => Ok(()),
+        }
     }
 
     /// Whether the object has this name, as far as its home can tell. The entry's shard, if it lies here, is

@@ -28,6 +28,7 @@ mod live;
 pub mod lmdb;
 mod lock;
 pub mod locks;
+mod makers;
 mod mapped;
 #[cfg(all(test, loom))]
 mod models;
@@ -58,6 +59,7 @@ pub use index::{Match, Number, OwnedName, Term};
 pub use journal::Journal;
 pub use live::{Away, Held};
 pub use locks::LockType;
+pub use makers::{Followed, Maker};
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
 pub use names::{Found, NewObject, RenameMode, SetAttr};
 pub use quiet::Section;

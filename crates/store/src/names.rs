@@ -17,7 +17,7 @@ use crate::live::{Away, Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::striped::has_parts;
-use crate::{Distribution, NAME_MAX, ObjectId, Store, now};
+use crate::{Distribution, Maker, NAME_MAX, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -36,6 +36,8 @@ pub struct NewObject<'a> {
     pub distribution: Option<Distribution>,
     /// What is said of it: [`Inode::controls`].
     pub controls: u64,
+    /// Who makes it, if it goes with that process ([`crate::uses::goes_with_maker`]).
+    pub maker: Option<Maker>,
 }
 
 /// How rename treats an existing target.
@@ -376,6 +378,9 @@ impl Store {
                         w.names_change();
                     }
                 }
+                if let Some(word) = set.controls {
+                    self.change_maker(w, id, word)?;
+                }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {
                         i.mode = i.mode & crate::S_IFMT | mode & !crate::S_IFMT;
@@ -404,6 +409,9 @@ impl Store {
                 }
                 live.ctime.store(t, Release);
                 if let Some(controls) = set.controls {
+                    if live.refs.load(Acquire) > 1 {
+                        live.flags.fetch_or(live_flag::SAID, AcqRel);
+                    }
                     live.controls.store(controls, Release);
                     live.edition.store(edition, Release);
                 }

@@ -8,7 +8,7 @@
 use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
 
 /// This process's id, from the kernel (never cached: forks and vforks change it).
 pub fn pid() -> u32 {
@@ -117,16 +117,61 @@ fn decimal(mut n: u32, buffer: &mut [u8; 10]) -> &[u8] {
 
 const TIME_BITS: u32 = 40;
 const PID_BITS: u32 = 22;
+const TIME: u64 = (1 << TIME_BITS) - 1;
+const OF_PROCESS: u64 = (1 << (TIME_BITS + PID_BITS)) - 1;
 
 /// The owner word of a slot: state, process id, start time (tells a reused id).
 fn word(state: u32, pid: u32) -> u64 {
-    let started = start_time(pid).unwrap_or(0) & ((1 << TIME_BITS) - 1);
+    let started = start_time(pid).unwrap_or(0) & TIME;
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started
 }
 
 /// What tells this process from all others of the node, also from later ones with its id.
 pub fn own_word() -> u64 {
     word(state::USED, pid())
+}
+
+/// As [`own_word`], of the process `pid`; None if it doesn't run, or can't be looked at.
+pub fn word_running(pid: u32) -> Option<u64> {
+    Some(word(state::USED, pid)).filter(|word| word & TIME != 0)
+}
+
+/// As [`own_word`], from what is noted in this process's slot; None if `slot` is another one's, or its time isn't known.
+pub(crate) fn noted_word(control: &Control, slot: u32) -> Option<u64> {
+    let owner = control.process(slot as usize).owner.load(Acquire);
+    let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
+    (is_mine(control, slot) && owner & TIME != 0).then_some(noted)
+}
+
+/// The process to which the thread `tid` belongs; None if there is no such thread.
+pub fn process_of(tid: u32) -> Option<u32> {
+    let mut text = [0u8; 512];
+    let text = proc_file(tid, b"status", &mut text)?;
+    let line = text
+        .split(|&b| b == b'\n')
+        .find_map(|l| l.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// A number that tells this boot of the node from all others; 0 if it can't be found out.
+pub fn boot() -> u64 {
+    static BOOT: AtomicU64 = AtomicU64::new(0);
+    let known = BOOT.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut text = [0u8; 64];
+    let path = c"/proc/sys/kernel/random/boot_id";
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
+    let Ok(n) = file.and_then(|fd| rustix::io::read(&fd, &mut text)) else {
+        return 0;
+    };
+    // Hexadecimal digits and dashes, of which the first 16 digits will do.
+    let digits = text[..n].iter().filter_map(|&b| char::from(b).to_digit(16));
+    let boot = digits.take(16).fold(0, |all, d| all << 4 | u64::from(d));
+    BOOT.store(boot, Relaxed);
+    boot
 }
 
 /// The owner word of another process, for tests.
@@ -147,8 +192,7 @@ pub fn pid_of(word: u64) -> u32 {
 
 /// Whether the process in an owner word still runs.
 pub fn runs(word: u64) -> bool {
-    let time = (1 << TIME_BITS) - 1;
-    start_time(pid_of(word)).is_some_and(|t| t & time == word & time)
+    start_time(pid_of(word)).is_some_and(|t| t & TIME == word & TIME)
 }
 
 /// Whether somebody who still runs looks after `slot`: its process or, once that is dead,

@@ -11,11 +11,13 @@
 //!                                                   had one
 //! 'B' id:8               -> ()                      a file that came in a burst: it is to be moved from
 //!                                                   memory when nobody has it open (`data/drain.rs`)
+//! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
+//!                                                   that is (`makers.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
 //! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
 //!                                                   nodes (`across.rs`)
-//! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index
+//! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index, or goes with its maker
 //! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
 //!                                                   value and of a name, and whose it is (`index.rs`)
 //! 'R' key:8 order:16 id:8 -> ()               the same, by what a value is worth: the key's hash, and where the
@@ -88,7 +90,7 @@ impl Key {
         key
     }
 
-    /// The name `name` in `parent` by which `id` may be in the index.
+    /// The name `name` in `parent` by which `id` may be in the index, or that goes with its maker.
     pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::link(id, parent, name);
         key.bytes[0] = b'P';
@@ -130,6 +132,11 @@ impl Key {
     /// The mark of a file that is to be moved from memory.
     pub fn landed(id: ObjectId) -> Key {
         Key::new(b'B', id, &[])
+    }
+
+    /// The note on who made a file, with whom it goes.
+    pub fn maker(id: ObjectId) -> Key {
+        Key::new(b'M', id, &[])
     }
 
     /// The mark of an object without a name.

@@ -223,6 +223,7 @@ pub(crate) mod tests {
             target: b"",
             distribution: None,
             controls: 0,
+            maker: None,
         };
         let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
         made.unwrap().unwrap()

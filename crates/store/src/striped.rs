@@ -14,6 +14,8 @@
 //! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* of one at a time. Appending behind chunk 0
 //!   needs the lease, too.
 //!
+//! What is said of a file after it was opened is known to its home at once, and to others when they ask it: [`seal`].
+//!
 //! Inside one chunk (and 1 MiB of it) reads and writes are as in any file; longer ones in place are seen in pieces. What a write
 //! adds to the file is there at one moment.
 
@@ -21,6 +23,7 @@ mod cuts;
 mod merged;
 mod own;
 mod parts;
+mod seal;
 
 use crate::across::Nap;
 use crate::control::{Live, live_flag as flag};
@@ -28,6 +31,7 @@ use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{Record, decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY, Question, Told};
 use crate::record::Inode;
+use crate::uses::{Change, check_word};
 use crate::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use forebay_media::guard;
 use rustix::io::Errno;
@@ -60,6 +64,8 @@ pub(crate) struct Known {
     pub cuts: u64,
     /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
     pub appends: u32,
+    /// What was said of it (`uses.rs`).
+    pub word: u64,
 }
 
 /// Of a write that has to be done again: so many bytes of it lay in chunks that were the file's already, after so many cuts. They
@@ -169,6 +175,7 @@ impl Store {
             size,
             cuts,
             appends,
+            word: live.controls.load(Acquire),
         })
     }
 
@@ -177,11 +184,12 @@ impl Store {
         let Some(home) = f.home else {
             return self.layout_here(f.index, write);
         };
-        let (size, cuts, appends) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
+        let (size, cuts, appends, word) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
         let known = Known {
             size,
             cuts,
             appends,
+            word,
         };
         self.remember(f, known)?;
         if write {
@@ -196,7 +204,15 @@ impl Store {
         let live = self.live(f.index);
         Store::remember_locked(live, known.size, known.cuts);
         live.appends.store(known.appends, Release);
+        self.learn(f, known.word);
         Ok(())
+    }
+
+    /// Keeps what the home tells of the controls of a file that was opened before they were said.
+    fn learn(&self, f: &Striped, word: u64) {
+        if f.home.is_some() && word != 0 {
+            self.live(f.index).controls.store(word, Release);
+        }
     }
 
     /// Keeps the size that a file of another node has after so many cuts. Locked.
@@ -431,7 +447,11 @@ impl Store {
             let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| told && !fresh) {
                 Some(known) => known,
-                None => self.look(f, true)?,
+                None => {
+                    let known = self.look(f, true)?;
+                    check_word(known.word, known.size, Change::From(Some(offset)))?;
+                    known
+                }
             };
             fresh = true;
             // SAFETY: passed on.
@@ -642,6 +662,11 @@ impl Store {
         self.retry_cut(f, || {
             let first = end <= f.chunk.bytes();
             let known = self.look(f, !first && !punch)?;
+            let change = match punch {
+                true => Change::From(Some(offset)),
+                false => Change::Size(MAX_SIZE),
+            };
+            check_word(known.word, known.size, change)?;
             // Nothing lies behind the end.
             let until = if punch { end.min(known.size) } else { end };
             let mut at = offset;

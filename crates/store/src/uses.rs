@@ -12,12 +12,14 @@
 //!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
 //! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
 
+use crate::control::live_flag::{PARTS, SAID};
 use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::elsewhere::messages::kind;
 use crate::locks::{LockType, Request, Sort};
 use crate::process::Critical;
 use crate::shards::Need;
+use crate::striped::CHANGED;
 use crate::{Inode, ObjectId, Store, now};
 use forebay_controls::{
     Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Temporality,
@@ -45,6 +47,11 @@ pub fn said(word: u64) -> (Declared, bool) {
 /// The word, if it can be one.
 pub(crate) fn checked(word: u64) -> Option<u64> {
     Declared::from_bits(word & !LAMINATED).map(|_| word)
+}
+
+/// Whether a file with this word goes with the process that made it.
+pub fn goes_with_maker(word: u64) -> bool {
+    word != 0 && said(word).0.persistence == Some(Persistence::Process)
 }
 
 /// Whether the bytes of a file with this word stay as they are, and are worth copying.
@@ -89,7 +96,10 @@ pub enum Change {
 }
 
 /// EPERM if the word of a file of this size rules the change out.
-fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
+pub(crate) fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
+    if word == 0 {
+        return Ok(());
+    }
     let (declared, laminated) = said(word);
     let controls = declared.resolve();
     if is_allowed(&controls, laminated, size, change)
@@ -130,10 +140,20 @@ impl Store {
 
     /// As [`Store::check_change`], of a striped file of whatever node, as of now.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
-        match self.controls(index) {
-            0 => Ok(()),
-            word => check_word(word, self.size(index)?, change),
+        let word = self.controls(index);
+        if word == 0 {
+            return Ok(());
         }
+        let judged = check_word(word, self.size(index)?, change);
+        if judged.is_ok() || self.live_away(index).is_none() {
+            return judged;
+        }
+        // Something else may have been said since.
+        let inode = self.stat(self.live_id(index))?;
+        if inode.controls != word {
+            self.live(index).controls.store(inode.controls, Release);
+        }
+        check_word(inode.controls, inode.size, change)
     }
 
     /// The word of a live file: what was said of it, and [`LAMINATED`].
@@ -257,9 +277,13 @@ impl Store {
         }
         o.flags.fetch_and(!LAMINATES, AcqRel);
         let id = ObjectId(o.id.load(Acquire));
-        match self.object_away(id) {
+        let laminated = match self.object_away(id) {
             Some(home) => self.ask(home, kind::LAMINATE, &id),
             None => self.laminate_here(id),
+        };
+        match o.live.load(Acquire).checked_sub(1) {
+            Some(live) if laminated == Err(CHANGED) => self.seal(live),
+            _ => laminated,
         }
     }
 
@@ -271,19 +295,40 @@ impl Store {
     /// Laminates a file of this node, unless it is empty or somebody has it open for writing.
     ///
     /// # Errors
-    /// ENOSPC: it isn't.
+    /// ENOSPC: it isn't. EXFULL: others have it open who may not know; see [`Store::seal`].
     pub(crate) fn laminate_here(&self, id: ObjectId) -> Result<()> {
+        self.laminate(id, None).map(|_| ())
+    }
+
+    /// As [`Store::laminate_here`], by the holder of this lease, who has cut all parts so many times. Whether it is
+    /// laminated: then the lease is given back.
+    ///
+    /// # Errors
+    /// EXFULL: the lease is another one's by now.
+    pub(crate) fn seal_here(&self, id: ObjectId, seal: (u64, u64)) -> Result<bool> {
+        self.laminate(id, Some(seal))
+    }
+
+    fn laminate(&self, id: ObjectId, seal: Option<(u64, u64)>) -> Result<bool> {
         let laminate = |index: u32| {
             let live = self.live(index);
+            let flags = live.flags.load(Acquire);
+            let unsealed = seal.is_none() && flags & SAID != 0 && flags & PARTS != 0;
+            if seal.is_some_and(|(lease, _)| !Store::holds_lease(live, lease)) {
+                return Err(CHANGED);
+            }
             let (declared, laminated) = said(live.controls.load(Relaxed));
             let immutable = declared.mutability == Some(Mutability::Immutable);
             if !immutable || laminated || live.size.load(Relaxed) == 0 {
-                return Ok(());
+                return Ok(false);
             }
             {
                 let locks = self.locks_of(id)?;
                 if locks.is_used(WRITES) {
-                    return Ok(());
+                    return Ok(false);
+                }
+                if unsealed {
+                    return Err(CHANGED);
                 }
                 live.controls.fetch_or(LAMINATED, AcqRel);
             }
@@ -296,18 +341,21 @@ impl Store {
             });
             match written {
                 // It went meanwhile.
-                Err(Errno::NOENT) => Ok(()),
+                Err(Errno::NOENT) => Ok(false),
                 Err(e) => {
                     live.controls.fetch_and(!LAMINATED, AcqRel);
                     Err(e)
                 }
                 Ok(edition) => {
                     live.edition.store(edition, Release);
-                    Ok(())
+                    if let Some((_, cuts)) = seal {
+                        Store::end_lease_cut(live, cuts);
+                    }
+                    Ok(true)
                 }
             }
         };
         // Only what is open can have been written.
-        self.with_live(id, laminate)?.unwrap_or(Ok(()))
+        self.with_live(id, laminate)?.unwrap_or(Ok(false))
     }
 }

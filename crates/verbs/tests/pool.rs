@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_client::Pool;
-use forebay_client::controls::{Declared, Mutability};
+use forebay_client::controls::{Declared, Mutability, Persistence};
 use forebay_iov::{
     Batch, Collection, Errno, Failure, Key, Meta, Options, Order, Predicate, Session, Workspace,
 };
@@ -62,6 +62,49 @@ fn controls_hold_for_whoever_opens_the_file() {
         }
         w.close();
     }
+}
+
+#[test]
+fn a_collection_can_go_with_its_process() {
+    let pool = TestPool::new("scratch");
+    let session = Session::open(&pool.place()).unwrap();
+    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let with = |said: &str| Options {
+        controls: said.parse::<Declared>().unwrap().resolve(),
+        backend: Some("forebay".into()),
+        ..Options::default()
+    };
+    let said = "persistence=process,mutability=append";
+    let scratch = Collection::create(&w, "scratch", &with(said)).unwrap();
+    scratch.append(b"x").unwrap();
+    scratch.close().unwrap();
+    Collection::create(&w, "stays", &with(""))
+        .unwrap()
+        .close()
+        .unwrap();
+    let fs = Fs::new(Arc::new(Pool::open("scratch").unwrap()));
+    let of = |name: &str| {
+        let stat = fs.stat(format!("/w/{name}").as_bytes(), false).unwrap();
+        fs.controls_of(forebay_posix::ObjectId(stat.ino)).unwrap().0
+    };
+    assert_eq!(
+        of("scratch").to_string(),
+        "mutability=append,persistence=process"
+    );
+    assert!(of("stays").is_nothing());
+    let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
+    assert_eq!(record.controls.persistence, Persistence::Process);
+    // Its maker, this process, runs.
+    let followed = fs.store().follow_makers().unwrap();
+    assert_eq!((followed.gone, followed.left), (0, 1));
+    // Where the record lies elsewhere it would lead nowhere.
+    let memory = Session::open("memory").unwrap();
+    memory.attach("forebay", "forebay", "scratch").unwrap();
+    let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();
+    let refused = Collection::create(&other, "c", &with("persistence=process"));
+    assert_eq!(refused.err().unwrap().errno(), Errno::OPNOTSUPP);
+    Collection::delete(&w, Key::Name("scratch")).unwrap();
+    assert_eq!(fs.store().follow_makers().unwrap().left, 0);
 }
 
 #[test]

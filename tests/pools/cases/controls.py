@@ -1,5 +1,7 @@
 """Controls: rules of a pool, what they rule out for programs, what is told of it; on one node and on several."""
 import os
+import signal
+import time
 
 from harness import case, wait_until
 from .mounts import mounted
@@ -170,8 +172,6 @@ def rules_are_explained(t):
     wrong = rules(t, '[[rule]]\npath = "/a"\nmutability = "apend"\n', "wrong.toml")
     for what in (["rules", "check", wrong], ["up", "--pool", "p", "--rules", wrong]):
         t.fb(*what, rc=2).says("wrong.toml, line 3, column 14: \"apend\" isn't one of overwrite, append, immutable")
-    later = rules(t, '\n[[rule]]\npath = "/a"\npersistence = "process"\n', "later.toml")
-    t.fb("up", "--pool", "p", "--rules", later, rc=2).says("line 2: this version can't keep persistence = \"process\"")
     t.fb("up", "--pool", "p", "--rules", t.disk + "/none.toml", rc=2).says("can't read the rules")
     t.nothing_left("refused pools")
 
@@ -186,7 +186,7 @@ def rules_are_explained(t):
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
     t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
-    t.fb("set", "--pool", "p", "/said", "persistence=process", rc=2).says("can't keep persistence")
+    t.fb("set", "--pool", "p", "/ckpt/x", "persistence=process", rc=2).says("decided when a file is made")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
     t.bash("p", "echo y > /fb/ckpt/x && getfattr --only-values -n user.forebay.controls /fb/ckpt/x").prints(
         "mutability=overwrite")
@@ -243,7 +243,7 @@ def impossible_persistence(t):
     t.bash("p", "echo x > /fb/f; mkdir /fb/d")
     for path in "/f", "/d":
         t.fb("set", "--pool", "p", path, "persistence=node", rc=2).says("impossible on this pool")
-    t.fb("set", "--pool", "p", "/f", "persistence=process", rc=2).says("this version can't keep")
+    t.fb("set", "--pool", "p", "/f", "persistence=process", rc=2).says("decided when a file is made")
     t.up("q", "--rules", rules(t, text), media=["files:%s:64M" % t.disk])
     t.bash("q", "mkdir /fb/log; echo x > /fb/log/f; sync /fb/log/f")
     t.ok("persistence=durable" in t.fb("set", "--pool", "q", "/log/f").out, "it has no rule")
@@ -274,5 +274,93 @@ def bursts_move_to_files(t):
                 return sum(m["used"] for m in media if m["medium"].startswith("memory")) < 4 << 20
             wait_until(is_free, 20, "burst %d to leave memory" % burst)
         t.bash("p", "for i in 0 1 2 3; do md5sum < /fb/out/$i | cmp - /fb/sum$i || exit 1; done")
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")
+
+
+PROCESS = """
+[[rule]]
+path = "/tmp/**"
+persistence = "process"
+"""
+
+# Makes files in several ways; a thread that ends isn't their maker, and a child isn't that of its parent's.
+MAKER = r"""
+import os, signal, sys, threading, time
+at = sys.argv[1]
+def put(name, text="x"):
+    with open(os.path.join(at, name), "w") as f:
+        f.write(text)
+put("tmp/plain")
+put("tmp/large", "y" * 3000000)
+os.link(at + "/tmp/plain", at + "/keep/linked")
+os.rename(at + "/tmp/large", at + "/keep/moved")
+thread = threading.Thread(target=put, args=("tmp/by-thread",))
+thread.start()
+thread.join()
+child = os.fork()
+if child == 0:
+    put("tmp/of-child")
+    signal.alarm(80)
+    time.sleep(90)
+os.execv(sys.executable, [sys.executable, "-c", "import signal, time; signal.alarm(80); print(%d, flush=True); time.sleep(90)" % child])
+"""
+OWN = ["keep/linked", "keep/moved", "tmp/by-thread", "tmp/plain"]
+STAYS = ["keep/pool"]
+
+
+@case(120)
+def files_go_with_their_process(t):
+    """With the process that made them, by whatever face, on whatever node; not with its threads and children, not before."""
+    path = rules(t, PROCESS, "process.toml")
+    t.fb("rules", "check", path).says("1 rules, no error")
+    for nodes in (0, 3):
+        t.up("p", *(("--nodes", str(nodes), "--patience", "3") if nodes else ()), "--rules", path, media=("memory:200M",))
+        if nodes:
+            t.fb("set", "--pool", "p", "/tmp", "--distribution", "striped")
+        t.bash("p", "mkdir -p /fb/tmp /fb/keep; echo x > /fb/keep/pool")
+        t.fb("rules", "explain", "--pool", "p", "/tmp/new").prints("persistence +process +line 2")
+
+        def names():
+            return t.bash("p", "cd /fb; find keep tmp -type f | sort").out.split()
+
+        def maker(command, at="/fb"):
+            process = t.start(command + ["python3", "-c", MAKER, at])
+            return process, int(process.stdout.readline())
+
+        def end(process, child, wait=True):
+            wait_until(lambda: "tmp/of-child" in names(), 10, "the child's file")
+            time.sleep(2.5)
+            t.ok(names() == sorted(OWN + STAYS + ["tmp/of-child"]), "while it lives: %s" % names())
+            os.kill(process.pid, signal.SIGKILL)
+            if not wait:
+                os.kill(child, signal.SIGKILL)
+                return
+            wait_until(lambda: names() == sorted(STAYS + ["tmp/of-child"]), 20, "the files of the killed process to go")
+            os.kill(child, signal.SIGTERM)
+            wait_until(lambda: names() == STAYS, 20, "the file of its child to go")
+
+        for node in range(nodes or 1):
+            at = ["--node", str(node)] if nodes else []
+            end(*maker([t.forebay, "exec", "--pool", "p", *at, "--"]))
+        with mounted(t, "p") as at:
+            end(*maker([], at))
+            # It ends by itself, and is seen by the mount as well.
+            t.command(["bash", "-c", "echo x > %s/tmp/a; cat %s/tmp/a" % (at, at)]).prints("^x$")
+            wait_until(lambda: not os.path.exists(at + "/tmp/a"), 20, "the file of a shell to go")
+            t.fb("umount", at)
+        if nodes:
+            # The daemons of its node and of others are killed, and come again.
+            made = maker([t.forebay, "exec", "--pool", "p", "--node", "1", "--"])
+            for node in ("1", "2"):
+                t.fb("node", "kill", node, "--pool", "p")
+                t.fb("node", "restart", node, "--pool", "p")
+            end(*made)
+            made = maker([t.forebay, "exec", "--pool", "p", "--node", "1", "--"])
+            end(*made, wait=False)
+            for node in ("1", "2"):
+                t.fb("node", "kill", node, "--pool", "p")
+                t.fb("node", "restart", node, "--pool", "p")
+            wait_until(lambda: names() == STAYS, 30, "all files to go")
         t.fb("fsck", "--pool", "p")
         t.fb("down", "--pool", "p")

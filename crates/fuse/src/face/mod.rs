@@ -12,7 +12,7 @@ use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
-use forebay_posix::controls::work_for;
+use forebay_posix::controls::{UNSEEN, work_for};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
 use std::collections::HashMap;
 use std::io;
@@ -107,7 +107,10 @@ impl Face {
 
     /// Answers a request; what it asks for is put into `reply`.
     pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
-        work_for(head.pid);
+        work_for(match head.pid {
+            0 => UNSEEN,
+            id => id,
+        });
         let a = &mut a;
         Answer::Reply(match head.opcode {
             // Nothing is kept for a name that the kernel knows.

@@ -105,7 +105,7 @@ pub mod kind {
 
     // Of striped files: see `striped.rs`. What is no longer so as the question says: EXFULL.
 
-    /// `id, it will write to parts -> size, cuts, appends`
+    /// `id, it will write to parts -> size, cuts, appends, what was said of it`
     pub const LAYOUT: u16 = 48;
     /// `id, cuts, appends, end`: it is written that far
     pub const GROW: u16 = 49;
@@ -142,13 +142,13 @@ pub mod kind {
     /// `dir, place, terms -> objects in it for which they hold, next place` (`index/find.rs`)
     pub const FIND: u16 = 87;
 
-    /// `id`: who had it open for writing has closed it
+    /// `id`: who had it open for writing has closed it; EXFULL: SEAL has to do it
     pub const LAMINATE: u16 = 46;
 
     /// `ids and editions -> of each, whether that is the file's, which is there`: a node has copies of them
     pub const COPIED: u16 = 77;
 
-    /// `parent, name, NewObject, distribution, controls, epoch, Option<use> -> id or what is there`
+    /// `parent, name, NewObject, distribution, controls, epoch, Option<use>, Option<maker> -> id or what is there`
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;
@@ -170,6 +170,13 @@ pub mod kind {
 
     /// `id, (offset, length)...` and their bytes, one after the other: writes that were kept back, in their order
     pub const WRITE_PIECES: u16 = 73;
+
+    /// `makers -> of each, whether it runs`: processes of the asked node (`makers.rs`)
+    pub const MAKERS: u16 = 90;
+    /// `parent, name, Entry, epoch -> it was that`: of a file whose maker has ended
+    pub const UNLINK_FROM: u16 = 91;
+    /// `id, lease, cuts -> it is laminated, and the lease is given back`: as LAMINATE, all parts being cut
+    pub const SEAL: u16 = 92;
 
     /// `parent, name, epoch`
     pub const NAMES_RMDIR: u16 = 128;

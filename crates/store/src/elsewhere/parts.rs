@@ -31,7 +31,7 @@ impl Parts {
             kind::LAYOUT => {
                 let (id, write) = parts(head)?;
                 let known = with_file(store, id, |live| store.layout_here(live, write))?;
-                told((known.size, known.cuts, known.appends))
+                told((known.size, known.cuts, known.appends, known.word))
             }
             kind::GROW => {
                 let (id, as_of, end) = parts(head)?;

@@ -10,7 +10,7 @@ use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
 use crate::locks::{Owner, Request, Waits};
 use crate::record::Word;
-use crate::{Distribution, Entry, Held, NewObject, ObjectId, Slot, Store};
+use crate::{Distribution, Entry, Held, Maker, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -86,8 +86,9 @@ impl Server {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
+            kind::MAKERS | kind::SEAL => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
-            kind::JOIN_EXCHANGE => Some(Class::Entry),
+            kind::JOIN_EXCHANGE | kind::UNLINK_FROM => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             _ => None,
@@ -152,6 +153,8 @@ impl Server {
                 | kind::FIND
                 | kind::INDEXED_NAME
                 | kind::COPIED
+                | kind::MAKERS
+                | kind::UNLINK_FROM
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
         )
@@ -439,6 +442,10 @@ impl Server {
                 told(())
             }
             kind::LAMINATE => told(store.laminate_here(home(store, parts(head)?)?)?),
+            kind::SEAL => {
+                let (id, lease, cuts) = parts(head)?;
+                told(store.seal_here(home(store, id)?, (lease, cuts))?)
+            }
             kind::COPIED => {
                 let List(asked): List<(ObjectId, u64)> = parts(head)?;
                 let stand = asked.iter().map(|&(id, edition)| {
@@ -446,6 +453,10 @@ impl Server {
                     store.stands(id, edition)
                 });
                 told(List(stand.collect::<Result<Vec<bool>, Errno>>()?))
+            }
+            kind::MAKERS => {
+                let List(makers): List<Maker> = parts(head)?;
+                told(List(Store::makers_run(&makers)))
             }
             kind::BLOCKERS => {
                 let request: Request = parts(head)?;
@@ -492,8 +503,9 @@ impl Server {
             u64,
             u64,
             Option<u64>,
+            Option<Maker>,
         );
-        let ((dir, name), new, bits, controls, epoch, number): Question = parts(head)?;
+        let ((dir, name), new, bits, controls, epoch, number, maker): Question = parts(head)?;
         let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
         home_of_entry(store, dir, &name)?;
         let (mode, uid, gid, rdev, target) = new;
@@ -508,6 +520,7 @@ impl Server {
             target: &target,
             distribution: Some(distribution),
             controls: crate::uses::checked(controls).ok_or(Errno::PROTO)?,
+            maker,
         };
         let epoch = store.epoch_for(epoch)?;
         let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
@@ -655,6 +668,12 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             home_of_entry(store, dir, &name)?;
             let epoch = store.epoch_for(epoch)?;
             told(store.unlink_here(dir, &name, None, epoch, names)?)
+        }
+        kind::UNLINK_FROM => {
+            let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            let epoch = store.epoch_for(epoch)?;
+            told(store.unlink_entry((dir, &name), entry, epoch)?)
         }
         kind::LINK => {
             let (id, dir, name, epoch): (_, _, Vec<u8>, _) = parts(head)?;

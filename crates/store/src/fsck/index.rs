@@ -2,7 +2,7 @@
 
 use super::findings::Report;
 use super::model::{Model, Name, indexed_object, name};
-use crate::index::hash_of;
+use crate::index::{hash_of, keeps_names};
 use crate::record::{Key, Mark};
 use crate::{ObjectId, Store};
 use std::collections::{BTreeSet, HashMap};
@@ -12,13 +12,21 @@ const PART: &str = "index";
 impl Store {
     /// Looks for what is wrong and mends it in the model.
     pub(crate) fn check_index(&self, m: &mut Model, report: &mut Report) {
-        if m.words.is_empty() && m.known.is_empty() && m.indexed.is_empty() {
+        let made = m.objects.iter().filter(|(_, o)| keeps_names(&o.inode));
+        let made: Vec<u64> = made.map(|(&id, _)| id).collect();
+        if m.words.is_empty() && m.known.is_empty() && m.indexed.is_empty() && made.is_empty() {
             return;
         }
         let names = m.names();
         let mut expected = BTreeSet::new();
         let mut known = std::mem::take(&mut m.known);
         let words = std::mem::take(&mut m.words);
+        for id in made {
+            self.check_all_known(m, &names, (id, known.entry(id).or_default()), report);
+            if !words.contains_key(&id) {
+                known.remove(&id);
+            }
+        }
         for (&id, words) in &words {
             let called = self.check_known(m, &names, (id, known.remove(&id)), report);
             if let Some(called) = called {
@@ -61,6 +69,39 @@ impl Store {
             );
             m.changes.push((self.shard_of(id), key.clone(), None));
         }
+    }
+
+    /// All names of a file that goes with its maker are to be noted, and no others.
+    fn check_all_known(
+        &self,
+        m: &mut Model,
+        names: &HashMap<u64, Vec<Name>>,
+        (id, known): (u64, &mut Vec<Name>),
+        report: &mut Report,
+    ) {
+        let links = m.objects.get(&id).map_or(&[][..], |o| &o.links);
+        let here = names.get(&id).into_iter().flatten();
+        let all: BTreeSet<Name> = here.chain(links).cloned().collect();
+        let (right, wrong): (Vec<Name>, Vec<Name>) = std::mem::take(known)
+            .into_iter()
+            .partition(|n| all.contains(n));
+        self.forget_known(m, id, &wrong, report);
+        for of in all.iter().filter(|of| !right.contains(of)) {
+            report.add(
+                PART,
+                format!(
+                    "{}: it goes with its maker, but its name {} isn't noted",
+                    m.told(id, names),
+                    name(&of.1)
+                ),
+                "it is noted",
+            );
+            let object = ObjectId(id);
+            let key = Key::known_name(object, ObjectId(of.0), &of.1).to_vec();
+            m.changes
+                .push((self.shard_of(object), key, Some(Vec::new())));
+        }
+        *known = all.into_iter().collect();
     }
 
     /// The name by which an object with attributes is to be in the index.

@@ -4,6 +4,7 @@
 use super::findings::Report;
 use crate::across::{entry_in, link_in};
 use crate::index::{Indexed, key_of, known_in};
+use crate::makers::is_note;
 use crate::record::{
     Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
@@ -90,7 +91,7 @@ impl Store {
                     return true;
                 };
                 let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOAPVRWB".contains(&tag) && !among {
+                if !b"IDXOAPVRWBM".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -158,6 +159,12 @@ impl Store {
                     b'N' => {}
                     // If the file is gone, or doesn't lie in memory, the keeper forgets it.
                     b'B' if rest.is_empty() => {}
+                    // So is this, if the file is gone.
+                    b'M' if rest.is_empty() && is_note(value) => {}
+                    b'M' => bad(
+                        format!("the note on who made object {} can't be read", id.0),
+                        "it is removed: the file stays when its maker ends",
+                    ),
                     b'O' => orphans.push(id.0),
                     b'A' => {
                         others.entry(id.0).or_default().push((shard, key.to_vec()));

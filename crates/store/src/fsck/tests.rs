@@ -43,6 +43,7 @@ fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
         target: b"",
         distribution: None,
         controls: 0,
+        maker: None,
     };
     s.create_object(dir, name.as_bytes(), &new, s.names_epoch())
         .unwrap()

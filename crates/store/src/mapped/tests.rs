@@ -14,6 +14,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
         target: b"",
         distribution: None,
         controls: 0,
+        maker: None,
     };
     let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
     let id = made.unwrap().unwrap();

@@ -108,7 +108,15 @@ impl Store {
             let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
             let number = (opened.is_some() && kind == libc::S_IFREG).then(new_use);
             let bits = distribution.bits();
-            let question = ((parent, name), what, bits, new.controls, epoch, number);
+            let question = (
+                (parent, name),
+                what,
+                bits,
+                new.controls,
+                epoch,
+                number,
+                new.maker,
+            );
             let made: std::result::Result<ObjectId, Entry> =
                 self.ask(home, kind::CREATE, &question)?;
             if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
@@ -193,6 +201,7 @@ impl Store {
                 _ => &[],
             };
             w.put(shard, &Key::inode(id), &inode.encode(tail_bytes))?;
+            self.note_maker(w, id, new, Some((parent, name)))?;
             if counts {
                 self.change_inode(w, parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
             }
@@ -252,6 +261,7 @@ impl Store {
                 ..Inode::default()
             };
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
+            self.note_maker(w, id, new, None)?;
             w.put(shard, &Key::orphan(id), &[UNNAMED])?;
             Ok(id)
         })

@@ -1,6 +1,8 @@
 //! Taking names away, and objects with their last name.
 
 use super::*;
+use crate::across::Named;
+use crate::uses::goes_with_maker;
 
 impl Store {
     /// Takes `name` from the object `id` inside a transaction. With the last name gone,
@@ -69,6 +71,9 @@ impl Store {
         self.leave_index(w, id, inode)?;
         w.del(self.shard_of(id), &Key::inode(id))?;
         if inode.is_file() {
+            if goes_with_maker(inode.controls) {
+                w.del(self.shard_of(id), &Key::maker(id))?;
+            }
             self.remove_chunks(w, id, 1, freed)?;
             if has_parts(id, inode) {
                 self.leave_parts(w, id)?;
@@ -181,47 +186,65 @@ impl Store {
                 }
                 continue;
             }
-            let shard = self.shard_of_entry(parent, name);
-            let key = Key::entry(parent, name);
-            let t = now();
-            let mut freed = Vec::new();
-            let _section = self.section()?;
-            let done = self.write(
-                self.set(&[shard, self.shard_of(entry.id)]),
-                Need::Removal,
-                |w| {
-                    self.check_epoch(epoch)?;
-                    self.check_note(w, (parent, name))?;
-                    if w.get(shard, &key)? != Some(&entry.encode()) {
-                        return Ok(None);
-                    }
-                    w.del(shard, &key)?;
-                    if entry.kind == libc::S_IFLNK {
-                        w.names_change();
-                    }
-                    if self.end_link(w, entry.id, (parent, name))? {
-                        return Ok(Some(Dropped::Stays));
-                    }
-                    self.drop_link(w, entry.id, (parent, name), t, &mut freed)
-                        .map(Some)
-                },
-            );
-            let done = self.undo_mark(done, entry.id);
-            if done == Err(Errno::AGAIN) {
-                self.retry_noted((parent, name), || self.note_gone((parent, name)))?;
-                continue;
-            }
-            match done? {
-                None => continue,
-                Some(dropped) => {
-                    self.free_extents(freed);
-                    if dropped == Dropped::Stays {
-                        self.set_live_ctime(entry.id, t)?;
-                    }
-                    return self.touch_dir(parent, t);
-                }
+            if self.unlink_beside((parent, name), entry, epoch)? {
+                return Ok(());
             }
         }
+    }
+
+    /// Removes the entry `name`, of this node and no directory's or symbolic link's, if it is `entry`. False if it isn't
+    /// any more.
+    ///
+    /// # Errors
+    /// ESTALE; EHOSTDOWN.
+    pub(crate) fn unlink_entry(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        if entry.kind != libc::S_IFREG {
+            return Err(Errno::INVAL);
+        }
+        match self.object_away(entry.id) {
+            Some(_) => self.unlink_away(name, entry, epoch),
+            None => self.unlink_beside(name, entry, epoch),
+        }
+    }
+
+    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or something else had to end
+    /// first.
+    fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        let t = now();
+        let mut freed = Vec::new();
+        let _section = self.section()?;
+        let set = self.set(&[shard, self.shard_of(entry.id)]);
+        let done = self.write(set, Need::Removal, |w| {
+            self.check_epoch(epoch)?;
+            self.check_note(w, name)?;
+            if w.get(shard, &key)? != Some(&entry.encode()) {
+                return Ok(None);
+            }
+            w.del(shard, &key)?;
+            if entry.kind == libc::S_IFLNK {
+                w.names_change();
+            }
+            if self.end_link(w, entry.id, name)? {
+                return Ok(Some(Dropped::Stays));
+            }
+            self.drop_link(w, entry.id, name, t, &mut freed).map(Some)
+        });
+        let done = self.undo_mark(done, entry.id);
+        if done == Err(Errno::AGAIN) {
+            self.retry_noted(name, || self.note_gone(name))?;
+            return Ok(false);
+        }
+        let Some(dropped) = done? else {
+            return Ok(false);
+        };
+        self.free_extents(freed);
+        if dropped == Dropped::Stays {
+            self.set_live_ctime(entry.id, t)?;
+        }
+        self.touch_dir(name.0, t)?;
+        Ok(true)
     }
 
     /// If a removal failed after its object was marked as unlinked, takes the mark away.

@@ -10,14 +10,14 @@ use crate::process::{identity, identity_lives};
 
 /// A lease that was given.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
-    number: u64,
-    known: Known,
+pub(super) struct Lease {
+    pub number: u64,
+    pub known: Known,
 }
 
 impl Store {
     /// Waits for the lease.
-    fn lease(&self, f: &Striped) -> Result<Lease> {
+    pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.control, self.me()?);
         let mut nap = Nap::new();
         let mut over = None;
@@ -30,13 +30,15 @@ impl Store {
                 Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
             };
             let holder: Holder = match told {
-                Ok((number, size, cuts, appends, taken)) => {
+                Ok((number, size, cuts, appends, taken, word)) => {
                     let known = Known {
                         size,
                         cuts,
                         appends,
+                        word,
                     };
                     let lease = Lease { number, known };
+                    self.learn(f, word);
                     if taken {
                         self.finish_cut(f, lease)?;
                         over = None;
@@ -64,7 +66,13 @@ impl Store {
     }
 
     /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any more.
-    fn end_lease(&self, f: &Striped, lease: Lease, cuts: u64, size: Option<u64>) -> Result<()> {
+    pub(super) fn end_lease(
+        &self,
+        f: &Striped,
+        lease: Lease,
+        cuts: u64,
+        size: Option<u64>,
+    ) -> Result<()> {
         let as_of = (cuts, lease.known.appends);
         let ours = match f.home {
             None => self.end_lease_here(f.index, lease.number, as_of, size)?,
@@ -80,7 +88,7 @@ impl Store {
     }
 
     /// Cuts all parts, wherever they are.
-    fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
+    pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
         let nodes = self.part_nodes(f.id)?;
         let head = encode(&(f.id, cuts, size));
         let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
@@ -98,6 +106,29 @@ impl Store {
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
         self.cut_parts(f, cuts, size)?;
         self.end_lease(f, lease, cuts, Some(size))
+    }
+
+    /// With a lease: completes a cut whose maker has died. EXFULL: it did, and the lease is given back.
+    pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        match self.cut_ahead(f, lease.known.cuts)? {
+            None => Ok(()),
+            Some((cuts, size)) => {
+                self.cut_parts(f, cuts, size)?;
+                self.end_lease(f, lease, cuts, Some(size))?;
+                Err(CHANGED)
+            }
+        }
+    }
+
+    /// With a lease: EPERM if what was said of the file rules the change out; the lease is given back.
+    fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
+        let Known {
+            size, cuts, word, ..
+        } = lease.known;
+        check_word(word, size, change).or_else(|e| {
+            self.end_lease(f, lease, cuts, None)?;
+            Err(e)
+        })
     }
 
     /// The cut that some part is ahead of the home by: its number and the size.
@@ -123,14 +154,9 @@ impl Store {
     /// Completes a cut whose maker has died, if there is one.
     pub(super) fn settle_cut(&self, f: &Striped) -> Result<()> {
         let lease = self.lease(f)?;
-        match self.cut_ahead(f, lease.known.cuts)? {
-            Some((cuts, size)) => {
-                self.cut_parts(f, cuts, size)?;
-                self.end_lease(f, lease, cuts, Some(size))
-            }
-            None => self.end_lease(f, lease, lease.known.cuts, None),
-        }
-        .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
+        self.complete_cut(f, lease)
+            .and_then(|()| self.end_lease(f, lease, lease.known.cuts, None))
+            .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
     }
 
     /// As [`Store::truncate`].
@@ -144,15 +170,11 @@ impl Store {
                 return done;
             }
             let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            self.check_leased(f, lease, Change::Size(size))?;
             let Known {
                 size: old, cuts, ..
             } = lease.known;
-            if let Some((number, to)) = self.cut_ahead(f, cuts)? {
-                // Somebody has died at it.
-                self.cut_parts(f, number, to)?;
-                self.end_lease(f, lease, number, Some(to))?;
-                return Err(CHANGED);
-            }
             if size >= old {
                 // It has become shorter meanwhile.
                 return self.end_lease(f, lease, cuts, Some(size));
@@ -175,6 +197,7 @@ impl Store {
     ) -> Result<(u64, usize)> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
+            self.check_leased(f, lease, Change::From(offset))?;
             let Known { size, cuts, .. } = lease.known;
             let at = offset.unwrap_or(size);
             let fits = at

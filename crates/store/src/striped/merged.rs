@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::elsewhere::merge::{Conflict, pack};
+use crate::uses::LAMINATED;
 
 impl Store {
     /// As [`Store::merge`].
@@ -16,6 +17,9 @@ impl Store {
         self.retry_cut(&f, || {
             let first = Store::is_first(&f, offset, now.len());
             let known = self.look(&f, !first)?;
+            if known.word & LAMINATED != 0 {
+                check_word(known.word, known.size, Change::From(Some(offset)))?;
+            }
             let len = now.len().min(known.size.saturating_sub(offset) as usize);
             for p in self.spread(&f, offset, len)? {
                 let (from, to) = (p.done, p.done + p.len);

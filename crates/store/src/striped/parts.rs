@@ -4,6 +4,7 @@ use super::*;
 use crate::process::Critical;
 use crate::record::Key;
 use crate::shards::Need;
+use crate::uses::LAMINATED;
 use crate::{CHUNK, now};
 use forebay_media::PAGE;
 
@@ -12,8 +13,9 @@ const LEASE: u64 = 5_000;
 
 /// Who has a lease: node, identity, the lease's number.
 pub(crate) type Holder = (u32, u32, u64);
-/// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't give it back.
-pub(crate) type Granted = (u64, u64, u64, u32, bool);
+/// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't give it back; what was
+/// said of the file.
+pub(crate) type Granted = (u64, u64, u64, u32, bool, u64);
 
 fn milliseconds() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -35,6 +37,7 @@ impl Store {
             size: live.size.load(Acquire),
             cuts: live.cuts.load(Acquire),
             appends: live.appends.load(Acquire),
+            word: live.controls.load(Acquire),
         })
     }
 
@@ -86,6 +89,7 @@ impl Store {
             return Ok(());
         };
         let size = live.size.load(Relaxed);
+        check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
         if (beyond || end > size && Store::is_lent(live)) && self.elsewhere.is_some() {
@@ -104,6 +108,7 @@ impl Store {
     pub(crate) fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
+        check_word(live.controls.load(Relaxed), old, Change::Size(size))?;
         match ObjectId(live.id.load(Relaxed)).stripe() {
             Some(_) if Store::is_lent(live) => Err(CHANGED),
             Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
@@ -137,7 +142,20 @@ impl Store {
         live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
         let (size, cuts) = (live.size.load(Acquire), live.cuts.load(Acquire));
         let appends = live.appends.load(Acquire);
-        Ok(Ok((number, size, cuts, appends, taken)))
+        let word = live.controls.load(Acquire);
+        Ok(Ok((number, size, cuts, appends, taken, word)))
+    }
+
+    /// Whether this lease of an open file is still its holder's. Locked.
+    pub(crate) fn holds_lease(live: &Live, lease: u64) -> bool {
+        live.lease.load(Relaxed) == lease && live.lease_until.load(Relaxed) != 0
+    }
+
+    /// The lease is given back, all parts being cut so many times, where the file ends. Locked.
+    pub(crate) fn end_lease_cut(live: &Live, cuts: u64) {
+        live.cuts.store(cuts, Release);
+        live.lease_until.store(0, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 
     /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to that. False if
@@ -149,10 +167,7 @@ impl Store {
         (cuts, appends): (u64, u32),
         size: Option<u64>,
     ) -> Result<bool> {
-        let ours = |live: &Live| {
-            let held = live.lease.load(Relaxed) == lease && live.lease_until.load(Relaxed) != 0;
-            held && live.cuts.load(Relaxed) <= cuts
-        };
+        let ours = |live: &Live| Store::holds_lease(live, lease) && live.cuts.load(Relaxed) <= cuts;
         let mut done = false;
         let cut = |live: &Live| match (ours(live), size) {
             (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
@@ -201,6 +216,10 @@ impl Store {
         let check = |live: &Live| {
             if live.cuts.load(Acquire) != cuts {
                 return Err(CHANGED);
+            }
+            let word = live.controls.load(Relaxed);
+            if word & LAMINATED != 0 {
+                check_word(word, live.size.load(Relaxed), Change::From(Some(offset)))?;
             }
             if offset + bytes.1 as u64 > live.size.load(Relaxed) {
                 live.flags.fetch_or(flag::BEHIND, AcqRel);

@@ -3,7 +3,7 @@
 //! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
 //! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
 //!
-//! `consistency`, `mutability` and `parallelism` become the file's own controls, which the pool keeps for whoever opens it.
+//! `consistency`, `mutability`, `parallelism` and `persistence` become the file's own controls, which the pool keeps for whoever opens it.
 //! `temporality` asks for nothing.
 
 use super::{Address, Backend, Mapped, Object};
@@ -142,6 +142,9 @@ fn in_file(controls: &Controls) -> Declared {
         on_violation: said
             .on_violation
             .filter(|v| Some(*v) != by_default.on_violation),
+        persistence: said
+            .persistence
+            .filter(|p| Some(*p) != by_default.persistence),
         ..Declared::NOTHING
     }
 }
@@ -167,6 +170,8 @@ impl Backend for Forebay {
     fn supports(&self, controls: &Controls) -> Result<()> {
         match controls.persistence {
             Persistence::Pool => Ok(()),
+            // Only a file that is the record, too: nothing is left that leads nowhere.
+            Persistence::Process if self.files_are_records => Ok(()),
             other => Err(Error::unsupported(format!(
                 "the back end 'forebay' can't keep persistence={other}"
             ))),

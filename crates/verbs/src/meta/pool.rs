@@ -16,7 +16,8 @@ use crate::pool::Attached;
 use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
-use forebay_controls::{Controls, Declared};
+use forebay_controls::{Controls, Declared, Persistence};
+use forebay_posix::controls::saying;
 use forebay_posix::{Fail, File, Follow, ObjectId, RenameMode};
 use forebay_store::{Match, uses::said};
 use rustix::io::Errno;
@@ -178,6 +179,7 @@ impl Pool {
         let controls = &mut record.controls;
         controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
+        controls.persistence = own.persistence.unwrap_or(controls.persistence);
         controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
         controls.on_violation = own.on_violation.unwrap_or(controls.on_violation);
         Ok(record)
@@ -227,14 +229,21 @@ impl Pool {
         }
     }
 
-    /// A file without a name, with these attributes. It goes if it gets none before it is closed.
+    /// The file of a new record, with these attributes and without a name. It goes if it gets none before it is closed.
     fn unnamed(
         &self,
         dir: &[u8],
+        new: &New<'_>,
         attributes: &[(Vec<u8>, Vec<u8>)],
     ) -> Errnos<(File<'_>, ObjectId)> {
         let flags = libc::O_TMPFILE | libc::O_RDWR;
-        let file = self.fs.open(dir, flags, 0o666)?;
+        let process = Some(new.controls.persistence).filter(|p| *p == Persistence::Process);
+        let said = Declared {
+            // Who makes it must be known from the start. What lies elsewhere is its back end's business.
+            persistence: process.filter(|_| new.backend == DEFAULT),
+            ..Declared::NOTHING
+        };
+        let file = saying(said, || self.fs.open(dir, flags, 0o666))?;
         let id = ObjectId(file.stat()?.ino);
         self.set_all(id, attributes)?;
         Ok((file, id))
@@ -395,7 +404,7 @@ impl Store for Pool {
             }
             return made;
         }
-        let (file, id) = self.unnamed(&dir, &attributes).map_err(failed)?;
+        let (file, id) = self.unnamed(&dir, new, &attributes).map_err(failed)?;
         let record = told(id);
         before(&record)?;
         let named = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
@@ -423,7 +432,7 @@ impl Store for Pool {
         let made = all.iter().enumerate().map(|(i, new)| {
             let attributes = Pool::attributes(new, scope)?;
             let (file, id) = self
-                .unnamed(&dir, &attributes)
+                .unnamed(&dir, new, &attributes)
                 .map_err(|e| self.cannot(new, e))?;
             let record = self.told(scope, new, id);
             before(i, &record)?;

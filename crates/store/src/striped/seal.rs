@@ -1,0 +1,55 @@
+//! What is said of a striped file while it is open, on whatever nodes.
+//!
+//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody goes on with what it knew
+//! before, the file is cut where it ends: parts refuse whoever knows of fewer cuts, who then asks the home, and is told
+//! what was said. This is done when something is said, and once more before such a file is laminated: then the last cut
+//! and the lamination are one step at the home. Who opens a file later knows what was said; files of which nothing was
+//! said while they were open are laminated without all that.
+
+use super::*;
+
+impl Store {
+    /// Something was said of a file: who has it open elsewhere learns it with its next write.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: a node can't be told.
+    pub fn tell_writers(&self, id: ObjectId) -> Result<()> {
+        if id.stripe().is_none() || id.is_part() || self.elsewhere.is_none() {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        let told = match self.striped(index) {
+            Some(f) => self.fence(&f, |_, _| Ok(false)),
+            None => Ok(()),
+        };
+        drop(held);
+        self.live_release(index).and(told)
+    }
+
+    /// Laminates an open file that others may have open who don't know what was said of it, unless somebody uses it for
+    /// writing.
+    pub(crate) fn seal(&self, index: u32) -> Result<()> {
+        let f = self.striped(index).ok_or(CHANGED)?;
+        self.fence(&f, |lease, cuts| match f.home {
+            None => self.seal_here(f.id, (lease, cuts)),
+            Some(home) => self.ask(home, kind::SEAL, &(f.id, lease, cuts)),
+        })
+    }
+
+    /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the number of the cut; it may
+    /// have ended both.
+    fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            let Known { size, cuts, .. } = lease.known;
+            self.cut_parts(f, cuts + 1, size)?;
+            match end(lease.number, cuts + 1) {
+                Ok(true) => Ok(()),
+                ended => self
+                    .end_lease(f, lease, cuts + 1, Some(size))
+                    .and(ended.map(|_| ())),
+            }
+        })
+    }
+}
