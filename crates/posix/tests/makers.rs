@@ -319,6 +319,7 @@ fn who_makes_it_is_decided_when_it_is_made() {
     child.kill().unwrap();
     // Not waited for, it has ended all the same.
     wait_until("its file goes", || follow(&[&pool]).left == 1);
+    child.wait().unwrap();
     let all = [
         &kept[..],
         &["/mine/said", "/mine/not-said", "/own/dir", "/own/link"],
