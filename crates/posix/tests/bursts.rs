@@ -2,9 +2,10 @@
 
 mod support;
 
-use forebay_posix::{Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Fs, ObjectId};
 use forebay_store::Store;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use support::nodes::Nodes;
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -200,4 +201,50 @@ fn a_killed_mover_loses_nothing() {
         }
         p.assert_whole();
     }
+}
+
+#[test]
+fn parts_of_striped_files_move_on_their_nodes() {
+    let media = ["memory:16M", "files:DIR:64M"];
+    let nodes = Nodes::new("bursty-striped", 3, &media, 60);
+    let (fs, other) = (&nodes.views[0], &nodes.views[1]);
+    let striped = Distribution::Striped(ChunkSize::LEAST);
+    fs.mkdir_with(b"/out", 0o700, striped).unwrap();
+    say(fs, "/out", "temporality=bursty");
+    let drain = || {
+        // The home's keeper first, then those whom it has told: whoever that is.
+        for _ in 0..2 {
+            for view in &nodes.views {
+                assert_eq!(view.store().drain(u64::MAX).unwrap().left, 0);
+            }
+        }
+    };
+    for round in 0..3 {
+        let content = bytes(round, 9 * MIB + 77);
+        for (k, fs) in nodes.views.iter().enumerate() {
+            let path = format!("/out/{k}");
+            let f = fs
+                .open(path.as_bytes(), O_CREAT | O_TRUNC | O_RDWR, 0o600)
+                .unwrap();
+            write_all(&f, &content, 0);
+            f.close().unwrap();
+        }
+        assert!(nodes.views.iter().all(|v| used(v.store())[0] > 4 << 20));
+        drain();
+        for view in &nodes.views {
+            let [memory, files] = used(view.store());
+            assert!(memory == 0 && files > 4 << 20, "{memory} {files}");
+        }
+        for k in 0..3 {
+            let f = other.open(format!("/out/{k}").as_bytes(), O_RDONLY, 0);
+            assert!(read_all(&f.unwrap()) == content, "{k} in round {round}");
+        }
+    }
+    for k in 0..3 {
+        fs.unlink(format!("/out/{k}").as_bytes()).unwrap();
+    }
+    nodes.drop_parts();
+    drain();
+    assert_eq!(nodes.used(), 0);
+    nodes.assert_whole();
 }

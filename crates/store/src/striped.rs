@@ -585,7 +585,7 @@ impl Store {
     // ---- the rest ----
 
     /// The other nodes that may have a part.
-    fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
+    pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
         let others = self.other_nodes()?;
         let home = others.node_of(id.slot());
         let all = others.nodes().iter().copied();

@@ -4,8 +4,12 @@
 //! Whoever writes such a file's record notes it ('B'); the keeper comes and moves it, chunk by chunk, each with the file
 //! locked. A process that opens the file meanwhile finds some chunks here and some there, and nothing is moved any
 //! more until it closes it. A killed keeper has moved a chunk or not.
+//!
+//! Parts of a striped file don't know what was said of it. When its home has moved its own chunks, it tells the other nodes,
+//! which note their parts. A node that doesn't hear of that keeps its part in memory until the file has grown again.
 
 use super::*;
+use crate::elsewhere::messages::{encode, kind};
 use crate::uses::said;
 use forebay_controls::Temporality;
 use forebay_media::{Medium, MediumKind};
@@ -97,11 +101,36 @@ impl Store {
             }
         }
         if moved == Ok(true) {
+            self.tell_parts_landed(index, id);
             moved = self.end_draining(index, shard, id);
         }
         drop(held);
         let released = self.live_release(index);
         moved.and_then(|moved| released.map(|()| moved))
+    }
+
+    /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
+    fn tell_parts_landed(&self, index: u32, id: ObjectId) {
+        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        if let (true, Ok(others), Ok(nodes)) = (parts, self.other_nodes(), self.part_nodes(id)) {
+            for node in nodes {
+                others.tell(node, kind::LANDED, &encode(&id));
+            }
+        }
+    }
+
+    /// This node's part of a file that came in a burst is to be moved, if there is one.
+    pub(crate) fn part_landed(&self, id: ObjectId) -> Result<()> {
+        let (part, shard) = (id.part(), self.shard_of(id));
+        if !self.drains() {
+            return Ok(());
+        }
+        self.write(self.object_set(part), Need::Bytes(0), |w| {
+            match w.get(shard, &Key::inode(part))?.is_some() {
+                true => w.put(shard, &Key::landed(part), &[]),
+                false => Ok(()),
+            }
+        })
     }
 
     /// Forgets the note on a file, all of which has moved, unless somebody uses it again: who writes to it after that

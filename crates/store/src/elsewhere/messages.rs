@@ -125,6 +125,8 @@ pub mod kind {
     pub const SYNC_PART: u16 = 56;
     /// `id, cuts, offset, length, punch`
     pub const ROOM_PART: u16 = 57;
+    /// `id`: it came in a burst, and its part is to be moved from memory (`data/drain.rs`)
+    pub const LANDED: u16 = 93;
     /// `id`: the file is gone
     pub const DROP_PART: u16 = 58;
     /// `identity -> it lives`: a process of the asked node

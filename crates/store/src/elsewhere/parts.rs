@@ -132,6 +132,13 @@ impl Parts {
                 })?;
                 told(())
             }
+            kind::LANDED => {
+                let id = part_here(store, parts(head)?)?;
+                // What is kept open isn't moved.
+                let kept = lock(&self.0).remove(&id);
+                let closed = kept.map_or(Ok(()), |open| store.open_release(open));
+                told(store.part_landed(id).and(closed)?)
+            }
             kind::DROP_PART => {
                 let id = part_here(store, parts(head)?)?;
                 let kept = lock(&self.0).remove(&id);

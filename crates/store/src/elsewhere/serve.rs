@@ -86,7 +86,7 @@ impl Server {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
-            kind::MAKERS | kind::SEAL => Some(Class::Leaf),
+            kind::MAKERS | kind::SEAL | kind::LANDED => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -154,6 +154,7 @@ impl Server {
                 | kind::INDEXED_NAME
                 | kind::COPIED
                 | kind::MAKERS
+                | kind::LANDED
                 | kind::UNLINK_FROM
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
@@ -487,7 +488,7 @@ impl Server {
             }
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
-            kind::LAYOUT..=kind::LIVES | kind::MERGE => {
+            kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED => {
                 self.parts.serve(store, from, kind, head, body)
             }
             _ => Err(Errno::PROTO),
