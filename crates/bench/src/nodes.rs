@@ -25,6 +25,10 @@ pub const PARTS: &[(&str, &str)] = &[
         "8 KiB after 8 KiB to and from a file on another node, by its consistency, beside the strict default",
     ),
     (
+        "copies",
+        "64 MiB from file to file, here, on another node and between two others: copy_file_range, beside reading and writing",
+    ),
+    (
         "laminated",
         "a laminated file of another node, read for the second time, and one of the same node",
     ),
@@ -43,6 +47,7 @@ const NODES: usize = 4;
 /// Who works and who holds the files, where one process works.
 const HERE: usize = 0;
 const THERE: usize = 1;
+const THIRD: usize = 2;
 /// Directories that [`THERE`] makes: one whose names lie with their files, since it follows
 /// its parent's distribution, and one whose names lie on all nodes.
 const FILES_THERE: &str = "there/files";
@@ -106,6 +111,9 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     }
     if options.wants_part("consistency") {
         nodes.consistency(results)?;
+    }
+    if options.wants_part("copies") {
+        nodes.copies(results)?;
     }
     if options.wants_part("laminated") {
         nodes.laminated(results)?;
@@ -300,6 +308,41 @@ impl Nodes<'_> {
                 // Both are the pool's.
                 let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
                 Ok(outcome.operations / outcome.seconds / 1e3)
+            });
+        }
+        Ok(())
+    }
+
+    /// A file that is copied over another, wherever both lie; beside reading the one and writing the other, in the same pool.
+    fn copies(&mut self, results: &mut Results) -> Result<(), String> {
+        let top = self.directory("copies");
+        self.pool.distribute(&top, "local-all")?;
+        for node in [HERE, THERE, THIRD] {
+            for directory in [format!("{top}/{node}"), format!("{top}/{node}-to")] {
+                let words = words("remote-content", &directory, [0, 1, 1]);
+                self.team(Side::Pool, vec![(node, words)])?;
+            }
+        }
+        let rows = [
+            ("copy here", HERE, HERE),
+            ("copy on another node", THERE, THERE),
+            ("copy between two others", THERE, THIRD),
+            ("copy from another node", THERE, HERE),
+            ("copy to another node", HERE, THERE),
+        ];
+        let count = self.amount(2, 4);
+        for (name, from, to) in rows {
+            let figure = Figure::new(name.into(), "GB/s", None);
+            self.figure(results, figure, |nodes, side| {
+                let workload = if side == Side::Plain {
+                    "copy-through"
+                } else {
+                    "copy-range"
+                };
+                let words = words(workload, &format!("{top}/{from}"), [to, count, 1]);
+                // Both are the pool's.
+                let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
+                Ok(outcome.operations * MIB as f64 / outcome.seconds / 1e9)
             });
         }
         Ok(())

@@ -176,3 +176,27 @@ pub fn rest(w: &Worker) -> Result<(), String> {
     w.done(start, w.count)?;
     sys::close(fd)
 }
+
+/// Copies the file COUNT times over that of node INDEX (`../INDEX-to`): by copy_file_range, or `through` a buffer of a MiB.
+pub fn copies(w: &Worker, through: bool) -> Result<(), String> {
+    let (top, _) = w.directory.rsplit_once('/').unwrap_or_default();
+    let from = sys::open(&file(w)?, libc::O_RDONLY)?;
+    let into = Name::of(&format!("{top}/{}-to/content", w.index))?;
+    let into = sys::open(&into, libc::O_WRONLY)?;
+    let mut data = vec![0; MIB];
+    let copy = |data: &mut [u8]| match through {
+        true => (0..CONTENT_MIB).try_for_each(|i| {
+            sys::pread(from, data, i * MIB)?;
+            sys::pwrite(into, data, i * MIB)
+        }),
+        false => sys::copy_range(from, into, CONTENT_MIB * MIB),
+    };
+    copy(&mut data)?;
+    let start = w.start()?;
+    for _ in 0..w.count {
+        copy(&mut data)?;
+    }
+    w.done(start, w.count * CONTENT_MIB)?;
+    sys::close(into)?;
+    sys::close(from)
+}

@@ -136,6 +136,20 @@ pub fn pread(fd: c_int, buffer: &mut [u8], offset: usize) -> Result<(), String> 
     whole(done, buffer.len(), "pread")
 }
 
+/// Copies the first `len` bytes from one file to another.
+pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
+    let (mut at, mut to) = (0, 0);
+    while (at as usize) < len {
+        let left = len - at as usize;
+        // SAFETY: the offsets are this function's own.
+        let done = unsafe { libc::copy_file_range(from, &mut at, into, &mut to, left, 0) };
+        if done <= 0 {
+            return whole(done, left, "copy_file_range");
+        }
+    }
+    Ok(())
+}
+
 /// As much as there is, up to the size of the buffer.
 pub fn read_at(fd: c_int, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
     // SAFETY: the pointer and the length are those of a slice that is ours alone.

@@ -146,6 +146,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "remote-get" => return remote::transfers(w, false),
         "remote-get-rest" => return remote::rest(w),
         "remote-put" => return remote::transfers(w, true),
+        "copy-range" => return remote::copies(w, false),
+        "copy-through" => return remote::copies(w, true),
         "spread-stat" => return remote::stat(w, Middle::Half),
         "spread-create" => return remote::create(w, Middle::OfThreeQuarters),
         "tcp-message" => return tcp::ping(w, 0, 0),

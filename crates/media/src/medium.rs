@@ -1,5 +1,7 @@
 //! A medium: segment file, map, and the reading and writing of extents.
 
+mod copy;
+
 use crate::cells::{CELL_PAGES, Cells};
 use crate::fault::{self, Point};
 use crate::put::put_all;
@@ -575,12 +577,11 @@ mod tests {
     use super::*;
 
     fn try_both(f: impl Fn(&Medium)) {
+        static MADE: AtomicI32 = AtomicI32::new(0);
         for kind in [MediumKind::Memory, MediumKind::Files("/".into())] {
-            let dir = std::env::temp_dir().join(format!(
-                "forebay-medium-{}-{:?}",
-                std::process::id(),
-                std::thread::current().id()
-            ));
+            let number = MADE.fetch_add(1, AcqRel);
+            let name = format!("forebay-medium-{}-{number}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir_all(&dir).unwrap();
             let map = dir.join("map");
@@ -618,6 +619,23 @@ mod tests {
             let all = get(m, e, 0, 4 * PAGE);
             assert_eq!(all.iter().filter(|&&b| b == 0).count(), 2 * PAGE);
             assert!(all[10] == 0 && all[9] == 7 && all[10 + 2 * PAGE] == 7);
+        });
+    }
+
+    #[test]
+    fn what_is_copied_lands_between_other_bytes() {
+        try_both(|from| {
+            try_both(|to| {
+                let (a, b) = (from.alloc(100).unwrap(), to.alloc(100).unwrap());
+                let bytes: Vec<u8> = (0..90 * PAGE).map(|i| (i / 7) as u8).collect();
+                put(from, a, 5, &bytes);
+                put(to, b, 0, &[1; 100 * PAGE]);
+                // SAFETY: inside both extents.
+                unsafe { from.copy((a, 5), to, (b, 4000), bytes.len()).unwrap() };
+                assert_eq!(get(to, b, 4000, bytes.len()), bytes);
+                assert_eq!(get(to, b, 0, 4000), [1; 4000]);
+                assert_eq!(get(to, b, 4000 + bytes.len(), 100), [1; 100]);
+            });
         });
     }
 

@@ -37,7 +37,7 @@ impl Fs {
         !matches!(self.check_access(open, write), Err(Errno::BADF))
     }
 
-    fn check_access(&self, open: u32, write: bool) -> Result<u32> {
+    pub(crate) fn check_access(&self, open: u32, write: bool) -> Result<u32> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         let access = flags & libc::O_ACCMODE;
         let wrong = if write {
@@ -221,7 +221,7 @@ impl Fs {
     }
 
     /// How many of `len` bytes may be written at `at`.
-    fn below(&self, limit: u64, at: u64, len: usize) -> Result<usize> {
+    pub(crate) fn below(&self, limit: u64, at: u64, len: usize) -> Result<usize> {
         let room = usize::try_from(limit.saturating_sub(at)).unwrap_or(usize::MAX);
         if len > 0 && room == 0 {
             return Err(Errno::FBIG);
@@ -567,6 +567,12 @@ impl<'a> File<'a> {
             self.fs
                 .write(self.open(), Some(offset), bytes.as_ptr(), bytes.len())
         }
+    }
+
+    /// Copies up to `len` bytes at `at` to `to_at` in another file: how many.
+    pub fn copy_to(&self, at: u64, to: &File<'_>, to_at: u64, len: u64) -> Result<u64> {
+        let (from, to) = ((self.open(), Some(at)), (to.open(), Some(to_at)));
+        self.fs.copy_range(from, to, len)
     }
 
     /// Size in bytes.

@@ -14,6 +14,7 @@
 mod cache;
 mod chunks;
 pub mod controls;
+mod copying;
 mod cred;
 mod file;
 mod fs;

@@ -110,6 +110,12 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     assert_eq!(g.write_at(b"at the end", 0), Ok(10));
     assert_eq!(g.read_at(&mut [0; 10], (3 << 20) + 1200), Ok(10));
     assert_eq!(g.stat().unwrap().size, (3 << 20) + 1210);
+    let plain = other.open(&p("copied"), O_CREAT | O_RDWR, 0o600).unwrap();
+    let seen = fs.open(&p("copied"), O_RDWR, 0).unwrap();
+    assert_eq!(f.copy_to(1000, &seen, 0, 2 << 20), Ok(2 << 20));
+    assert_eq!(seen.copy_to(0, &f, 1000, 2 << 20), Ok(2 << 20));
+    drop((plain, seen));
+    fs.unlink(&p("copied")).unwrap();
     g.sync().unwrap();
     let store = other.store();
     let live = store.live_acquire(ObjectId(g.stat().unwrap().ino)).unwrap();
@@ -128,7 +134,7 @@ fn damaged_questions_are_refused() {
     let nodes = Nodes::new("questions", 3, &["memory:64M"], 4000);
     let corpus = corpus(&nodes);
     let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
-    assert!(kinds.len() > 54, "only the kinds {kinds:?}");
+    assert!(kinds.len() > 55, "only the kinds {kinds:?}");
     let mut answered = [0u64; 2];
     let mut slowest = Duration::ZERO;
     forebay_fuzz::run("questions", |r| {

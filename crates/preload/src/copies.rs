@@ -1,14 +1,17 @@
 //! System calls that copy between two descriptors: sendfile, copy_file_range, splice.
+//!
+//! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]); else they go through a buffer.
 
-use crate::fds;
 use crate::io::{appends, offset, put};
-use crate::paths::{errno, give, take};
+use crate::paths::{errno, give, take, value};
+use crate::{fds, map};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, Whence};
-use std::sync::atomic::Ordering::*;
 
 /// Bytes moved at a time.
 const PIECE: usize = 256 << 10;
+/// What one call copies at most, as the kernel has it.
+const MOST: usize = 0x7fff_f000;
 
 /// One end of a copy.
 #[derive(Clone, Copy)]
@@ -29,7 +32,7 @@ impl End {
         let (p, n) = (to.as_mut_ptr(), to.len());
         match self {
             End::Pool(fs, open) => {
-                crate::map::before_read(fs, open, at, n);
+                map::before_read(fs, open, at, n);
                 // SAFETY: a slice.
                 unsafe { fs.read(open, at, p, n) }
             }
@@ -150,6 +153,32 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     }
 }
 
+/// Copies up to `len` bytes between two files of the pool, with offsets in the program's memory or the current ones (null).
+unsafe fn between(
+    fs: &Fs,
+    (from, from_at): (u32, i64),
+    (to, to_at): (u32, i64),
+    len: usize,
+) -> Result<i64, Errno> {
+    let get = |p: i64| match p {
+        0 => Ok(None),
+        // SAFETY: the program's own loff_t.
+        p => unsafe { take(p) }.and_then(offset).map(Some),
+    };
+    let (read_at, write_at) = (get(from_at)?, get(to_at)?);
+    map::before_read(fs, from, read_at, len);
+    let mapped = map::before_write(fs, to, write_at, false, len);
+    let copied = fs.copy_range((from, read_at), (to, write_at), len as u64);
+    map::after_change(fs, to, mapped);
+    let n = copied?;
+    for (p, at) in [(from_at, read_at), (to_at, write_at)] {
+        let Some(at) = at else { continue };
+        // SAFETY: as in `get`.
+        unsafe { give((at + n) as i64, p)? };
+    }
+    Ok(n as i64)
+}
+
 /// sendfile(out, in, offset, count).
 pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
     let (to, from) = (end(a[0] as i32), end(a[1] as i32));
@@ -161,26 +190,16 @@ pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
         End::Pool(fs, open) if !fs.may(open, true) => return errno(Errno::BADF),
         _ => {}
     }
+    let len = (a[3] as usize).min(MOST);
     // SAFETY: the program's own arguments.
-    unsafe { copy(from, a[2], to, 0, (a[3] as usize).min(0x7fff_f000), false) }
-}
-
-/// Whether copy_file_range may go from one file to the other: not onto itself.
-unsafe fn can_copy_range(fs: &Fs, from: u32, to: u32, a: &[i64; 6]) -> Result<(), Errno> {
-    if !fs.may(from, false) || !fs.may(to, true) || appends(fs, to) {
-        return Err(Errno::BADF);
+    unsafe {
+        match (from, to) {
+            (End::Pool(fs, one), End::Pool(_, other)) if fs.live_of(one) != fs.live_of(other) => {
+                value(between(fs, (one, a[2]), (other, 0), len))
+            }
+            _ => copy(from, a[2], to, 0, len, false),
+        }
     }
-    let (live, other) = (fs.live_of(from)?, fs.live_of(to)?);
-    let at = |p: i64, open: u32| match p {
-        0 => Ok(fs.store().open_file(open).offset.load(Relaxed) as i64),
-        // SAFETY: the program's own loff_t.
-        p => unsafe { take::<i64>(p) },
-    };
-    let apart = at(a[1], from)?.abs_diff(at(a[3], to)?);
-    if live == other && apart < a[4] as u64 {
-        return Err(Errno::INVAL);
-    }
-    Ok(())
 }
 
 /// copy_file_range(in, in offset, out, out offset, len, flags).
@@ -194,33 +213,21 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
     }
     match (from, to) {
         (End::Pool(fs, one), End::Pool(_, other)) => {
-            // SAFETY: the program's own offsets.
-            if let Err(e) = unsafe { can_copy_range(fs, one, other, a) } {
-                return errno(e);
-            }
+            let len = (a[4] as usize).min(MOST);
+            // SAFETY: the program's own arguments.
+            value(unsafe { between(fs, (one, a[1]), (other, a[3]), len) })
         }
         (End::Kernel(fd), _) | (_, End::Kernel(fd)) => {
             // SAFETY: only asks the kernel about the program's own descriptor.
             let s = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-            return errno(match s {
+            errno(match s {
                 // Different file systems: programs know what to do.
                 Ok(s) if s.st_mode & libc::S_IFMT == libc::S_IFREG => Errno::XDEV,
                 Ok(s) if s.st_mode & libc::S_IFMT == libc::S_IFDIR => Errno::ISDIR,
                 Ok(_) => Errno::INVAL,
                 Err(e) => e,
-            });
+            })
         }
-    }
-    // SAFETY: the program's own arguments.
-    unsafe {
-        copy(
-            from,
-            a[1],
-            to,
-            a[3],
-            (a[4] as usize).min(0x7fff_f000),
-            false,
-        )
     }
 }
 

@@ -10,9 +10,12 @@
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 mod back;
+mod copy;
 mod drain;
 mod room;
 
+pub use copy::COPIED_AT_ONCE;
+pub(crate) use copy::{Range, Source, Target};
 pub use drain::Drained;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
@@ -25,7 +28,7 @@ use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;
-use forebay_media::{CELL_PAGES, Extent, PAGE};
+use forebay_media::{CELL_PAGES, Extent, Medium, PAGE};
 use rustix::io::{Errno, Result};
 
 /// Size of a chunk in bytes.
@@ -395,8 +398,54 @@ impl Store {
         self.make_room(len);
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
-        let live = lock.0;
-        check(live)?;
+        check(lock.0)?;
+        self.change_locked(index, offset, len, grows, |at, done, n| {
+            // SAFETY: done + n <= len.
+            let input = unsafe { from.add(done) };
+            self.fill(
+                index,
+                (at, n),
+                at + n as u64,
+                |medium, (e, to), before, n| {
+                    // SAFETY: within n bytes of input, and within the extent.
+                    unsafe { medium.write(e, to, input.add(before), n) }
+                },
+            )
+        })
+    }
+
+    /// Sees that a chunk has pages up to `end`, and has `put` write what each extent has of the `len` bytes at `at`: where in
+    /// it, how many bytes come before, how many it has. Locked.
+    #[inline]
+    fn fill(
+        &self,
+        index: u32,
+        (at, len): (u64, usize),
+        end: u64,
+        mut put: impl FnMut(&Medium, (Extent, usize), usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        let (chunk, within) = (at / CHUNK, (at % CHUNK) as usize);
+        let map = self.ensure(index, chunk, pages(end - chunk * CHUNK))?;
+        Self::pieces(&map, within, len, |e, to, before, n| {
+            let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+            put(medium, (e, to), before, n)
+        })
+        .map(|_| ())
+    }
+
+    /// Changes `len` bytes of a locked file from `offset`, or its end, on: the offset, and how many. `put` does it for each
+    /// piece, inside one chunk: where it lies, how many bytes come before it, how many it has. What lies behind the end
+    /// is part of the file only if it `grows`.
+    #[inline]
+    fn change_locked(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        len: usize,
+        grows: bool,
+        mut put: impl FnMut(u64, usize, usize) -> Result<()>,
+    ) -> Result<(u64, usize)> {
+        let live = self.live(index);
         self.check_change(live, Change::From(offset))?;
         let size = live.size.load(Relaxed);
         let offset = offset.unwrap_or(size);
@@ -416,23 +465,9 @@ impl Store {
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
-            let (chunk, at) = (
-                (offset + done as u64) / CHUNK,
-                ((offset + done as u64) % CHUNK) as usize,
-            );
-            let n = (len - done).min(CHUNK as usize - at);
-            // SAFETY: done + n <= len.
-            let input = unsafe { from.add(done) };
-            result = self
-                .ensure(index, chunk, pages((at + n) as u64))
-                .and_then(|map| {
-                    Self::pieces(&map, at, n, |e, to, offset, n| {
-                        let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
-                        // SAFETY: pieces stay within n bytes of input, and within the extent.
-                        unsafe { medium.write(e, to, input.add(offset), n) }
-                    })
-                    .map(|_| ())
-                });
+            let at = offset + done as u64;
+            let n = (len - done).min((CHUNK - at % CHUNK) as usize);
+            result = put(at, done, n);
             if result.is_ok() {
                 done += n;
             }

@@ -6,6 +6,7 @@
 //! ([`Elsewhere`]); what they say is [`messages`], who answers them is [`serve`].
 //! See docs/decisions/0020-operations-across-nodes.md.
 
+mod copy;
 mod data;
 pub mod locks;
 pub(crate) mod merge;

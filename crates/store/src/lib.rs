@@ -9,7 +9,7 @@
 //! Promises: a finished write is seen by the next read of any process; changes of names
 //! are atomic, also over several shards; a process may be killed at any instant, and the
 //! others go on with consistent data and get back what it held. Locks are taken in the
-//! order: live object, shards (ascending), bucket of the live table; never backwards.
+//! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
 
 mod across;
 mod attributes;
@@ -49,7 +49,7 @@ pub mod watches;
 
 pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
-pub use data::{CHUNK, Drained, MAX_SIZE};
+pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};

@@ -27,7 +27,7 @@ mod seal;
 
 use crate::across::Nap;
 use crate::control::{Live, live_flag as flag};
-use crate::data::MAX_SIZE;
+use crate::data::{MAX_SIZE, Range, Source, Target};
 use crate::elsewhere::messages::{Record, decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY, Question, Told};
 use crate::record::Inode;
@@ -35,6 +35,7 @@ use crate::uses::{Change, check_word};
 use crate::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use forebay_media::guard;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
 pub(crate) use parts::Holder;
@@ -82,6 +83,25 @@ impl InPlace {
     }
 }
 
+/// What is written.
+#[derive(Clone, Copy)]
+enum Content {
+    /// The caller's bytes from here on.
+    Bytes(*const u8),
+    /// What lies in an open file from an offset on.
+    Of(u32, u64),
+}
+
+impl Content {
+    /// What comes so many bytes later.
+    fn behind(self, n: usize) -> Content {
+        match self {
+            Content::Bytes(from) => Content::Bytes(from.wrapping_add(n)),
+            Content::Of(file, at) => Content::Of(file, at + n as u64),
+        }
+    }
+}
+
 /// Where a part of a range lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
@@ -126,6 +146,28 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
         }
     }
     inode
+}
+
+/// Has each piece written: how many bytes from the first on are, and why not all. What lies behind a gap doesn't count. EXFULL:
+/// all over again.
+fn add_up(
+    pieces: &[Piece],
+    mut write: impl FnMut(&Piece) -> Result<usize>,
+) -> Result<(usize, Option<Errno>)> {
+    let (mut done, mut whole, mut error) = (0, true, None);
+    for p in pieces {
+        match write(p) {
+            Err(CHANGED) => return Err(CHANGED),
+            _ if !whole => {}
+            Ok(n) => {
+                done += n;
+                whole = n == p.len;
+                error = (!whole).then_some(Errno::NOSPC);
+            }
+            Err(e) => (whole, error) = (false, Some(e)),
+        }
+    }
+    Ok((done, error))
 }
 
 impl Store {
@@ -408,29 +450,82 @@ impl Store {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
-        // In one question: an appended piece lies behind nobody else's.
+        // SAFETY: passed on.
+        unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
+    }
+
+    /// As [`Store::copy`].
+    pub(crate) fn copy_striped(
+        &self,
+        (from, at): (u32, u64),
+        f: &Striped,
+        to_at: u64,
+        len: usize,
+    ) -> Result<usize> {
+        let content = Content::Of(from, at);
+        // SAFETY: there are no bytes of the caller's.
+        unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
+    }
+
+    /// Writes what all lies at the home, in one question: an appended piece lies behind nobody else's.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    unsafe fn put_first(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        content: Content,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        match (content, f.home) {
+            // SAFETY: passed on.
+            (Content::Bytes(from), Some(home)) => unsafe {
+                self.write_away((home, f.id), offset, from, len)
+            },
+            // SAFETY: passed on.
+            (Content::Bytes(from), None) => unsafe {
+                self.write_here(f.index, offset, (from, len), true, |live| {
+                    self.may_write(live, offset, len)
+                })
+            },
+            (Content::Of(from, at), home) => {
+                let to = offset.ok_or(Errno::INVAL)?;
+                let done = match home {
+                    Some(home) => self.copy_away((from, at), (home, f.id), to, len),
+                    None => {
+                        let range = (at, to, len as u64);
+                        self.copy_in(Source::Open(from), f.index, &[range], Target::File(None))
+                    }
+                };
+                done.map(|n| (to, n))
+            }
+        }
+    }
+
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    unsafe fn put_striped(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        content: Content,
+        len: usize,
+    ) -> Result<(u64, usize)> {
         let first = match offset {
             Some(at) => Store::is_first(f, at, len),
             None => len <= MAX_BODY,
         };
         if first {
-            let written = match f.home {
-                // SAFETY: passed on.
-                Some(home) => unsafe { self.write_away((home, f.id), offset, from, len) },
-                // SAFETY: passed on.
-                None => unsafe {
-                    self.write_here(f.index, offset, (from, len), true, |live| {
-                        self.may_write(live, offset, len)
-                    })
-                },
-            };
+            // SAFETY: passed on.
+            let written = unsafe { self.put_first(f, offset, content, len) };
             if written != Err(CHANGED) {
                 return written;
             }
         }
         let Some(offset) = offset else {
             // SAFETY: passed on.
-            return unsafe { self.write_leased(f, None, (from, len), InPlace::default()) };
+            return unsafe { self.write_leased(f, None, (content, len), InPlace::default()) };
         };
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > MAX_SIZE) {
@@ -442,7 +537,7 @@ impl Store {
             if tries > TRIES {
                 // Others keep appending: it takes turns with them.
                 // SAFETY: passed on.
-                return unsafe { self.write_leased(f, Some(offset), (from, len), in_place) };
+                return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
             let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| told && !fresh) {
@@ -456,7 +551,7 @@ impl Store {
             fresh = true;
             // SAFETY: passed on.
             let (done, error) =
-                unsafe { self.write_rest(f, known, offset, (from, len), in_place)? };
+                unsafe { self.write_rest(f, known, offset, (content, len), in_place)? };
             let end = offset + done as u64;
             if done > 0 && end > known.size {
                 let there = f.chunk.chunk_of(known.size) * f.chunk.bytes();
@@ -476,21 +571,20 @@ impl Store {
     /// As [`Store::write_pieces`], but for what is in place.
     ///
     /// # Safety
-    /// `from` must be readable for `len` bytes.
+    /// Bytes must be readable for `len` bytes.
     unsafe fn write_rest(
         &self,
         f: &Striped,
         known: Known,
         offset: u64,
-        (from, len): (*const u8, usize),
+        (content, len): (Content, usize),
         in_place: InPlace,
     ) -> Result<(usize, Option<Errno>)> {
         let there = in_place.since(known).min(len);
-        // SAFETY: there <= len.
-        let from = unsafe { from.add(there) };
-        let offset = offset + there as u64;
+        let (content, offset) = (content.behind(there), offset + there as u64);
         // SAFETY: so much is left of it.
-        let (done, error) = unsafe { self.write_pieces(f, known.cuts, offset, from, len - there)? };
+        let (done, error) =
+            unsafe { self.write_pieces(f, known.cuts, offset, content, len - there)? };
         Ok((there + done, error))
     }
 
@@ -498,21 +592,24 @@ impl Store {
     /// are part of the file when the home is told that it has grown. EXFULL: all over again.
     ///
     /// # Safety
-    /// `from` must be readable for `len` bytes.
+    /// Bytes must be readable for `len` bytes.
     unsafe fn write_pieces(
         &self,
         f: &Striped,
         cuts: u64,
         offset: u64,
-        from: *const u8,
+        content: Content,
         len: usize,
     ) -> Result<(usize, Option<Errno>)> {
         let mut done = 0;
         while done < len {
             let turn = (len - done).min(AT_ONCE * MAX_BODY);
-            // SAFETY: done + turn <= len.
-            let (n, error) =
-                unsafe { self.write_turn(f, cuts, offset + done as u64, from.add(done), turn)? };
+            let pieces = self.spread(f, offset + done as u64, turn)?;
+            let (n, error) = match content.behind(done) {
+                // SAFETY: done + turn <= len.
+                Content::Bytes(from) => unsafe { self.write_turn(f, cuts, &pieces, from)? },
+                Content::Of(file, at) => self.copy_turn(f, cuts, &pieces, (file, at))?,
+            };
             done += n;
             if n < turn {
                 return Ok((done, error));
@@ -522,27 +619,24 @@ impl Store {
     }
 
     /// # Safety
-    /// `from` must be readable for `len` bytes.
+    /// `from` must be readable as far as the pieces go.
     unsafe fn write_turn(
         &self,
         f: &Striped,
         cuts: u64,
-        offset: u64,
+        pieces: &[Piece],
         from: *const u8,
-        len: usize,
     ) -> Result<(usize, Option<Errno>)> {
-        let pieces = self.spread(f, offset, len)?;
         let id = f.id;
         let head = |p: &Piece| (kind::WRITE_PART, encode(&(id, cuts, p.offset)));
-        // SAFETY: pieces stay within len.
+        // SAFETY: the caller's promise.
         let at = |p: &Piece| unsafe { from.add(p.done) };
         // SAFETY: as above.
-        let told = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Send(at(p), p.len))? };
+        let told = unsafe { self.ask_pieces(pieces, head, |p| Bytes::Send(at(p), p.len))? };
         let mut told = told.into_iter();
-        let mut done = Ok(0);
-        for p in &pieces {
+        add_up(pieces, |p| {
             let bytes = (at(p), p.len);
-            let written = match p.place {
+            match p.place {
                 // SAFETY: as above.
                 Place::Object => unsafe { self.write_behind(f.index, cuts, p.offset, bytes) },
                 Place::Part => match self.own_part(f, true)? {
@@ -550,23 +644,48 @@ impl Store {
                     Some(part) => unsafe { self.write_part(part, cuts, p.offset, bytes) },
                     None => Err(Errno::IO),
                 },
-                _ => told.next().ok_or(Errno::PROTO)?.and_then(|t| {
-                    let n: u64 = decode(&t.head).ok_or(Errno::PROTO)?;
+                Place::Home(_) | Place::On(_) => {
+                    let told = told.next().ok_or(Errno::PROTO)??;
+                    let n: u64 = decode(&told.head).ok_or(Errno::PROTO)?;
                     Ok(n as usize)
-                }),
-            };
-            match (written, done) {
-                (Err(CHANGED), _) => return Err(CHANGED),
-                // What lies behind a gap doesn't count.
-                (_, Err(_)) => {}
-                (Ok(n), Ok(before)) if n == p.len => done = Ok(before + n),
-                (Ok(n), Ok(before)) => done = Err((before + n, Errno::NOSPC)),
-                (Err(e), Ok(before)) => done = Err((before, e)),
+                }
+            }
+        })
+    }
+
+    /// As [`Store::write_turn`], of what lies in an open file: each node is asked for all that belongs there.
+    fn copy_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        pieces: &[Piece],
+        (from, at): (u32, u64),
+    ) -> Result<(usize, Option<Errno>)> {
+        let range = |p: &Piece| (at + p.done as u64, p.offset, p.len as u64);
+        let mut asked: BTreeMap<NodeId, Vec<Range>> = BTreeMap::new();
+        for p in pieces {
+            if let Place::Home(node) | Place::On(node) = p.place {
+                asked.entry(node).or_default().push(range(p));
             }
         }
-        Ok(match done {
-            Ok(n) => (n, None),
-            Err((n, e)) => (n, Some(e)),
+        let mut done = self.ask_copies(from, f.id, cuts, asked)?;
+        let source = Source::Open(from);
+        add_up(pieces, |p| match p.place {
+            Place::Object => self.copy_in(source, f.index, &[range(p)], Target::Behind(cuts)),
+            Place::Part => {
+                let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
+                self.copy_in(source, part, &[range(p)], Target::Part(cuts))
+            }
+            // In the order of its pieces.
+            Place::Home(node) | Place::On(node) => match done.get_mut(&node) {
+                Some(Ok(left)) => {
+                    let n = p.len.min(*left);
+                    *left -= n;
+                    Ok(n)
+                }
+                Some(Err(e)) => Err(*e),
+                None => Err(Errno::PROTO),
+            },
         })
     }
 

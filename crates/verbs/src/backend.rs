@@ -28,7 +28,7 @@ pub use directory::Directory;
 pub use loaded::Loaded;
 pub use memory::Memory;
 pub use null::Null;
-pub use pool::Forebay;
+pub use pool::{Forebay, PoolFile};
 
 /// Whose bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +126,20 @@ pub trait Object: Send + Sync {
         Err(Error::unsupported(
             "only collections of a pool can be mapped: this one's back end has no memory for that",
         ))
+    }
+
+    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory: how many there were. None: not between
+    /// these two; they are read and written then.
+    ///
+    /// # Errors
+    /// As for `read` and `write`: a first part may have been copied then.
+    fn copy_to(&self, _at: u64, _len: u64, _to: &dyn Object, _to_at: u64) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The open file that it is, if that is one of a pool.
+    fn in_pool(&self) -> Option<PoolFile<'_>> {
+        None
     }
 
     /// Ends its use. It isn't used again, but dropped.

@@ -11,6 +11,7 @@ use crate::undo::{Undo, UndoLog, changes_back};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Controls;
 use rustix::io::Errno;
+use std::cmp::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Bytes that a copy moves at once.
@@ -53,6 +54,14 @@ enum State {
 
 /// Whether something of it outlives the process.
 type Outlives = bool;
+
+/// A collection that is open.
+#[derive(Clone, Copy)]
+struct Opened<'a> {
+    record: &'a Record,
+    outlives: Outlives,
+    object: &'a dyn Object,
+}
 
 /// The log of a batch that can be undone.
 pub(crate) type Log<'a> = Option<&'a dyn UndoLog>;
@@ -411,11 +420,15 @@ impl Collection {
         *self.0.state.write().unwrap_or_else(PoisonError::into_inner) = open;
     }
 
-    fn with<T>(&self, f: impl FnOnce(&Record, Outlives, &dyn Object) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, f: impl FnOnce(Opened<'_>) -> Result<T>) -> Result<T> {
         self.0.workspace.session.check()?;
         let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Open(record, outlives, object) => f(record, *outlives, &**object),
+            State::Open(record, outlives, object) => f(Opened {
+                record,
+                outlives: *outlives,
+                object: &**object,
+            }),
             State::Pending => Err(Error::new(
                 Errno::BADF,
                 "this collection isn't open: the batch that shall open it hasn't done so",
@@ -424,27 +437,41 @@ impl Collection {
         }
     }
 
+    /// As [`Collection::with`], of two, or of one twice: always in the same order, so that nobody waits for who waits for
+    /// him.
+    fn with_both<T>(
+        &self,
+        other: &Collection,
+        f: impl FnOnce(Opened<'_>, Opened<'_>) -> Result<T>,
+    ) -> Result<T> {
+        match self.identity().cmp(&other.identity()) {
+            Ordering::Equal => self.with(|open| f(open, open)),
+            Ordering::Less => self.with(|open| other.with(|with| f(open, with))),
+            Ordering::Greater => other.with(|with| self.with(|open| f(open, with))),
+        }
+    }
+
     /// Notes how to bring back the bytes from `at` to `end`, and the size.
     fn note_bytes(
         &self,
         log: Log<'_>,
-        (record, outlives, object): (&Record, Outlives, &dyn Object),
+        open: Opened<'_>,
         range: impl FnOnce(u64) -> (u64, u64),
     ) -> Result<()> {
         let Some(log) = log else { return Ok(()) };
-        check_log(Some(log), outlives, &record.backend)?;
-        let size = object.size()?;
+        check_log(Some(log), open.outlives, &open.record.backend)?;
+        let size = open.object.size()?;
         let (at, end) = range(size);
         let len = end.min(size).saturating_sub(at);
         let len = usize::try_from(len).map_err(|_| Error::invalid("more than memory can hold"))?;
         let mut old = vec![0; len];
         if len > 0 {
-            let n = object.read(&mut old, at)?;
+            let n = open.object.read(&mut old, at)?;
             old.truncate(n);
         }
         log.note(Undo::Wrote {
             workspace: self.0.workspace.uuid,
-            uuid: record.uuid,
+            uuid: open.record.uuid,
             at,
             old,
             size,
@@ -461,7 +488,7 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open.
     pub fn name(&self) -> Result<String> {
-        self.with(|record, _, _| Ok(record.name.clone()))
+        self.with(|open| Ok(open.record.name.clone()))
     }
 
     /// Its UUID.
@@ -469,7 +496,7 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open.
     pub fn uuid(&self) -> Result<Uuid> {
-        self.with(|record, _, _| Ok(record.uuid))
+        self.with(|open| Ok(open.record.uuid))
     }
 
     /// Reads the chunk at `at`. Fewer bytes come only at the end.
@@ -477,7 +504,7 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; what the back end has to say.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
-        self.with(|_, _, object| object.read(to, at))
+        self.with(|open| open.object.read(to, at))
     }
 
     /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros between.
@@ -485,14 +512,14 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
-        self.with(|_, _, object| object.write(from, at))
+        self.with(|open| open.object.write(from, at))
     }
 
     pub(crate) fn write_logged(&self, from: &[u8], at: u64, log: Log<'_>) -> Result<()> {
-        self.with(|record, outlives, object| {
+        self.with(|open| {
             let end = at.saturating_add(from.len() as u64);
-            self.note_bytes(log, (record, outlives, object), |_| (at, end))?;
-            object.write(from, at)
+            self.note_bytes(log, open, |_| (at, end))?;
+            open.object.write(from, at)
         })
     }
 
@@ -505,9 +532,9 @@ impl Collection {
     }
 
     pub(crate) fn append_logged(&self, from: &[u8], log: Log<'_>) -> Result<u64> {
-        self.with(|record, outlives, object| {
-            self.note_bytes(log, (record, outlives, object), |size| (size, size))?;
-            object.append(from)
+        self.with(|open| {
+            self.note_bytes(log, open, |size| (size, size))?;
+            open.object.append(from)
         })
     }
 
@@ -520,9 +547,9 @@ impl Collection {
     }
 
     pub(crate) fn truncate_logged(&self, size: u64, log: Log<'_>) -> Result<()> {
-        self.with(|record, outlives, object| {
-            self.note_bytes(log, (record, outlives, object), |old| (size, old))?;
-            object.truncate(size)
+        self.with(|open| {
+            self.note_bytes(log, open, |old| (size, old))?;
+            open.object.truncate(size)
         })
     }
 
@@ -531,7 +558,7 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open.
     pub fn size(&self) -> Result<u64> {
-        self.with(|_, _, object| object.size())
+        self.with(|open| open.object.size())
     }
 
     /// Does what fsync(2) does, where the back end has it.
@@ -539,11 +566,11 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; what the back end has to say.
     pub fn sync(&self) -> Result<()> {
-        self.with(|_, _, object| object.sync())
+        self.with(|open| open.object.sync())
     }
 
     pub(crate) fn map_object(&self, at: u64, len: usize, access: Access) -> Result<Mapped> {
-        self.with(|_, _, object| object.map(at, len, access))
+        self.with(|open| open.object.map(at, len, access))
     }
 
     /// Its metadata.
@@ -569,7 +596,7 @@ impl Collection {
     pub(crate) fn set_meta_logged(&self, changes: &[Change], log: Log<'_>) -> Result<()> {
         let workspace = &self.0.workspace;
         let (uuid, outlives, backend) =
-            self.with(|record, outlives, _| Ok((record.uuid, outlives, record.backend.clone())))?;
+            self.with(|open| Ok((open.record.uuid, open.outlives, open.record.backend.clone())))?;
         check_log(log, outlives, &backend)?;
         let scope = Scope::In(workspace.uuid);
         set_meta(&workspace.session, scope, uuid, changes, log)
@@ -591,24 +618,37 @@ impl Collection {
         to_at: u64,
         log: Log<'_>,
     ) -> Result<u64> {
-        let len = len.min(self.size()?.saturating_sub(at));
-        if self.uuid()? == to.uuid()? && at < to_at.saturating_add(len) && to_at < at + len {
-            return Err(Error::invalid(
-                "a chunk can't be copied to where it overlaps with itself",
-            ));
-        }
-        let mut buffer = vec![0; len.min(COPY) as usize];
-        let mut done = 0;
-        while done < len {
-            let n = (len - done).min(COPY) as usize;
-            let n = self.read(&mut buffer[..n], at + done)?;
-            if n == 0 {
-                break;
+        self.with_both(to, |from, into| {
+            let len = len.min(from.object.size()?.saturating_sub(at));
+            let touches = at < to_at.saturating_add(len) && to_at < at + len;
+            if from.record.uuid == into.record.uuid && touches {
+                return Err(Error::invalid(
+                    "a chunk can't be copied to where it overlaps with itself",
+                ));
             }
-            to.write_logged(&buffer[..n], to_at + done, log)?;
-            done += n as u64;
-        }
-        Ok(done)
+            let mut buffer = Vec::new();
+            let mut done = 0;
+            while done < len {
+                let (at, to_at, left) = (at + done, to_at + done, len - done);
+                // What was there is noted block by block.
+                let block = if log.is_some() { left.min(COPY) } else { left };
+                to.note_bytes(log, into, |_| (to_at, to_at.saturating_add(block)))?;
+                let copied = match from.object.copy_to(at, block, into.object, to_at)? {
+                    Some(copied) => copied,
+                    None => {
+                        buffer.resize(block.min(COPY) as usize, 0);
+                        let n = from.object.read(&mut buffer, at)?;
+                        into.object.write(&buffer[..n], to_at)?;
+                        n as u64
+                    }
+                };
+                if copied == 0 {
+                    break;
+                }
+                done += copied;
+            }
+            Ok(done)
+        })
     }
 
     /// Ends its use, behind all verbs that are under way in other threads.
@@ -616,7 +656,7 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; what couldn't be written back.
     pub fn close(&self) -> Result<()> {
-        self.with(|_, _, _| Ok(()))?;
+        self.with(|_| Ok(()))?;
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Closed) {
             State::Open(_, _, mut object) => object.close(),

@@ -473,6 +473,77 @@ fn a_batch_on_a_pool_is_rolled_back_where_it_runs() {
     pool.assert_whole();
 }
 
+#[test]
+fn copies_inside_a_pool_and_out_of_it() {
+    let pool = TestPool::new("copies");
+    let session = pool.session();
+    session.attach("elsewhere", "memory", "").unwrap();
+    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let create =
+        |name: &str, backend: &str| Collection::create(&w, name, &options(backend, &[])).unwrap();
+    let (a, b) = (create("a", "forebay"), create("b", "forebay"));
+    let outside = create("outside", "elsewhere");
+    let bytes: Vec<u8> = (0..9_500_000u32).map(|i| (i / 7) as u8).collect();
+    let (size, all) = (bytes.len() as u64, u64::MAX);
+    let content = |c: &Collection| {
+        let mut bytes = vec![0; c.size().unwrap() as usize];
+        assert_eq!(c.read(&mut bytes, 0).unwrap(), bytes.len());
+        bytes
+    };
+    a.write(&bytes, 0).unwrap();
+    b.write(b"before", 0).unwrap();
+    assert_eq!(a.copy(0, all, &b, 3).unwrap(), size);
+    assert!(content(&b) == [b"bef", &bytes[..]].concat());
+    assert_eq!(b.copy(3, all, &outside, 0).unwrap(), size);
+    assert!(content(&outside) == bytes);
+    b.truncate(0).unwrap();
+    assert_eq!(outside.copy(5, 4_000_000, &b, 0).unwrap(), 4_000_000);
+    assert!(content(&b) == bytes[5..4_000_005]);
+    assert_eq!(a.copy(size, all, &b, 0).unwrap(), 0);
+    // Onto itself, by the same handle and by another one.
+    let again = Collection::open(&w, Key::Name("a")).unwrap();
+    for c in [&a, &again] {
+        assert_eq!(a.copy(0, 10, c, 9).unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(a.copy(0, 10, c, 100).unwrap(), 10);
+    }
+    assert!(content(&a)[100..110] == bytes[..10]);
+    drop((a, b, again, outside, w, session));
+    pool.assert_whole();
+}
+
+#[test]
+fn a_copy_is_rolled_back_with_its_batch() {
+    let pool = TestPool::new("copied-back");
+    let session = pool.session();
+    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+    let create = |name: &str| Collection::create(&w, name, &Options::default()).unwrap();
+    let (a, b) = (create("a"), create("b"));
+    a.write(&vec![b'a'; 5_000_000], 0).unwrap();
+    b.write(&vec![b'b'; 3_000_000], 0).unwrap();
+    for fails in [true, false] {
+        let mut batch = Batch::new(&session, Failure::Rollback, Order::Chain);
+        batch.copy(&a, (0, 4_000_000), &b, 1_000_000).unwrap();
+        batch.copy(&a, (0, 10), &b, 0).unwrap();
+        if fails {
+            batch.open(&w, Key::Name("absent")).unwrap();
+        }
+        let running = batch.start().unwrap();
+        running.wait(None).unwrap();
+        assert_eq!(running.error().is_some(), fails);
+        let mut bytes = vec![0; b.size().unwrap() as usize];
+        b.read(&mut bytes, 0).unwrap();
+        let copied = bytes.iter().filter(|byte| **byte == b'a').count();
+        let expected = if fails {
+            (3_000_000, 0)
+        } else {
+            (5_000_000, 4_000_010)
+        };
+        assert_eq!((bytes.len(), copied), expected);
+    }
+    drop((a, b, w, session));
+    pool.assert_whole();
+}
+
 /// Makes workspaces, and is killed at it.
 fn make_workspaces(place: &str) -> ! {
     let session = Session::open(place).unwrap();

@@ -9,8 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it can
 /// be changed.
 const KEPT: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
-/// Bytes that a copy in the pool moves at a time.
-const PIECE: usize = 256 << 10;
 /// Most bytes that one request copies: the kernel asks again for the rest, and signals get through.
 const MOST_COPIED: u64 = 64 << 20;
 
@@ -301,26 +299,8 @@ impl Face {
         let (from, from_at) = (handle(a)?, a.u64()?);
         let (to_node, to, to_at) = (a.u64()?, handle(a)?, a.u64()?);
         let len = a.u64()?.min(MOST_COPIED);
-        let fs = self.fs();
-        let mut buffer = vec![0u8; PIECE.min(len as usize)];
-        let mut done = 0;
-        while done < len {
-            let want = buffer.len().min((len - done) as usize);
-            // SAFETY: a slice that is so long.
-            let moved = unsafe {
-                fs.read(from, Some(from_at + done), buffer.as_mut_ptr(), want)
-                    .and_then(|n| match n {
-                        0 => Ok(0),
-                        n => fs.write_as(to, Some(to_at + done), false, buffer.as_ptr(), n),
-                    })
-            };
-            match moved {
-                Ok(0) => break,
-                Ok(n) => done += n as u64,
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
-        }
+        let (input, output) = ((from, Some(from_at)), (to, Some(to_at)));
+        let done = self.with_room(|| self.fs().copy_range(input, output, len))?;
         self.cached.reaches(to_node, to_at + done);
         reply.u32(done as u32).u32(0);
         Ok(())

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The threads for the questions of each class, in the order of [`Class`], and the most there are of each.
-const THREADS: [(&str, usize); 4] = [
+const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
     ("fb-entry", usize::MAX),
     ("fb-composite", usize::MAX),
     ("fb-names", 1),
+    ("fb-bulk", 16),
 ];
 /// With a limit on the bandwidth, more bytes than this go where they can be held up.
 const INLINE_IF_LIMITED: usize = 1 << 10;
@@ -43,7 +44,7 @@ pub struct Core {
     pub transport: OnceLock<TcpTransport>,
     pub serve: OnceLock<Arc<dyn Serve>>,
     pub links: RwLock<HashMap<NodeId, Arc<Link>>>,
-    workers: [Arc<Workers>; 4],
+    workers: [Arc<Workers>; 5],
     /// The incarnations of the other daemons.
     known: Mutex<HashMap<NodeId, Arc<Mutex<u64>>>>,
     serving: AtomicBool,
@@ -106,6 +107,7 @@ impl Core {
             Class::Entry => &self.workers[1],
             Class::Composite => &self.workers[2],
             Class::Names => &self.workers[3],
+            Class::Bulk => &self.workers[4],
         }
     }
 

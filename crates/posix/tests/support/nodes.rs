@@ -59,6 +59,8 @@ pub struct Together {
     pub asked: AtomicUsize,
     /// Those of them whose answers nobody waits for.
     pub told: AtomicUsize,
+    /// Of each node: questions it has asked, and bytes that went with them or came with the answers.
+    pub traffic: Vec<[AtomicUsize; 2]>,
     /// The process is killed at this question; 0: at none.
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
@@ -125,6 +127,9 @@ impl Elsewhere for Near {
             _ => &[],
         };
         assert!(body.len() <= MAX_BODY);
+        let [questions, bytes_moved] = &self.all.traffic[self.me.0 as usize];
+        questions.fetch_add(1, SeqCst);
+        bytes_moved.fetch_add(body.len(), SeqCst);
         if let Some(kept) = &mut *self.all.kept.lock().unwrap() {
             kept.push((kind, head.to_vec(), body.to_vec()));
         }
@@ -146,6 +151,7 @@ impl Elsewhere for Near {
             }
             _ => 0,
         };
+        bytes_moved.fetch_add(received, SeqCst);
         Ok(Told {
             head: reply.head,
             received,
@@ -200,6 +206,7 @@ impl Nodes {
             pools: OnceLock::new(),
             asked: AtomicUsize::new(0),
             told: AtomicUsize::new(0),
+            traffic: dirs.iter().map(|_| Default::default()).collect(),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
             kept: Mutex::new(None),

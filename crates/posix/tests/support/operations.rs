@@ -72,6 +72,21 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
+    /// Copies from what was opened last but one to what was opened last.
+    fn copy(&mut self, at: u64, to: u64, len: u64) -> Result<()> {
+        let [.., from, into] = self.opens[..] else {
+            panic!("steps before opened two");
+        };
+        let mut done = 0;
+        while done < len {
+            let (from, into) = ((from, Some(at + done)), (into, Some(to + done)));
+            let n = self.fs.copy_range(from, into, len - done)?;
+            assert!(n > 0, "the source has so many");
+            done += n;
+        }
+        Ok(())
+    }
+
     fn close(&mut self) -> Result<()> {
         let open = self.opens.pop().expect("a step before opened it");
         self.fs.store().open_release(open)
@@ -406,6 +421,40 @@ pub fn operations() -> Vec<Operation> {
     );
     across.torn = true;
     all.push(across);
+    all.push(operation(
+        "copy behind the end",
+        &[
+            |p| p.open("big", O_RDONLY),
+            |p| p.open("tiny", O_RDWR),
+            |p| p.copy(1_000_000, 10, 100_000),
+            |p| p.close(),
+            |p| p.close(),
+        ],
+    ));
+    let mut copy = operation(
+        "copy in place",
+        &[
+            |p| p.open("tiny", O_RDONLY),
+            |p| p.open("sized", O_RDWR),
+            |p| p.copy(2, 5000, 8),
+            |p| p.close(),
+            |p| p.close(),
+        ],
+    );
+    copy.torn = true;
+    all.push(copy);
+    let mut inside = operation(
+        "copy inside a file",
+        &[
+            |p| p.open("sized", O_RDONLY),
+            |p| p.open("sized", O_RDWR),
+            |p| p.copy(0, 7000, 6000),
+            |p| p.close(),
+            |p| p.close(),
+        ],
+    );
+    inside.torn = true;
+    all.push(inside);
     let mut punch = operation(
         "punch",
         &[

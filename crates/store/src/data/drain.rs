@@ -12,7 +12,7 @@ use super::*;
 use crate::elsewhere::messages::{encode, kind};
 use crate::uses::said;
 use forebay_controls::Temporality;
-use forebay_media::{Medium, MediumKind};
+use forebay_media::MediumKind;
 
 /// Files of a shard that are looked at in one go.
 const AT_ONCE: usize = 4096;

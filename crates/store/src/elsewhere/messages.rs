@@ -179,6 +179,9 @@ pub mod kind {
     pub const UNLINK_FROM: u16 = 91;
     /// `id, lease, cuts -> it is laminated, and the lease is given back`: as LAMINATE, all parts being cut
     pub const SEAL: u16 = 92;
+    /// `source, id, Option<cuts>, (from offset, to offset, length)... -> copied`: as writes of what lies in the source, to a file, or to what the
+    /// node has of a striped one; of some first bytes of them, at least one. ENODATA: there are none
+    pub const COPY: u16 = 94;
 
     /// `parent, name, epoch`
     pub const NAMES_RMDIR: u16 = 128;

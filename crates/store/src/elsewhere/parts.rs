@@ -151,7 +151,7 @@ impl Parts {
     }
 
     /// Calls `f` with this node's part of a file; None if there is none, and it isn't to be made.
-    fn with_part<T>(
+    pub(super) fn with_part<T>(
         &self,
         store: &Store,
         id: ObjectId,
@@ -199,7 +199,7 @@ impl Parts {
 }
 
 /// EPROTO for what has no parts, EREMCHG if this node is the home, which has none either.
-fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+pub(super) fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
     if id.is_part() || id.stripe().is_none() {
         return Err(Errno::PROTO);
     }
@@ -209,7 +209,7 @@ fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
     }
 }
 
-fn check_size(size: u64) -> Result<(), Errno> {
+pub(super) fn check_size(size: u64) -> Result<(), Errno> {
     match size <= crate::MAX_SIZE {
         true => Ok(()),
         false => Err(Errno::FBIG),

@@ -28,6 +28,8 @@ pub enum Class {
     Composite,
     /// Changes directories: one at a time in the whole pool. May ask for all others.
     Names,
+    /// Moves many bytes. May ask for those of the first class.
+    Bulk,
 }
 
 /// What is told to who has asked.
@@ -60,7 +62,7 @@ impl OpenThere {
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
-    parts: Parts,
+    pub(super) parts: Parts,
     /// One at a time.
     names: Mutex<()>,
 }
@@ -91,6 +93,7 @@ impl Server {
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
+            kind::COPY => Some(Class::Bulk),
             _ => None,
         }
     }
@@ -183,6 +186,7 @@ impl Server {
                 let _one = lock(&self.names);
                 names::serve(store, kind, head)
             }
+            Class::Bulk => self.copy(store, from, head),
         }
     }
 

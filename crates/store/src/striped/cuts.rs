@@ -187,12 +187,12 @@ impl Store {
     /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`, where some may be in place.
     ///
     /// # Safety
-    /// `from` must be readable for `len` bytes.
+    /// Bytes must be readable for `len` bytes.
     pub(super) unsafe fn write_leased(
         &self,
         f: &Striped,
         offset: Option<u64>,
-        (from, len): (*const u8, usize),
+        (content, len): (Content, usize),
         in_place: InPlace,
     ) -> Result<(u64, usize)> {
         self.retry_cut(f, || {
@@ -205,7 +205,7 @@ impl Store {
                 .is_some_and(|end| end <= MAX_SIZE);
             let written = match fits {
                 // SAFETY: passed on.
-                true => unsafe { self.write_rest(f, lease.known, at, (from, len), in_place) },
+                true => unsafe { self.write_rest(f, lease.known, at, (content, len), in_place) },
                 false => Err(Errno::FBIG),
             };
             let (done, error) = match written {

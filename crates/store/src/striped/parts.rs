@@ -213,21 +213,25 @@ impl Store {
         offset: u64,
         bytes: (*const u8, usize),
     ) -> Result<usize> {
-        let check = |live: &Live| {
-            if live.cuts.load(Acquire) != cuts {
-                return Err(CHANGED);
-            }
-            let word = live.controls.load(Relaxed);
-            if word & LAMINATED != 0 {
-                check_word(word, live.size.load(Relaxed), Change::From(Some(offset)))?;
-            }
-            if offset + bytes.1 as u64 > live.size.load(Relaxed) {
-                live.flags.fetch_or(flag::BEHIND, AcqRel);
-            }
-            Ok(())
-        };
+        let check = |live: &Live| Store::check_behind(live, cuts, offset, bytes.1);
         // SAFETY: passed on.
         unsafe { self.write_here(index, Some(offset), bytes, false, check) }.map(|(_, n)| n)
+    }
+
+    /// Of what lies at the home, is locked, and is about to be written: EXFULL if it was cut since, EPERM if it is laminated. The
+    /// home notes that something lies behind the end.
+    pub(crate) fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
+        if live.cuts.load(Acquire) != cuts {
+            return Err(CHANGED);
+        }
+        let (word, size) = (live.controls.load(Relaxed), live.size.load(Relaxed));
+        if word & LAMINATED != 0 {
+            check_word(word, size, Change::From(Some(offset)))?;
+        }
+        if offset + len as u64 > size {
+            live.flags.fetch_or(flag::BEHIND, AcqRel);
+        }
+        Ok(())
     }
 
     // ---- the part ----
@@ -279,7 +283,7 @@ impl Store {
     }
 
     /// EXFULL if the part was cut more often than the asker knows. Locked, or looked at again.
-    pub(super) fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
+    pub(crate) fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
         // Fewer: it lost the last with a power cut.
         match live.cuts.load(Acquire) > cuts {
             true => Err(CHANGED),

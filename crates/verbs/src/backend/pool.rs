@@ -24,6 +24,9 @@ pub struct Forebay {
     files_are_records: bool,
 }
 
+/// An open file of a pool.
+pub struct PoolFile<'a>(&'a Open);
+
 struct Open {
     fs: Attached,
     open: Option<u32>,
@@ -303,6 +306,30 @@ impl Object for Open {
     fn map(&self, at: u64, len: usize, access: Access) -> Result<Mapped> {
         let mapped = Mapped::of_open(&self.fs, self.open(), at, len, access);
         mapped.map_err(|e| e.about(format!("{} in the pool", self.path)))
+    }
+
+    fn copy_to(&self, at: u64, len: u64, to: &dyn Object, to_at: u64) -> Result<Option<u64>> {
+        let Some(PoolFile(to)) = to.in_pool().filter(|to| to.0.fs.is(&self.fs)) else {
+            return Ok(None);
+        };
+        let mut done = 0;
+        while done < len {
+            let (from, into) = (Some(at + done), Some(to_at + done));
+            let copied = (self.fs).copy_range((self.open(), from), (to.open(), into), len - done);
+            match copied {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) => {
+                    let text = format!("can't copy {} to {} in the pool", self.path, to.path);
+                    return Err(Error::of(text, e));
+                }
+            }
+        }
+        Ok(Some(done))
+    }
+
+    fn in_pool(&self) -> Option<PoolFile<'_>> {
+        Some(PoolFile(self))
     }
 
     fn close(&mut self) -> Result<()> {

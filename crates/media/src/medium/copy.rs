@@ -1,0 +1,46 @@
+//! Copying from one extent to another, of whatever media.
+//!
+//! Out of memory that is mapped it is one `memcpy`, or one `pwrite`. Between `files` media bytes go through a buffer:
+//! copy_file_range(2) might have both files share blocks, and a later write to them would need room that
+//! nobody has reserved.
+
+use super::*;
+
+/// Bytes that go through a buffer at a time.
+const PIECE: usize = 256 << 10;
+
+impl Medium {
+    /// Copies `len` bytes of an extent of this medium, from byte `offset` on, to byte `at` of `into`, an extent of `to`.
+    /// Pages that aren't initialised are copied as what they hold: look before.
+    ///
+    /// # Errors
+    /// EIO and the like from `files` media.
+    ///
+    /// # Safety
+    /// The ranges are inside the extents, and don't overlap.
+    pub unsafe fn copy(
+        &self,
+        (e, offset): (Extent, usize),
+        to: &Medium,
+        (into, at): (Extent, usize),
+        len: usize,
+    ) -> Result<()> {
+        let start = e.start() as usize * PAGE + offset;
+        if let Some(from) = self.mapped(start)? {
+            // SAFETY: `from` lies in the segment's mapping, as all of the extent; the rest is the caller's promise.
+            return unsafe { to.write(into, at, from, len) };
+        }
+        let mut buffer = vec![0; len.min(PIECE)];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(buffer.len());
+            // SAFETY: n bytes of the buffer; inside the extents, as the caller promises.
+            unsafe {
+                self.copy_out(start + done, buffer.as_mut_ptr(), n)?;
+                to.write(into, at + done, buffer.as_ptr(), n)?;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+}
