@@ -183,7 +183,8 @@ int64_t iov_truncate(iov_collection *collection, uint64_t size, iov_batch *batch
 /* What fsync(2) does, where the back end has it. */
 int64_t iov_sync(iov_collection *collection, iov_batch *batch);
 
-/* Copies the chunk of `len` bytes at `at` to another collection: how many bytes there were. */
+/* Copies the chunk of `len` bytes at `at` to another collection: how many bytes there were. Inside a
+   pool, the nodes that hold them do it; none passes through this process. */
 int64_t iov_copy(iov_collection *from, uint64_t at, uint64_t len, iov_collection *to,
                  uint64_t to_at, iov_batch *batch);
 

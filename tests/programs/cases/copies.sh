@@ -5,7 +5,7 @@ source "$CASES/../lib.sh"
 export PYTHONDONTWRITEBYTECODE=1
 
 section cp
-head -c 5000000 /dev/urandom > random
+python3 -c 'import random, sys; sys.stdout.buffer.write(random.Random(3).randbytes(5000000))' > random
 cp random copied && cmp random copied && stat -c %s copied
 cp --sparse=never random never && cmp random never
 truncate -s 20M holes; printf middle | dd of=holes bs=1 seek=9000000 conv=notrunc status=none
