@@ -9,9 +9,10 @@ use crate::region::Region;
 use crate::touched::Touched;
 use crate::{Extent, MediumKind, PAGE, fd, guard};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice as FileAdvice, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{
@@ -401,6 +402,15 @@ impl Medium {
             at += n;
         }
         Ok(())
+    }
+
+    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of them and has written.
+    pub fn let_go(&self, start: u64, pages: usize) {
+        if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
+            let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
+            // Who can't be advised does it as ever.
+            let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
+        }
     }
 
     /// Writes zeros over `len` bytes of the extent from byte `offset` on; pages that

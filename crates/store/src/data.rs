@@ -12,6 +12,7 @@
 mod back;
 mod copy;
 mod drain;
+mod once;
 mod room;
 
 pub use copy::COPIED_AT_ONCE;
@@ -291,6 +292,7 @@ impl Store {
             unsafe { self.copy_out(index, moved, offset, to, n)? };
             fence(Acquire);
             if live.moved.load(Relaxed) == moved {
+                self.passed(live, index, offset, n, size);
                 return Ok(n);
             }
         }

@@ -1,9 +1,11 @@
 """Controls: rules of a pool, what they rule out for programs, what is told of it; on one node and on several."""
+import ctypes
+import mmap
 import os
 import signal
 import time
 
-from harness import case, wait_until
+from harness import Skipped, case, wait_until
 from .mounts import mounted
 
 RULES = """
@@ -364,3 +366,43 @@ def files_go_with_their_process(t):
             wait_until(lambda: names() == STAYS, 30, "all files to go")
         t.fb("fsck", "--pool", "p")
         t.fb("down", "--pool", "p")
+
+
+def resident(path):
+    """How many bytes of a file the kernel keeps in memory."""
+    with open(path, "r+b") as f:
+        mapped = mmap.mmap(f.fileno(), 0)
+    first = ctypes.c_char.from_buffer(mapped)
+    pages = (ctypes.c_ubyte * (len(mapped) // mmap.PAGESIZE))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapped)), pages) != 0:
+        raise OSError(ctypes.get_errno(), "mincore")
+    del first
+    mapped.close()
+    return sum(page & 1 for page in pages) * mmap.PAGESIZE
+
+
+@case(60)
+def what_is_read_once_leaves_the_page_cache(t):
+    with open("/proc/self/mountinfo") as f:
+        mounts = [line.split() for line in f]
+    at = max((m for m in mounts if os.path.realpath(t.disk).startswith(m[4])), key=lambda m: len(m[4]))
+    if at[at.index("-") + 1] in ("tmpfs", "ramfs"):
+        raise Skipped("the disk of the tests is memory")
+    text = '[[rule]]\npath = "/once/**"\ntemporality = "once"\n'
+    t.up("p", "--rules", rules(t, text, "once.toml"), media=["files:%s:256M" % t.disk])
+    t.bash("p", "mkdir /fb/once; for f in often once/f; do head -c 60000000 /dev/urandom > /fb/$f; done;"
+                "md5sum /fb/often | cut -c-32 > /fb/sum; cp /fb/once/f /fb/copied; sync -f /fb; sync /fb/once/f /fb/often")
+    segments = [os.path.join(where, "segment") for where, _, names in os.walk(t.disk) if "segment" in names]
+    t.ok(len(segments) == 1, "%s" % segments)
+    os.sync()
+    # All of them are read, so that all are there.
+    t.bash("p", "cat /fb/often /fb/copied > /dev/null")
+    before = resident(segments[0])
+    t.bash("p", "cmp /fb/copied /fb/once/f")
+    left = resident(segments[0])
+    t.ok(left < 150 << 20 and left > 100 << 20, "%d MiB of %d MiB are kept" % (left >> 20, before >> 20))
+    # And once more, from the disk.
+    t.bash("p", "cmp /fb/copied /fb/once/f; md5sum < /fb/often | cut -c-32 | cmp - /fb/sum")
+    t.ok(abs(resident(segments[0]) - left) < 8 << 20, "%d MiB are kept now, %d before" % (resident(segments[0]) >> 20, left >> 20))
+    t.fb("down", "--pool", "p")

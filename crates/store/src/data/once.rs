@@ -1,0 +1,65 @@
+//! Files that are read once (`temporality = "once"`): what the kernel keeps of those on `files` media is given up behind the
+//! reader (it reads ahead by itself). So a pass over more than fits into memory doesn't drive out what
+//! others read again.
+//!
+//! It goes by chunks: who reads the last byte of one has passed it. Parts of striped files on other nodes than its home
+//! don't know what was said of them; they stay as they are.
+
+use super::*;
+use crate::uses::said;
+use forebay_controls::Temporality;
+use std::ops::Range;
+
+impl Store {
+    /// `len` bytes of an open file have been read, which is so long.
+    #[inline]
+    pub(super) fn passed(&self, live: &Live, index: u32, offset: u64, len: usize, size: u64) {
+        let word = live.controls.load(Relaxed);
+        if word != 0 && said(word).0.temporality == Some(Temporality::Once) {
+            self.pass(index, offset, offset + len as u64, size);
+        }
+    }
+
+    #[cold]
+    fn pass(&self, index: u32, from: u64, to: u64, size: u64) {
+        // Those whose ends were read.
+        let end = if to == size {
+            to.div_ceil(CHUNK)
+        } else {
+            to / CHUNK
+        };
+        let first = from / CHUNK;
+        if end == first {
+            return;
+        }
+        // The kernel gives up what it keeps in one piece, up to two chunks, only if all of that was passed.
+        for (medium, start, pages) in self.runs(index, first.saturating_sub(1)..end) {
+            self.media()[medium].let_go(start, pages);
+        }
+    }
+
+    /// The runs of pages in which chunks lie: medium, first page, how many. What can't be found out is left out: it is
+    /// only for advice.
+    fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
+        let moved = self.live(index).moved.load(Relaxed);
+        let mut runs: Vec<(usize, u64, usize)> = Vec::new();
+        for chunk in chunks {
+            let map = self.chunk_map(index, chunk, moved, 0).unwrap_or_default();
+            for e in map
+                .extents()
+                .iter()
+                .filter(|e| e.medium() < self.media().len())
+            {
+                match runs.last_mut() {
+                    Some((medium, start, pages))
+                        if *medium == e.medium() && *start + *pages as u64 == e.start() =>
+                    {
+                        *pages += e.pages();
+                    }
+                    _ => runs.push((e.medium(), e.start(), e.pages())),
+                }
+            }
+        }
+        runs
+    }
+}
