@@ -212,6 +212,10 @@ def command_line(room, nodes):
         expect("files that were moved", report["moved_files"], many)
         if nodes > 1 and len(report["nodes"]) != nodes:
             raise Failed("these nodes took part: %s" % report["nodes"])
+        # Each has made about as many as the others, and has them.
+        made = {share["node"]: share["moved_files"] for share in report["nodes"]}
+        if nodes > 1 and (sum(made.values()) != many or min(made.values()) < many / nodes / 2):
+            raise Failed("files that each node made: %s" % made)
         expect("what was imported", len(names("collection", "find", "w", 'project = "import"')), many)
         for n in (20, 21, 22):
             with open(os.path.join(source, "f%04d" % n), "rb") as f:
@@ -222,6 +226,10 @@ def command_line(room, nodes):
         expect("what was exported", sorted(os.listdir(back)), ["f0021", "f0022"])
         report = json.loads(forebay("collection", "export", "w", back, "--json"))
         expect("nodes that wrote it", len(report["nodes"]) if nodes > 1 else 1, nodes)
+        # Each what lies with it: what it has made, but for the two that are there already and those of other commands.
+        wrote = {share["node"]: share["moved_files"] for share in report["nodes"]}
+        if any(abs(wrote.get(n, 0) - made[n]) > 6 for n in made):
+            raise Failed("made by %s, but written by %s" % (made, wrote))
         expect("all of it", len(os.listdir(back)), many + 2)
         for n in range(many):
             with open(os.path.join(back, "f%04d" % n), "rb") as f:
