@@ -179,12 +179,12 @@ void job_check(struct job *job, const void *bytes, size_t len, uint64_t seed, ui
 struct said {
     struct job job;
     const char *meet, *backend;
-    bool declared;
+    const char *controls; /* those that are to be said; "": none */
 };
 
 static const char *const usage =
     "usage: %s [--place pool:NAME] [--backend KIND:CONFIGURATION] | --posix DIR\n"
-    "    [--controls default|declared] [--ranks N [--rank R --meet FILE]] [--scale N] [--collective]\n"
+    "    [--controls default|declared|CONTROL=VALUE,...] [--ranks N [--rank R --meet FILE]] [--scale N] [--collective]\n"
     "declared are: %s\n";
 
 static int number(const char *text, int least, int most)
@@ -200,7 +200,7 @@ static int number(const char *text, int least, int most)
 
 static struct said parse(int argc, char **argv, const struct kernel *kernel)
 {
-    struct said said = {.job = {.rank = -1, .ranks = 1, .scale = 4, .place = "pool"}};
+    struct said said = {.controls = "", .job = {.rank = -1, .ranks = 1, .scale = 4, .place = "pool"}};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         if (strcmp(option, "--collective") == 0) {
@@ -217,9 +217,11 @@ static struct said parse(int argc, char **argv, const struct kernel *kernel)
         else if (strcmp(option, "--meet") == 0)
             said.meet = value;
         else if (strcmp(option, "--controls") == 0 && strcmp(value, "declared") == 0)
-            said.declared = true;
+            said.controls = kernel->declares;
         else if (strcmp(option, "--controls") == 0 && strcmp(value, "default") == 0)
-            said.declared = false;
+            said.controls = "";
+        else if (strcmp(option, "--controls") == 0 && strchr(value, '='))
+            said.controls = value;
         else if (strcmp(option, "--ranks") == 0)
             said.job.ranks = number(value, 1, RANKS_MAX);
         else if (strcmp(option, "--rank") == 0)
@@ -265,8 +267,8 @@ static void run_rank(const struct said *said, const struct kernel *kernel, struc
 {
     struct meeting *m = job->meeting;
     objects_begin(job, kernel->name, said->backend);
-    if (job->rank == 0 && said->declared)
-        objects_agree(job, kernel->declares, m->controls, m->line, LINE);
+    if (job->rank == 0 && *said->controls)
+        objects_agree(job, said->controls, m->controls, m->line, LINE);
     job_meet(job);
     job->controls = m->controls;
     kernel->run(job);
@@ -275,7 +277,7 @@ static void run_rank(const struct said *said, const struct kernel *kernel, struc
     if (job->rank == 0)
         printf("%s%s ranks=%d %s=%s controls=%s\n", kernel->name, m->line, job->ranks,
                job->dir ? "posix" : "verbs", job->dir ? said->job.dir : job->place,
-               !said->declared ? "default" : *job->controls ? job->controls : "none");
+               !*said->controls ? "default" : *job->controls ? job->controls : "none");
 }
 
 int kernel_main(int argc, char **argv, const struct kernel *kernel)

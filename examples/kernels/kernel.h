@@ -3,7 +3,7 @@
  * A kernel is the I/O of one kind of program, and nothing else of it. Each runs with the verbs (--place) or with plain
  * POSIX calls (--posix DIR), by several ranks: forked by the program (--ranks 4), or started by somebody else, one
  * by one, on whatever nodes of a pool on this host (--rank 2 --ranks 4 --meet FILE, a new file that all name). It says with which
- * controls (--controls default or declared), checks what it reads, and prints one line with its rates.
+ * controls (--controls default, declared, or others), checks what it reads, and prints one line with its rates.
  *
  * Every 512 bytes that a kernel writes begin with a word that is made of their place and a seed, so that a check finds what is missing,
  * old or somewhere else. Ranks wait for each other for 120 s at most; if one fails, all end.

@@ -2,7 +2,8 @@
 """Runs the use-case kernels: with POSIX calls on tmpfs and in a pool, and with the verbs, each with the default
 controls and with those that the kernel declares; on pools of one node and of several on this host.
 
-Each figure is the median of --reps runs, all ways in turn; the last columns say what declaring the controls changes.
+Each figure is the median of --reps runs, all ways in turn. The tables are Markdown; the last columns say what declaring the controls changes:
+all of them, and, where there are several, what each adds to the others.
 --check runs all once, small, for the tests. Needs `make build` before, which builds stream.rs, too.
 """
 import argparse
@@ -84,11 +85,11 @@ class Pool:
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def ranks(self, command, way, ranks):
+    def ranks(self, command, way, ranks, kernel=None):
         """What the ranks of a kernel say together: forked by one process on one node; else started at their nodes."""
         place = {"tmpfs": self.plain, "pool": "/fb"}.get(way.rstrip("+"))
         said = ["--posix", place] if place else ["--place", "pool:" + self.name]
-        said += ["--controls", "declared" if way.endswith("+") else "default", "--ranks", str(ranks)]
+        said += ["--controls", controls_of(kernel, way), "--ranks", str(ranks)]
         at = [("0", [])]
         if self.nodes > 1:
             meet = os.path.join(self.home, "meet")
@@ -132,19 +133,39 @@ def figures(line):
     return [(what, float(value), unit) for what, value, unit in found]
 
 
-def ways_of(kernel):
-    return (POSIX if kernel[0] not in ("stream-cpp", "stream-rs") else []) + VERBS
+def declared(kernel):
+    """The controls that a kernel declares."""
+    path = os.path.join(HERE, kernel[0] + ".c")
+    if not os.path.exists(path):
+        return []
+    with open(path) as f:
+        return [c for c in re.search(r'\.declares = "([^"]*)"', f.read()).group(1).split(",") if c]
 
 
-def measured(programs, pool, kernel, ranks, scale, reps):
+def controls_of(kernel, way):
+    """What is said in a way: `verbs-CONTROL` is all but that."""
+    if "-" not in way:
+        return "declared" if way.endswith("+") else "default"
+    return ",".join(c for c in declared(kernel) if c != way.split("-", 1)[1])
+
+
+def ways_of(kernel, leave_out):
+    ways = (POSIX if kernel[0] not in ("stream-cpp", "stream-rs") else []) + VERBS
+    all = declared(kernel)
+    if not all and kernel[0] not in ("stream-cpp", "stream-rs"):
+        ways = [w for w in ways if not w.endswith("+")]
+    return ways + ["verbs-" + control for control in all if leave_out and len(all) > 1]
+
+
+def measured(programs, pool, kernel, ranks, scale, reps, leave_out=True):
     """Figures by phase and way, and which controls weren't kept."""
     found, refused = {}, set()
     for _ in range(reps):
-        for way in ways_of(kernel):
+        for way in ways_of(kernel, leave_out):
             if kernel[0] == "stream-rs":
                 line = pool.rust(programs[kernel[0]], way, ranks, scale)
             else:
-                line = pool.ranks([programs[kernel[0]], *kernel[1:], "--scale", str(scale)], way, ranks)
+                line = pool.ranks([programs[kernel[0]], *kernel[1:], "--scale", str(scale)], way, ranks, kernel)
             refused.update((way, what) for what in re.findall(r"\(([^()]+: not kept here)\)", line))
             for what, value, unit in figures(line):
                 found.setdefault((what, unit), {}).setdefault(way, []).append(value)
@@ -152,10 +173,11 @@ def measured(programs, pool, kernel, ranks, scale, reps):
 
 
 def table(programs, nodes, ranks, scale, reps, only, media):
-    print("\n%s, %d ranks; +: with the controls that the kernel declares"
-          % ("one node" if nodes == 1 else "%d nodes" % nodes, ranks))
-    heads = POSIX + VERBS + ["pool+/pool", "verbs+/verbs"]
-    print("%-14s %-24s" % ("kernel", "") + "".join("%13s" % h for h in heads))
+    print("\n%s, %d ranks; +: with the controls that the kernel declares\n"
+          % ("One node" if nodes == 1 else "%d nodes" % nodes, ranks))
+    heads = ["kernel", "", *POSIX, *VERBS, "pool+ / pool", "verbs+ / verbs", "each control adds"]
+    print("| %s |\n|%s" % (" | ".join(heads), "---|" * len(heads)))
+    notes = []
     with Pool(nodes, media) as pool:
         for kernel in KERNELS:
             if only and kernel[0] not in only:
@@ -167,9 +189,12 @@ def table(programs, nodes, ranks, scale, reps, only, media):
                 for way in ("pool", "verbs"):
                     one, both = medians.get(way, 0), medians.get(way + "+")
                     cells.append("%.2f" % (both / one) if one and both and unit else "")
-                print("%-14s %-24s" % (kernel[0], what + " " + unit) + "".join("%13s" % c for c in cells), flush=True)
-            for way, what in sorted(refused):
-                print("%-14s   %s: %s" % ("", way, what))
+                alone = [(w.split("=")[1], medians["verbs+"] / m) for w, m in medians.items() if "=" in w and m and unit]
+                cells.append(", ".join("%s %.2fx" % one for one in alone))
+                print("| %s | %s | %s |" % (kernel[0], what + " " + unit, " | ".join(cells)), flush=True)
+            notes += ["%s, %s: %s" % (kernel[0], way, what) for way, what in sorted(refused)]
+    for note in notes:
+        print("- " + note)
 
 
 def check(programs, clang, room):
@@ -177,7 +202,7 @@ def check(programs, clang, room):
     for nodes, ranks in ((1, 2), (3, 3)):
         with Pool(nodes, "memory:192M") as pool:
             for kernel in KERNELS:
-                found, _ = measured(programs, pool, kernel, ranks, 1, 1)
+                found, _ = measured(programs, pool, kernel, ranks, 1, 1, False)
                 print("passed  %s on %d nodes: %s" % (" ".join(kernel), nodes, ", ".join(w for w, _ in found)), flush=True)
             if nodes > 1:
                 continue

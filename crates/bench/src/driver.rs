@@ -1,6 +1,7 @@
 //! The order of a measurement: costs first, then the workloads, each with every number of
 //! processes, plain and pool in turn, and which of the two is first alternates as well.
 
+use crate::batches;
 use crate::children::{self, Outcome};
 use crate::costs;
 use crate::fuse;
@@ -39,6 +40,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     drop(driver);
     measured = measured.and_then(|()| nodes::measure(options, &mut results));
     measured = measured.and_then(|()| fuse::measure(options, &mut results));
+    measured = measured.and_then(|()| batches::measure(options, &mut results));
     measured = measured.and_then(|()| search::measure(options, &mut results));
     let elapsed = started.elapsed();
     if measured.is_ok() {

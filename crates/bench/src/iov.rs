@@ -24,6 +24,7 @@ struct Options {
 /// A workspace of a pool, in use until the process ends.
 pub struct Workspace {
     library: Handle,
+    session: Handle,
     workspace: Handle,
 }
 
@@ -56,6 +57,7 @@ impl Workspace {
         }
         let mut it = Workspace {
             library,
+            session: null_mut(),
             workspace: null_mut(),
         };
         let mut session: Handle = null_mut();
@@ -82,7 +84,7 @@ impl Workspace {
                 let loaded = load(session, name.as_ptr(), &mut workspace);
                 it.done("the workspace", loaded.into())?;
             }
-            it.workspace = workspace;
+            (it.session, it.workspace) = (session, workspace);
         }
         Ok(it)
     }
@@ -147,6 +149,44 @@ impl Workspace {
             );
             self.done(name, made)?;
             self.done(name, close(collection, null_mut())).map(drop)
+        }
+    }
+
+    /// Makes collections by one batch, and closes them.
+    ///
+    /// # Errors
+    /// What the library has to say.
+    pub fn create_all(&self, names: &[String]) -> Result<(), String> {
+        type Create =
+            unsafe extern "C" fn(Handle, *const c_char, *const Options, *mut Handle, Handle) -> i64;
+        type New = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle) -> c_int;
+        type Wait = unsafe extern "C" fn(Handle, i64) -> c_int;
+        type Done = unsafe extern "C" fn(Handle) -> c_int;
+        let mut batch: Handle = null_mut();
+        // SAFETY: the functions' types; all pointers are valid during the calls.
+        unsafe {
+            let new: New = std::mem::transmute(self.function(c"iov_batch_create")?);
+            let create: Create = std::mem::transmute(self.function(c"iov_collection_create")?);
+            let close: unsafe extern "C" fn(Handle, Handle) -> i64 =
+                std::mem::transmute(self.function(c"iov_collection_close")?);
+            // IOV_STOP, IOV_FREE.
+            self.done("a batch", new(self.session, 0, 0, &mut batch).into())?;
+            for name in names {
+                let (label, mut made) = (text(name)?, null_mut());
+                let added = create(self.workspace, label.as_ptr(), null(), &mut made, batch);
+                self.done(name, added)?;
+                self.done(name, close(made, batch))?;
+            }
+            let wait: Wait = std::mem::transmute(self.function(c"iov_wait")?);
+            let [start, result, free]: [Done; 3] = [
+                std::mem::transmute::<Handle, Done>(self.function(c"iov_batch_start")?),
+                std::mem::transmute::<Handle, Done>(self.function(c"iov_batch_result")?),
+                std::mem::transmute::<Handle, Done>(self.function(c"iov_batch_free")?),
+            ];
+            self.done("starting the batch", start(batch).into())?;
+            self.done("waiting for the batch", wait(batch, -1).into())?;
+            self.done("the batch", result(batch).into())?;
+            self.done("freeing the batch", free(batch).into()).map(drop)
         }
     }
 

@@ -9,9 +9,10 @@
 //! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
 //! - [`fuse`]: a mount, with [`passthrough`] beside it;
-//! - [`search`]: searches by the verbs, through [`iov`];
+//! - [`search`], [`batches`]: searches and batches by the verbs, through [`iov`];
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
+mod batches;
 mod blocks;
 mod children;
 mod costly;

@@ -1,5 +1,6 @@
 //! The command line of the driver.
 
+use crate::batches;
 use crate::fuse;
 use crate::nodes::PARTS;
 use crate::search;
@@ -93,7 +94,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     let parts = PARTS
         .iter()
         .map(|p| p.0)
-        .chain(["nodes", fuse::NAME, search::NAME]);
+        .chain(["nodes", fuse::NAME, search::NAME, batches::NAME]);
     workloads.chain(COSTS.iter().map(|c| c.0)).chain(parts)
 }
 
@@ -143,6 +144,8 @@ Workloads:
     text += &format!("  {:<14} {}\n", fuse::NAME, fuse::ABOUT);
     text += "Searches:\n";
     text += &format!("  {:<14} {}\n", search::NAME, search::ABOUT);
+    text += "Batches:\n";
+    text += &format!("  {:<14} {}\n", batches::NAME, batches::ABOUT);
     text
 }
 

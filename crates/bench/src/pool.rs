@@ -150,6 +150,22 @@ impl Pool {
         children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
     }
 
+    /// How many questions its nodes have asked each other so far.
+    pub fn questions(&self) -> Result<u64, String> {
+        let mut command = self.forebay();
+        command.args(["status", "--json", "--pool", &self.name]);
+        let said = command
+            .output()
+            .map_err(|e| format!("forebay status: {e}"))?;
+        let status: serde_json::Value = serde_json::from_slice(&said.stdout)
+            .map_err(|e| format!("what forebay status says: {e}"))?;
+        let nodes = status["nodes"].as_array().into_iter().flatten();
+        let questions = nodes.map(|node| node["questions"].as_u64());
+        questions
+            .sum::<Option<u64>>()
+            .ok_or("forebay status doesn't tell the questions".into())
+    }
+
     /// Makes the pool, and the directory of the runs in it.
     pub fn up(&mut self) -> Result<(), String> {
         self.start()?;

@@ -17,11 +17,14 @@ pub struct Results {
     pub fuse: Vec<Figure>,
     /// Of searches.
     pub search: Vec<Figure>,
+    /// Of batches.
+    pub batches: Vec<Figure>,
 }
 
 impl Results {
     fn all_figures(&self) -> impl Iterator<Item = &Figure> {
-        self.figures.iter().chain(&self.fuse).chain(&self.search)
+        let verbs = self.search.iter().chain(&self.batches);
+        self.figures.iter().chain(&self.fuse).chain(verbs)
     }
 
     /// Whether everything could be measured.
@@ -266,6 +269,13 @@ pub fn search_heading() {
     );
 }
 
+pub fn batches_heading() {
+    println!(
+        "\n{:<36} {:>5} {:>9} {:>9} {:>6}  {:<13} {:>4}  goal",
+        "4 nodes: collections by the verbs", "", "singly", "batches", "ratio", "min..max", "reps"
+    );
+}
+
 pub fn figure_row(f: &Figure) {
     if let Some(error) = &f.error {
         println!("{:<36} FAILED: {error}", f.name);
@@ -392,6 +402,7 @@ pub fn json(results: &Results, options: &Options) -> String {
         .collect();
     let figures: Vec<Value> = results.figures.iter().map(Figure::json).collect();
     let fuse: Vec<Value> = results.fuse.iter().map(Figure::json).collect();
+    let batches: Vec<Value> = results.batches.iter().map(Figure::json).collect();
     let search: Vec<Value> = results.search.iter().map(Figure::json).collect();
     let text = json!({
         "machine": {
@@ -400,7 +411,7 @@ pub fn json(results: &Results, options: &Options) -> String {
             "kernel": first_line("/proc/sys/kernel/osrelease"),
         },
         "quick": options.quick, "reps": options.reps, "media": options.media,
-        "costs": costs, "workloads": rows, "nodes": figures, "fuse": fuse, "search": search,
+        "costs": costs, "workloads": rows, "nodes": figures, "fuse": fuse, "search": search, "batches": batches,
     });
     format!("{text:#}\n")
 }

@@ -5,7 +5,7 @@
 //! Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
 use crate::remote::{self, Middle};
-use crate::{blocks, costly, files, maps, search, sys, tcp};
+use crate::{batches, blocks, costly, files, maps, search, sys, tcp};
 use std::io::{BufRead, Write};
 
 pub struct Worker {
@@ -95,7 +95,7 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
     // Only its last component is made: the driver made the rest, and without an
     // interception nothing of the pool's prefix may come to lie on the real file system.
     let directory = sys::Name::of(&w.directory)?;
-    let bare = ["cost-", "tcp-", "search"];
+    let bare = ["cost-", "tcp-", "search", "batch-"];
     if !bare.iter().any(|kind| workload.starts_with(kind)) {
         sys::mkdir_shared(&directory)?;
     }
@@ -129,6 +129,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "map-grow" => maps::grow(w),
         "search-make" => return search::make(w),
         "search" => return search::search(w),
+        "batch-one" => return batches::one(w),
+        "batch-all" => return batches::all(w),
         "cost-spawn" => return costly::spawn(w),
         "cost-open" => return costly::open_read_close(w),
         "cost-pread" => return costly::pread(w),

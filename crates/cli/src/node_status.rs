@@ -6,6 +6,7 @@ use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
 use crate::status::{df_table, medium, percent, table};
 use crate::survey::{Known, State, Survey};
+use forebay_client::requests::questions_of;
 use forebay_client::{MediumUsage, home};
 use forebay_media::format_size;
 use serde_json::{Value, json as value};
@@ -41,6 +42,7 @@ fn as_json(k: &Known) -> Value {
     if let Some(here) = &k.here {
         told["dir"] = value!(here.place.dir);
         told["keeper"] = value!(here.keeper);
+        told["questions"] = value!(questions_of(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
             told["process_ids"] = value!(users(std::slice::from_ref(pool)));
             told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();

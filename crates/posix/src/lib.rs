@@ -36,4 +36,5 @@ pub use forebay_store::{
 };
 pub use fs::{DirEntry, Fs, Stat};
 pub use opening::UNNAMED;
+pub use ops::FileToMake;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};

@@ -1,11 +1,15 @@
 //! Operations on resolved places and on objects, with POSIX's permissions and errors.
 
 use crate::cache::DirInfo;
+use crate::controls::saying;
 use crate::cred::{EXEC, WRITE};
 use crate::fs::{Fs, Stat};
+use crate::opening::UNNAMED;
 use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
+use crate::xattr::check_attribute;
 use crate::{ObjectId, RenameMode};
-use forebay_store::{Distribution, Entry, NewObject, PATH_MAX, SetAttr, now};
+use forebay_client::controls::Declared;
+use forebay_store::{Distribution, Entry, NewFile, NewObject, PATH_MAX, SetAttr, now};
 use libc::{
     IN_ATTRIB, IN_CREATE, IN_DELETE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
 };
@@ -18,6 +22,19 @@ pub(crate) struct EntryPlace<'a> {
     entry: Option<Entry>,
     slash: bool,
     pub epoch: u64,
+}
+
+/// A file for [`Fs::make_files`].
+#[derive(Clone, Copy, Debug)]
+pub struct FileToMake<'a> {
+    /// Its number, from [`Fs::draw_files`].
+    pub id: ObjectId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its extended attributes, of users: names and values.
+    pub attributes: &'a [(Vec<u8>, Vec<u8>)],
+    /// What is said of it, before what its directory and the rules say.
+    pub said: Declared,
 }
 
 /// What was found by its name has gone since: the name leads to something else now, or to nothing.
@@ -238,26 +255,47 @@ impl Fs {
         Ok(())
     }
 
-    /// link(2) for several files, which get these names in the directory of `place`: each by itself.
+    /// Numbers for new files with these names in `dir`, for [`Fs::make_files`].
     ///
     /// # Errors
-    /// EACCES for all of them. Of each: EEXIST, ENOSPC; ESTALE if names have changed meanwhile.
-    pub fn make_links(
+    /// ENOSPC.
+    pub fn draw_files(&self, dir: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
+        self.store().draw_files(dir, names)
+    }
+
+    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its name and its extended attributes,
+    /// which it has when it is first seen. Each by itself.
+    ///
+    /// # Errors
+    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its attributes; ESTALE if names have changed meanwhile.
+    pub fn make_files(
         &self,
-        links: &[(ObjectId, &[u8])],
-        place: &Place,
+        dir: ObjectId,
+        files: &[FileToMake<'_>],
+        mode: u32,
     ) -> Result<Vec<Result<()>>> {
-        let p = self.entry_place(place, Errno::EXIST)?;
-        self.cred().check_dir(p.dir, WRITE | EXEC)?;
         let store = self.store();
-        let all: Vec<_> = links
-            .iter()
-            .map(|&(id, name)| (id, p.dir.id, name))
-            .collect();
-        let made = store.link_all(&all, p.epoch);
-        for ((id, dir, name), _) in all.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
-            store.tell_self(*id, S_IFREG, IN_ATTRIB);
-            store.tell_dir(*dir, name, S_IFREG, IN_CREATE);
+        let epoch = store.names_epoch();
+        let info = self.dir_info(dir)?;
+        self.cred().check_dir(&info, WRITE | EXEC)?;
+        let attributes = files.iter().flat_map(|file| file.attributes);
+        for (name, value) in attributes {
+            check_attribute(name, value)?;
+        }
+        let mut all: Vec<NewFile<'_>> = Vec::with_capacity(files.len());
+        for file in files {
+            let mode = S_IFREG | mode & 0o7777;
+            let new = || self.new_object(&info, UNNAMED, mode, b"");
+            all.push(NewFile {
+                id: file.id,
+                name: file.name,
+                new: saying(file.said, new)?,
+                attributes: file.attributes,
+            });
+        }
+        let made = store.create_files(dir, &all, epoch);
+        for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
+            store.tell_dir(dir, file.name, S_IFREG, IN_CREATE);
         }
         Ok(made)
     }

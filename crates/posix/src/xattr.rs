@@ -10,6 +10,24 @@ use rustix::io::{Errno, Result};
 /// Longest extended attribute.
 const XATTR_SIZE_MAX: usize = 65_536;
 
+/// ERANGE, E2BIG: what can't be an attribute. EOPNOTSUPP: what a new file can't be made with.
+pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > forebay_store::NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    if value.len() > XATTR_SIZE_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    // Those of users, each a record of its own.
+    let kept = name
+        .strip_prefix(b"user.")
+        .is_some_and(|key| !key.is_empty());
+    match kept && name != controls::ATTRIBUTE {
+        true => Ok(()),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}
+
 impl Fs {
     fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
         let i = self.store().stat(id)?;

@@ -6,7 +6,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, Fs};
+use forebay_posix::{ChunkSize, Distribution, Errno, FileToMake, Fs, ObjectId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
@@ -90,7 +90,8 @@ const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
 /// Bytes of a file of four chunks.
 const LONG: usize = 3_500_000;
 
-const OPERATIONS: [&str; 28] = [
+const OPERATIONS: [&str; 29] = [
+    "create-together",
     "cut",
     "cut-into-part",
     "append",
@@ -153,6 +154,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "create" => fs
             .open(&p("full#/created"), O_CREAT | O_EXCL | O_RDWR, 0o600)
             .and_then(|f| f.close()),
+        "create-together" => together(fs, &p("full#")),
         "mkdir" => fs.mkdir(&p("full#/dir"), 0o700),
         "mkdir-keeping" => fs.mkdir_with(&p("full#/dir"), 0o700, Distribution::LocalAll),
         "mkdir-striped" => fs.mkdir_with(&p("full#/dir"), 0o700, STRIPED),
@@ -172,6 +174,29 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "same" => fs.rename(&p("source#"), &p("other#")),
         _ => panic!("no operation {what}"),
     }
+}
+
+/// Names of files that are made together.
+fn names_together() -> Vec<String> {
+    (0..6).map(|i| format!("together-{i}")).collect()
+}
+
+fn together(fs: &Fs, dir: &[u8]) -> Result<(), Errno> {
+    let dir = ObjectId(fs.stat(dir, true)?.ino);
+    let names = names_together();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let attributes = [(b"user.k".to_vec(), b"v".to_vec())];
+    let ids = fs.draw_files(dir, &names)?;
+    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
+        .map(|(id, name)| FileToMake {
+            id,
+            name,
+            attributes: &attributes,
+            said: Default::default(),
+        })
+        .collect();
+    let made = fs.make_files(dir, &files, 0o600)?;
+    made.into_iter().collect()
 }
 
 fn truncate(fs: &Fs, path: &[u8], size: u64) -> Result<(), Errno> {
@@ -235,7 +260,7 @@ fn killed_at_every_step() {
                     _ => {
                         // It is done: nothing is left to do, and what it should do is there.
                         done += 1;
-                        check_done(what, n, &before, &after, &story);
+                        check_done((what, n, !whole), &before, &after, &story);
                     }
                 }
                 // It is large.
@@ -257,7 +282,7 @@ fn long(seen: &mut Seen, n: usize) -> &mut Vec<u8> {
 }
 
 /// Compares with what a model makes of it.
-fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
+fn check_done((what, n, killed): (&str, usize, bool), before: &Seen, after: &Seen, story: &str) {
     let mut expected = before.clone();
     let p = |name: &str| format!("/{name}").replace('#', &n.to_string());
     let mut moved = |from: String, to: String| {
@@ -308,6 +333,15 @@ fn check_done(what: &str, n: usize, before: &Seen, after: &Seen, story: &str) {
         "cut-into-part" => long(&mut expected, n).truncate(2_200_000),
         "append" => long(&mut expected, n).extend_from_slice(b"at the end"),
         "unlink-long" => _ = expected.remove(&p("striped#/long")),
+        // Each by itself: some of them, if it was killed.
+        "create-together" => {
+            for name in names_together() {
+                let path = format!("{}/{name}", p("full#"));
+                if !killed || after.contains_key(&path) {
+                    expected.insert(path, Some((Vec::new(), 1)));
+                }
+            }
+        }
         "mkdir" | "mkdir-keeping" | "mkdir-striped" => _ = expected.insert(p("full#/dir"), None),
         "rmdir" => _ = expected.remove(&p("empty#")),
         _ => {}

@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_placement::{NodeId, Slot};
-use forebay_posix::{Distribution, Errno, Fs};
+use forebay_posix::{Distribution, Errno, FileToMake, Fs, ObjectId};
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
@@ -137,4 +137,73 @@ fn what_was_removed_goes_with_its_last_close() {
         assert_eq!(nodes.used(), used);
     }
     nodes.assert_whole();
+}
+
+/// Makes files together, each with an attribute: what became of each.
+fn make_together(fs: &Fs, dir: &[u8], names: &[String]) -> Vec<Result<(), Errno>> {
+    let dir = ObjectId(fs.stat(dir, true).unwrap().ino);
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let ids = fs.draw_files(dir, &names).unwrap();
+    let attributes = [(b"user.step".to_vec(), b"3".to_vec())];
+    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
+        .map(|(id, name)| FileToMake {
+            id,
+            name,
+            attributes: &attributes,
+            said: Default::default(),
+        })
+        .collect();
+    fs.make_files(dir, &files, 0o644).unwrap()
+}
+
+#[test]
+fn files_made_together_take_a_question_for_each_node() {
+    let nodes = Nodes::new("counts-together", 4, &["memory:64M"], 100);
+    let here = &nodes.views[1];
+    nodes.views[0].mkdir(b"/d", 0o755).unwrap();
+    here.stat(b"/d", true).unwrap();
+    let names: Vec<String> = (0..256).map(|n| format!("file-{n}")).collect();
+    let (waited, _) = asked(&nodes, || {
+        let made = make_together(here, b"/d", &names);
+        assert!(made.iter().all(Result::is_ok), "{made:?}");
+    });
+    // Three homes are asked for entries; besides, where the directory is, what it is, and when it has changed.
+    assert!(
+        waited <= 3 + 8,
+        "{waited} questions for {} files",
+        names.len()
+    );
+    for view in &nodes.views {
+        assert_eq!(view.list(b"/d").unwrap().len(), names.len());
+        assert_eq!(view.xattr(b"/d/file-77", b"user.step", true).unwrap(), b"3");
+        assert_eq!(view.list(b"/.by/step=3").unwrap().len(), names.len());
+    }
+    nodes.assert_whole();
+    // What is there stays as it is; the others are made.
+    let more: Vec<String> = (200..300).map(|n| format!("file-{n}")).collect();
+    let made = make_together(&nodes.views[2], b"/d", &more);
+    for (name, made) in more.iter().zip(made) {
+        let expected = match names.contains(name) {
+            true => Err(Errno::EXIST),
+            false => Ok(()),
+        };
+        assert_eq!(made, expected, "{name}");
+    }
+    // Twice the same name: one of both.
+    let made = make_together(here, b"/d", &["same".into(), "same".into()]);
+    assert_eq!(
+        made.iter().filter(|made| made.is_ok()).count(),
+        1,
+        "{made:?}"
+    );
+    assert_eq!(nodes.views[3].list(b"/.by/step=3").unwrap().len(), 301);
+    nodes.assert_whole();
+    for e in nodes.views[3].list(b"/d").unwrap() {
+        nodes.views[0]
+            .unlink(&[b"/d/", &e.name[..]].concat())
+            .unwrap();
+    }
+    nodes.views[0].rmdir(b"/d").unwrap();
+    nodes.assert_whole();
+    assert!(nodes.views[1].list(b"/.by").unwrap().is_empty());
 }

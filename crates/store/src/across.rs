@@ -23,6 +23,7 @@ mod rename;
 mod together;
 
 use notes::Note;
+pub use together::NewFile;
 
 use crate::elsewhere::messages::{Part, decode, encode, kind};
 use crate::names::Opening;
@@ -89,6 +90,11 @@ impl Link {
         };
         Some((state, u32::from_le_bytes(owner.try_into().ok()?)))
     }
+}
+
+/// Of a link record: whether the name counts and nobody knows yet if its entry is there.
+pub(crate) fn is_unconfirmed(value: &[u8]) -> bool {
+    Link::decode(value).is_some_and(|(link, _)| link == Link::Unconfirmed)
 }
 
 /// From a link record: directory, name, whether it counts.
@@ -370,15 +376,23 @@ impl Store {
     /// The entry was made: the name needs no checking any more.
     fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.write(self.object_set(id), Need::Removal, |w| {
-            match self.link_state(w, id, name)? {
-                // A directory has one name only, and knows it.
-                Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => w
-                    .del(self.shard_of(id), &Key::link(id, name.0, name.1))
-                    .map(|_| ()),
-                Some(Link::Unconfirmed) => self.set_link(w, id, name, Link::Counted),
-                _ => Ok(()),
-            }
+            self.confirm(w, id, name)
         })
+    }
+
+    /// In a transaction: the name needs no checking any more; by it the object is in the index.
+    fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
+        match self.link_state(w, id, name)? {
+            // A directory has one name only, and knows it.
+            Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => w
+                .del(self.shard_of(id), &Key::link(id, name.0, name.1))
+                .map(|_| ()),
+            Some(Link::Unconfirmed) => {
+                self.set_link(w, id, name, Link::Counted)?;
+                self.names_in_index(w, id, None, Some(name))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn is_dir_here(&self, w: &mut Write<'_>, id: ObjectId) -> Result<bool> {
@@ -687,19 +701,26 @@ impl Store {
             self.open_new(opened, id, &inode)?;
             Ok(id)
         })?;
+        let there = self.insert_at(home, (id, name), kind, epoch)?;
+        if is_dir && there.is_none() {
+            self.add_dir_links(name.0, 1)?;
+        }
+        Ok(Some(there.map_or(Ok(id), Err)))
+    }
+
+    /// Has `home` make the entry of a new object of this node, whose name isn't confirmed. If something else is there, that, and the
+    /// object is gone.
+    fn insert_at(
+        &self,
+        home: NodeId,
+        (id, name): (ObjectId, Named<'_>),
+        kind: u32,
+        epoch: u64,
+    ) -> Result<Option<Entry>> {
         let question = (name.0, name.1, Entry { id, kind }, false, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
-            Ok(None) => {
-                self.confirm_link(id, name)?;
-                if is_dir {
-                    self.add_dir_links(name.0, 1)?;
-                }
-                Ok(Some(Ok(id)))
-            }
-            Ok(Some(there)) => {
-                self.lose_link(id, name)?;
-                Ok(Some(Err(there)))
-            }
+            Ok(None) => self.confirm_link(id, name).map(|()| None),
+            Ok(Some(there)) => self.lose_link(id, name).map(|()| Some(there)),
             Err(e) => {
                 match is_unclear(e) {
                     true => self.disown_link(id, name)?,

@@ -329,7 +329,11 @@ impl Store {
             && self.is_name(w, id, name)?
         {
             w.put(shard, &Key::known_name(id, name.0, name.1), &[])?;
-            after = self.name_in_index(w, id)?;
+            after = match before {
+                None => Some((name.0, name.1.to_vec())),
+                // The first of them counts.
+                Some(_) => self.name_in_index(w, id)?,
+            };
         }
         if after.is_none()
             && let Some(name) = self.any_name(w, id, None)?
@@ -356,7 +360,8 @@ impl Store {
                 w.del(shard, &key)?;
             }
         }
-        if let Some(new) = &new {
+        // Where it wasn't in the index, all its attributes come into it, below.
+        if let (Some(new), Some(_)) = (&new, &before) {
             for key in new.keys(mark) {
                 w.put(shard, &key, &[])?;
             }

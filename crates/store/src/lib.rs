@@ -47,6 +47,7 @@ pub mod uses;
 mod view;
 pub mod watches;
 
+pub use across::NewFile;
 pub use checkpoint::Loaded;
 pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};

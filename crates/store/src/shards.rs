@@ -15,6 +15,7 @@ use crate::record::{JOURNAL, changes, push_change};
 use crate::{ObjectId, Slot, Store};
 use forebay_media::atomics::{Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
+use smallvec::SmallVec;
 
 /// A set of shards, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +50,8 @@ pub struct Write<'s> {
     store: &'s Store,
     set: ShardSet,
     need: Need,
-    txns: [Option<WriteTxn<'s>>; MAX_SHARDS],
+    /// Of the shards that were looked at: most of the time one.
+    txns: SmallVec<[(usize, WriteTxn<'s>); 2]>,
     /// Shards that were changed.
     dirty: u64,
     /// Shards whose `removing` counter this transaction has made odd.
@@ -130,7 +132,7 @@ impl Store {
             store: self,
             set,
             need,
-            txns: [const { None }; MAX_SHARDS],
+            txns: SmallVec::new(),
             dirty: 0,
             removing: 0,
             names_change: false,
@@ -139,9 +141,7 @@ impl Store {
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
         // Undo what wasn't committed before the locks go.
-        for shard in set.iter() {
-            w.txns[shard] = None;
-        }
+        w.txns.clear();
         for shard in ShardSet(w.removing).iter() {
             self.control.shard(shard).removing.fetch_add(1, AcqRel);
         }
@@ -302,11 +302,20 @@ impl<'s> Write<'s> {
 
     fn txn(&mut self, shard: usize) -> Result<&mut WriteTxn<'s>> {
         debug_assert!(self.set.0 >> shard & 1 == 1, "shard {shard} isn't locked");
-        let slot = &mut self.txns[shard];
-        match slot {
-            Some(txn) => Ok(txn),
-            none => Ok(none.insert(self.store.begin(shard, self.need)?)),
-        }
+        let at = match self.txns.iter().position(|txn| txn.0 == shard) {
+            Some(at) => at,
+            None => {
+                self.txns.push((shard, self.store.begin(shard, self.need)?));
+                self.txns.len() - 1
+            }
+        };
+        Ok(&mut self.txns[at].1)
+    }
+
+    /// The transaction of a dirty shard, to be committed.
+    fn take(&mut self, shard: usize) -> WriteTxn<'s> {
+        let at = self.txns.iter().position(|txn| txn.0 == shard);
+        self.txns.swap_remove(at.expect("a dirty shard's")).1
     }
 
     /// The value of `key` as this transaction sees it.
@@ -404,7 +413,7 @@ impl<'s> Write<'s> {
             _ => None,
         };
         let (result, begun) = if self.dirty.count_ones() == 1 {
-            let txn = self.txns[first].take().expect("a dirty shard's");
+            let txn = self.take(first);
             (store.commit_one(first, txn), false)
         } else {
             self.commit_several(first, dirty, &log.expect("several shards keep a log"))
@@ -440,7 +449,7 @@ impl<'s> Write<'s> {
         }
         let (mut result, mut begun) = (Ok(()), false);
         for (n, shard) in dirty.iter().enumerate() {
-            let txn = self.txns[shard].take().expect("a dirty shard's");
+            let txn = self.take(shard);
             result = store.commit_one(shard, txn);
             if result.is_err() {
                 if n > 0 {

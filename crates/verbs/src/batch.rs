@@ -24,6 +24,9 @@ pub use run::{Running, Status};
 /// Operations of a batch, at most.
 pub const OPERATIONS_MAX: usize = 1 << 18;
 
+/// What [`Batch::close`] adds is called.
+const CLOSE: &str = "close";
+
 /// In which order the operations of a batch run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
@@ -435,7 +438,7 @@ impl Batch {
     /// E2BIG if the batch is full.
     pub fn close(&mut self, collection: &Collection) -> Result<Op> {
         let target = collection.clone();
-        self.add("close", &[Touch::Closes(collection)], move |_| {
+        self.add(CLOSE, &[Touch::Closes(collection)], move |_| {
             target.close().map(|()| Outcome::Done)
         })
     }

@@ -115,9 +115,11 @@ impl Crew {
                 }
             }
         }
+        let wanted = tasks.len().min(queue.idle);
         queue.tasks.extend(tasks);
         drop(queue);
-        self.shared.news.notify_all();
+        // Who is awake looks for more before it sleeps.
+        (0..wanted).for_each(|_| self.shared.news.notify_one());
         Ok(())
     }
 }

@@ -3,6 +3,7 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import time
 
 from harness import Skipped, case, wait_until
@@ -152,7 +153,7 @@ END
 def example_rules_are_those_of_their_programs(t):
     """All of them can be read; git, bowtie2 and a loader do what they do under theirs, and violate nothing."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../examples/rules")
-    names = sorted(os.listdir(folder))
+    names = sorted(n for n in os.listdir(folder) if n.endswith(".toml"))
     t.ok(names == ["bowtie2.toml", "git.toml", "openfoam.toml", "training.toml"], "%s" % names)
     for name in names:
         t.fb("rules", "check", os.path.join(folder, name)).says("no error")
@@ -166,6 +167,15 @@ def example_rules_are_those_of_their_programs(t):
             t.bash("p", "cd /fb/s.git/objects; f=$(find . -type f -path './[0-9a-f][0-9a-f]/*' | head -1); chmod u+w $f; echo x >> $f",
                    rc=1).says("never changes again")
         t.fb("down", "--pool", "p")
+
+
+@case(120)
+def programs_do_the_same_with_their_rules(t):
+    """What `make bench ONLY=rules` runs, small: bowtie2, git and a loader, on one node and on two, with their rules and without."""
+    target = os.path.dirname(os.path.dirname(t.forebay))
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../examples/rules/run.py")
+    said = t.command([sys.executable, script, "--check", "--disk", t.disk], env={"CARGO_TARGET_DIR": target}, timeout=110)
+    said.prints("passed  git on 2 nodes", "passed  training on 2 nodes", "results are the same everywhere, and no rule was violated")
 
 
 @case(60)

@@ -185,6 +185,20 @@ impl Shared {
     }
 }
 
+/// How many questions the processes of the node in `dir` have asked others, and its daemon, since the file is there.
+///
+/// # Errors
+/// ENOENT if there is none; EINVAL if it isn't of this version.
+pub fn questions_of(dir: &Path) -> Result<u64> {
+    let region = Region::open(&dir.join("requests"), LEN)?;
+    // SAFETY: as in `Shared::header`.
+    let header: &Header = unsafe { region.at(0) };
+    match header.magic.load(Acquire) {
+        MAGIC => Ok(header.numbers.load(Relaxed)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 /// Makes the file: under its name it appears whole.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let part = dir.join(format!(

@@ -154,6 +154,8 @@ pub mod kind {
     pub const CREATE: u16 = 64;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;
+    /// `parent, (name, Entry)..., epoch -> of each, what is there, or an errno`
+    pub const INSERT_ALL: u16 = 98;
     /// `parent, name, epoch`
     pub const UNLINK: u16 = 66;
     /// `id, parent, name, epoch`

@@ -90,7 +90,7 @@ impl Server {
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
-            kind::JOIN_EXCHANGE | kind::UNLINK_FROM => Some(Class::Entry),
+            kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             kind::COPY => Some(Class::Bulk),
@@ -667,6 +667,16 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             home_of_entry(store, dir, &name)?;
             let epoch = store.epoch_for(epoch)?;
             told(store.insert((dir, &name), entry, held, epoch)?)
+        }
+        kind::INSERT_ALL => {
+            let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
+            entries
+                .iter()
+                .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
+            let epoch = store.epoch_for(epoch)?;
+            let made = store.insert_all(dir, &entries, epoch).into_iter();
+            let said = made.map(|there| there.map_err(|e| e.raw_os_error() as u32));
+            told(List(said.collect::<Vec<_>>()))
         }
         kind::UNLINK => {
             let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;

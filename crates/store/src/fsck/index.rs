@@ -127,7 +127,9 @@ impl Store {
         if let Some(first) = right.into_iter().min() {
             return Some(first);
         }
-        let first = all.into_iter().next()?;
+        // One that isn't confirmed comes into the index with that.
+        let unconfirmed = &m.objects.get(&id)?.unconfirmed;
+        let first = all.into_iter().find(|name| !unconfirmed.contains(name))?;
         report.add(
             PART,
             format!(

@@ -2,7 +2,7 @@
 //! mend them.
 
 use super::findings::Report;
-use crate::across::{entry_in, link_in};
+use crate::across::{entry_in, is_unconfirmed, link_in};
 use crate::index::{Indexed, key_of, known_in};
 use crate::makers::is_note;
 use crate::record::{
@@ -24,6 +24,8 @@ pub(crate) struct Object {
     pub orphan: bool,
     /// Names that count and whose entries lie on other nodes.
     pub links: Vec<Name>,
+    /// Those of them that aren't confirmed: by them it needn't be in the index yet.
+    pub unconfirmed: Vec<Name>,
     /// Keys of its extended attributes.
     pub attributes: Vec<Vec<u8>>,
     /// Its inode differs from its record.
@@ -148,7 +150,8 @@ impl Store {
                         Some((parent, name, counts)) => {
                             let away = self.entry_away(parent, name).is_some();
                             let link = counts && away;
-                            links.push((id.0, link.then(|| (parent.0, name.to_vec())), key.to_vec()));
+                            let name = link.then(|| (parent.0, name.to_vec()));
+                            links.push((id.0, name, is_unconfirmed(value), key.to_vec()));
                         }
                         None => bad(
                             format!("a name of object {} on another node can't be read", id.0),
@@ -201,9 +204,13 @@ impl Store {
             })?;
         }
         self.assign(&mut m, chunks, others, orphans, report);
-        for (id, link, key) in links {
+        for (id, link, unconfirmed, key) in links {
             match m.objects.get_mut(&id) {
-                Some(o) => o.links.extend(link),
+                Some(o) => {
+                    let unsure = link.clone().filter(|_| unconfirmed);
+                    o.unconfirmed.extend(unsure);
+                    o.links.extend(link);
+                }
                 None => {
                     report.add(
                         "records",

@@ -1,6 +1,6 @@
 //! A batch that was started: which operations may run, what became of them, waiting and cancelling.
 
-use super::{Batch, Edge, Op, Outcome, Work};
+use super::{Batch, CLOSE, Edge, Op, Outcome, Work};
 use crate::crew::Task;
 use crate::undo::{UndoLog, complete, undo};
 use crate::{Collection, Error, Result, Session, Uuid};
@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Collections that are made together, at most: as many as can be asked for at once.
-const TOGETHER: usize = 64;
+/// Collections that are made together, at most: several threads share a large batch.
+const TOGETHER: usize = 256;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,8 +318,15 @@ impl Inner {
             });
             ready.extend(self.finish(number, result));
         }
+        // What closes something that nothing was done with takes less than waking another thread.
+        let progress = self.lock();
+        let (closes, others): (Vec<u32>, _) = ready
+            .into_iter()
+            .partition(|&number| progress.operations[number as usize].what == CLOSE);
+        drop(progress);
         // Threads are there: this is one.
-        let _ = self.queue(ready);
+        let _ = self.queue(others);
+        closes.into_iter().for_each(|number| self.run(number));
     }
 
     /// Runs an operation, and those behind it that only it held up.

@@ -5,8 +5,8 @@
 //! be kept for it. Files that programs have put there are collections like others, with the back end `forebay`. To find such
 //! a one by its UUID takes a look through the workspace, as the pool doesn't know the names of files without attributes.
 //!
-//! A file gets its attributes before it gets its name (it is unnamed till then, and goes with its process), so
-//! nobody sees half a record. A directory is made under a hidden name and renamed.
+//! A file is made with its attributes and its name at once, so nobody sees half a record. A directory is made under a hidden name
+//! and renamed.
 
 mod hidden;
 mod log;
@@ -17,8 +17,7 @@ use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared, Persistence};
-use forebay_posix::controls::saying;
-use forebay_posix::{Fail, File, Follow, ObjectId, RenameMode};
+use forebay_posix::{Fail, FileToMake, Follow, ObjectId, RenameMode};
 use forebay_store::{Match, uses::said};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -37,6 +36,9 @@ pub struct Pool {
     prefix: [u8; 6],
     name: String,
 }
+
+/// How often something is made anew, because names have changed meanwhile.
+const ATTEMPTS: usize = 1000;
 
 type Errnos<T> = std::result::Result<T, Errno>;
 
@@ -229,24 +231,44 @@ impl Pool {
         }
     }
 
-    /// The file of a new record, with these attributes and without a name. It goes if it gets none before it is closed.
-    fn unnamed(
+    /// Makes files in a workspace's directory, once: of each the record, why `before` or the record refused it, or what the pool says.
+    fn make_files(
         &self,
-        dir: &[u8],
-        new: &New<'_>,
-        attributes: &[(Vec<u8>, Vec<u8>)],
-    ) -> Errnos<(File<'_>, ObjectId)> {
-        let flags = libc::O_TMPFILE | libc::O_RDWR;
-        let process = Some(new.controls.persistence).filter(|p| *p == Persistence::Process);
-        let said = Declared {
-            // Who makes it must be known from the start. What lies elsewhere is its back end's business.
-            persistence: process.filter(|_| new.backend == DEFAULT),
-            ..Declared::NOTHING
+        (scope, dir): (Scope, ObjectId),
+        all: &[&New<'_>],
+        before: &mut dyn FnMut(usize, &Record) -> Result<()>,
+    ) -> Vec<Errnos<Result<Record>>> {
+        let names: Vec<&[u8]> = all.iter().map(|new| new.name.as_bytes()).collect();
+        let ids = match self.fs.draw_files(dir, &names) {
+            Ok(ids) => ids,
+            Err(e) => return all.iter().map(|_| Err(e)).collect(),
         };
-        let file = saying(said, || self.fs.open(dir, flags, 0o666))?;
-        let id = ObjectId(file.stat()?.ino);
-        self.set_all(id, attributes)?;
-        Ok((file, id))
+        let planned = all.iter().zip(&ids).enumerate().map(|(i, (new, id))| {
+            let attributes = Pool::attributes(new, scope)?;
+            let record = self.told(scope, new, *id);
+            before(i, &record).map(|()| (record, attributes))
+        });
+        let planned: Vec<Result<_>> = planned.collect();
+        let wanted = all.iter().zip(ids).zip(&planned);
+        let files: Vec<FileToMake<'_>> = wanted
+            .filter_map(|((new, id), planned)| {
+                let (_, attributes) = planned.as_ref().ok()?;
+                Some(FileToMake {
+                    id,
+                    name: new.name.as_bytes(),
+                    attributes,
+                    said: said_at_once(new),
+                })
+            })
+            .collect();
+        let made = self.fs.make_files(dir, &files, 0o666);
+        let made = made.unwrap_or_else(|e| vec![Err(e); files.len()]);
+        let mut made = made.into_iter();
+        let end = |planned: Result<(Record, _)>| match planned {
+            Ok((record, _)) => made.next().unwrap_or(Err(Errno::IO)).map(|()| Ok(record)),
+            Err(e) => Ok(Err(e)),
+        };
+        planned.into_iter().map(end).collect()
     }
 
     fn set_all(&self, id: ObjectId, attributes: &[(Vec<u8>, Vec<u8>)]) -> Errnos<()> {
@@ -359,6 +381,16 @@ impl Pool {
     }
 }
 
+/// What has to be said of the file of a record when it is made: who makes it must be known from the start. What lies elsewhere is its back
+/// end's business.
+fn said_at_once(new: &New<'_>) -> Declared {
+    let process = Some(new.controls.persistence).filter(|p| *p == Persistence::Process);
+    Declared {
+        persistence: process.filter(|_| new.backend == DEFAULT),
+        ..Declared::NOTHING
+    }
+}
+
 fn inside(fail: Fail) -> Errno {
     match fail {
         Fail::Errno(e) => e,
@@ -377,42 +409,35 @@ impl Store for Pool {
         new: &New<'_>,
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record> {
-        let (_, dir) = self.dir(scope)?;
-        let path = [&dir, new.name.as_bytes()].concat();
+        if let Scope::In(_) = scope {
+            let all = std::slice::from_ref(new);
+            let made = self.create_all(scope, all, &mut |_, record| before(record));
+            let nothing = || Err(self.cannot(new, Errno::IO));
+            return made.into_iter().next().unwrap_or_else(nothing);
+        }
+        let path = [b"/", new.name.as_bytes()].concat();
         let attributes = Pool::attributes(new, scope)?;
         let failed = |e| self.cannot(new, e);
         // Not to make what can't get its name; who is faster decides below.
         if self.at(&path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
-        let told = |id| self.told(scope, new, id);
-        if scope == Scope::Root {
-            let hidden = hidden::Hidden::make(&self.fs)?;
-            let made = (|| {
-                let (id, _) = self.at(hidden.path()).map_err(failed)?;
-                self.set_all(id, &attributes).map_err(failed)?;
-                let record = told(id);
-                before(&record)?;
-                let root = ObjectId::ROOT;
-                let (from, to) = ((root, hidden.path()), (root, &path[..]));
-                let named = self.fs.rename_at(from, to, RenameMode::NoReplace);
-                named.map_err(inside).map_err(failed)?;
-                Ok(record)
-            })();
-            if made.is_err() {
-                hidden.remove();
-            }
-            return made;
+        let hidden = hidden::Hidden::make(&self.fs)?;
+        let made = (|| {
+            let (id, _) = self.at(hidden.path()).map_err(failed)?;
+            self.set_all(id, &attributes).map_err(failed)?;
+            let record = self.told(scope, new, id);
+            before(&record)?;
+            let root = ObjectId::ROOT;
+            let (from, to) = ((root, hidden.path()), (root, &path[..]));
+            let named = self.fs.rename_at(from, to, RenameMode::NoReplace);
+            named.map_err(inside).map_err(failed)?;
+            Ok(record)
+        })();
+        if made.is_err() {
+            hidden.remove();
         }
-        let (file, id) = self.unnamed(&dir, new, &attributes).map_err(failed)?;
-        let record = told(id);
-        before(&record)?;
-        let named = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
-            self.fs.make_link(id, place)
-        });
-        named.map_err(inside).map_err(failed)?;
-        file.close().map_err(failed)?;
-        Ok(record)
+        made
     }
 
     fn create_all(
@@ -422,58 +447,38 @@ impl Store for Pool {
         before: &mut dyn FnMut(usize, &Record) -> Result<()>,
     ) -> Vec<Result<Record>> {
         let dir = match (scope, self.dir(scope)) {
-            (Scope::In(_), Ok((_, dir))) => dir,
+            (Scope::In(_), Ok((dir, _))) => dir,
             (_, Err(e)) => return vec![Err(e); all.len()],
             (Scope::Root, _) => {
                 let one = |(i, new)| self.create(scope, new, &mut |record| before(i, record));
                 return all.iter().enumerate().map(one).collect();
             }
         };
-        let made = all.iter().enumerate().map(|(i, new)| {
-            let attributes = Pool::attributes(new, scope)?;
-            let (file, id) = self
-                .unnamed(&dir, new, &attributes)
-                .map_err(|e| self.cannot(new, e))?;
-            let record = self.told(scope, new, id);
-            before(i, &record)?;
-            Ok((file, record, id))
-        });
-        let made: Vec<Result<_>> = made.collect();
-        let links: Vec<(ObjectId, &[u8])> = made
-            .iter()
-            .zip(all)
-            .filter_map(|(made, new)| made.as_ref().ok().map(|m| (m.2, new.name.as_bytes())))
-            .collect();
-        let Some((_, first)) = links.first() else {
-            return made.into_iter().map(|made| made.map(|m| m.1)).collect();
-        };
-        let path = [&dir, *first].concat();
-        let linked = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
-            self.fs.make_links(&links, place)
-        });
-        let linked = linked
-            .map_err(inside)
-            .unwrap_or_else(|e| vec![Err(e); links.len()]);
-        let mut linked = linked.into_iter();
-        let end = |(made, new): (Result<(File<'_>, Record, ObjectId)>, &New<'_>)| {
-            let (file, record, id) = made?;
-            let named = match linked.next().unwrap_or(Err(Errno::STALE)) {
-                // Names have changed meanwhile.
-                Err(Errno::STALE) => {
-                    let path = [&dir, new.name.as_bytes()].concat();
-                    let again = self.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
-                        self.fs.make_link(id, place)
-                    });
-                    again.map_err(inside)
+        let mut results: Vec<Result<Record>> = Vec::new();
+        let mut left: Vec<usize> = (0..all.len()).collect();
+        for _ in 0..ATTEMPTS {
+            let news: Vec<&New<'_>> = left.iter().map(|&i| &all[i]).collect();
+            let made = self.make_files((scope, dir), &news, &mut |n, r| before(left[n], r));
+            let mut again = Vec::new();
+            for (made, &i) in made.into_iter().zip(&left) {
+                let made = made.unwrap_or_else(|errno| {
+                    // Names have changed meanwhile.
+                    if errno == Errno::STALE {
+                        again.push(i);
+                    }
+                    Err(self.cannot(&all[i], errno))
+                });
+                match results.get_mut(i) {
+                    Some(result) => *result = made,
+                    None => results.push(made),
                 }
-                named => named,
-            };
-            named
-                .and_then(|()| file.close())
-                .map_err(|e| self.cannot(new, e))?;
-            Ok(record)
-        };
-        made.into_iter().zip(all).map(end).collect()
+            }
+            left = again;
+            if left.is_empty() {
+                break;
+            }
+        }
+        results
     }
 
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
