@@ -98,7 +98,7 @@ enum iov_status {
 /* ---- sessions ---- */
 
 /* Opens a session: "pool:NAME"; "pool": $FOREBAY_POOL, or the pool `default`; "memory": this process only;
- * "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]": an etcd (attach a back end then); "": what $FOREBAY_METADATA says, or "pool". */
+ * "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]": an etcd (docs/verbs.md; attach a back end then); "": what $FOREBAY_METADATA says, or "pool". */
 int iov_session_open(const char *place, iov_session **session);
 
 /* Ends the use of a session. It goes when nothing uses it any more. */

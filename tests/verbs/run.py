@@ -326,6 +326,9 @@ def command_line_etcd(room):
             expect("what is left", forebay("collection", "find", "w", "step = 1", "--pool", "one"), "a\n")
             forebay("collection", "rm", "w", "b", "--pool", "two")
             expect("what is left", forebay("collection", "list", "w", "--pool", "two"), "a\n")
+            expect("local copies", len(os.listdir(home + "-cache")), 1)
+            uncached = etcd.place("?cache=off")
+            expect("without one", forebay("collection", "list", "w", "--store", uncached), "a\n")
             elsewhere = etcd.place("/elsewhere")
             expect("elsewhere", forebay("workspace", "list", "--store", elsewhere), "")
             etcd.process.kill()
@@ -335,6 +338,7 @@ def command_line_etcd(room):
                 subprocess.run([program, "down", "--force", "--pool", pool], env=environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
             shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(home + "-cache", ignore_errors=True)
 
 
 def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), nodes=1):

@@ -4,14 +4,13 @@
 //! closes it before anybody can open it again. In a forked child nothing of the parent's is touched, not even
 //! to close it; the child opens the pool anew.
 
-use crate::process::Generation;
+use crate::process::{Generation, patient};
 use crate::{Error, Result};
 use forebay_client::{Pool, PoolError, choose};
 use forebay_posix::Fs;
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 struct Known {
     generation: Generation,
@@ -28,9 +27,6 @@ struct Open {
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// How long one waits for another thread to open or close a pool. For ever, if a fork has left the lock behind.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A pool in use.
 pub(crate) struct Attached {
     /// Only `drop` takes it.
@@ -39,20 +35,7 @@ pub(crate) struct Attached {
 }
 
 fn known() -> Result<MutexGuard<'static, Vec<Known>>> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match KNOWN.try_lock() {
-            Ok(known) => return Ok(known),
-            Err(TryLockError::Poisoned(known)) => return Ok(known.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(TryLockError::WouldBlock) => {
-                let text = "another thread has been opening a pool for 30 s, or was when this process was forked";
-                return Err(Error::new(Errno::DEADLK, text));
-            }
-        }
-    }
+    patient(&KNOWN, "opening a pool")
 }
 
 fn of_pool(error: PoolError) -> Error {

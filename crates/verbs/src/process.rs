@@ -7,8 +7,9 @@
 
 use crate::{Error, Result};
 use rustix::io::Errno;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
+use std::time::{Duration, Instant};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -46,6 +47,32 @@ impl Generation {
                 Errno::PERM,
                 "this session was opened before the fork; open another one in the child",
             )),
+        }
+    }
+}
+
+/// How long one waits for another thread that holds a lock of all sessions. For ever, if a fork has left it behind.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Takes a lock that another thread may have held when this process was forked.
+///
+/// # Errors
+/// EDEADLK if it can't be had; `what` is done under it.
+pub(crate) fn patient<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let text = format!(
+                    "another thread has been {what} for 30 s, or was when this process was forked"
+                );
+                return Err(Error::new(Errno::DEADLK, text));
+            }
         }
     }
 }

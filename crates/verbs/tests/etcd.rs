@@ -2,7 +2,7 @@
 
 mod support;
 
-use forebay_iov::meta::{New, Scope, Store};
+use forebay_iov::meta::{New, Scope};
 use forebay_iov::undo::Undo;
 use forebay_iov::{
     Batch, Collection, Errno, Failure, Key, Meta, Options, Order, Predicate, Session, Uuid,
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::etcd::{TestEtcd, encoded};
 use support::relay::{Server, request};
-use support::{Dir, TestPool, meta, options};
+use support::{Dir, TestPool, meta, names, new, options};
 
 /// No verb takes longer, whatever happens to etcd.
 const BOUND: Duration = Duration::from_secs(20);
@@ -25,21 +25,6 @@ fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let done = what();
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
     done
-}
-
-fn new<'a>(name: &'a str, pairs: &[(&str, &str)]) -> New<'a> {
-    New {
-        name,
-        meta: meta(pairs),
-        backend: "memory",
-        ..New::default()
-    }
-}
-
-fn names(store: &dyn Store, scope: Scope, text: &str) -> Vec<String> {
-    let predicate = Predicate::parse(text).unwrap();
-    let found = store.search(scope, &predicate, usize::MAX).unwrap();
-    found.into_iter().map(|r| r.name).collect()
 }
 
 #[test]

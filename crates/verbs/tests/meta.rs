@@ -6,7 +6,7 @@ use forebay_fuzz::Random;
 use forebay_iov::meta::{Memory, New, Scope, Store};
 use forebay_iov::{Errno, Key, Meta, Predicate, Record, Session, Uuid};
 use std::sync::Barrier;
-use support::{etcd::TestEtcd, meta};
+use support::{Dir, etcd::TestEtcd, meta};
 
 fn create(store: &dyn Store, scope: Scope, name: &str, pairs: &[(&str, &str)]) -> Record {
     let new = New {
@@ -431,6 +431,17 @@ fn etcd_without_a_cache() {
     let etcd = TestEtcd::new();
     let session = Session::open(&etcd.place("?cache=off")).unwrap();
     check(session.store());
+}
+
+#[test]
+fn etcd_with_a_cache() {
+    let (etcd, dir) = (TestEtcd::new(), Dir::new());
+    // What a session has changed it sees at once, however old other things may be.
+    for (prefix, age) in [("strict", "0s"), ("old", "3600s")] {
+        let place = etcd.place(&format!("/{prefix}?cache={}&age={age}", dir.text()));
+        let session = Session::open(&place).unwrap();
+        check(session.store());
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of etcd, with conditions: a name
 //! isn't there yet, a record is as it was read, a workspace has nothing in it. So nobody sees half a change, and of two that
-//! exclude each other one is refused. Searches are ranges of the index, all as of one revision.
+//! exclude each other one is refused. Searches are ranges of the index, all as of one revision. Reads go by a local copy
+//! ([`copy`]), of which etcd only says whether it is fresh ([`fresh`]).
 //!
 //! A request whose answer was lost may have been carried out. Most can be repeated, as their conditions then don't
 //! hold any more. A creation could come true late, behind the removal of what the repetition has made; so it is forbidden first
@@ -10,7 +11,9 @@
 
 mod api;
 mod client;
+mod copy;
 mod create;
+mod fresh;
 mod lease;
 mod log;
 mod place;
@@ -22,17 +25,16 @@ use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use api::{Answer, Pair};
 use client::{Client, Trouble};
+use fresh::Cache;
 use lease::Lease;
 use place::Place;
 use rustix::io::Errno;
 use schema::Schema;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The version of what lies in etcd.
-const FORMAT: u64 = 1;
 /// Entries of the index that go with a record into one transaction. etcd takes 128 parts in one, those nested in it counted with it; more go
 /// before, where they lead nowhere yet, or behind, where they do so no more.
 const TOGETHER: usize = 50;
@@ -49,6 +51,8 @@ pub struct Etcd {
     shared: Arc<Shared>,
     name: String,
     lease: Lease,
+    /// The local copy, if there is to be one.
+    cache: Option<Cache>,
 }
 
 /// What logs use as well.
@@ -85,8 +89,7 @@ impl Shared {
         let found = match look(&self.transaction(vec![], vec![api::get(&key)], vec![])?) {
             Some(found) => found,
             None => {
-                let new = json!({"format": FORMAT, "store": Uuid::random()?.to_string()});
-                let new = new.to_string().into_bytes();
+                let new = schema::store_text(Uuid::random()?);
                 let (absent, put) = (api::absent(&key), api::put(&key, &new));
                 let made = self.transaction(vec![absent], vec![put], vec![api::get(&key)])?;
                 match made.succeeded {
@@ -95,24 +98,7 @@ impl Shared {
                 }
             }
         };
-        let said: Value = serde_json::from_slice(&found).unwrap_or_default();
-        match (said["format"].as_u64(), said["store"].as_str()) {
-            (Some(FORMAT), Some(store)) => Ok(store.into()),
-            (Some(format), _) => Err(Error::new(
-                Errno::PROTO,
-                format!(
-                    "the store at {} has the format {format}; this version of Forebay knows {FORMAT}",
-                    self.schema.prefix()
-                ),
-            )),
-            _ => Err(Error::new(
-                Errno::PROTO,
-                format!(
-                    "what is in etcd at {} isn't Forebay's: choose another prefix",
-                    self.schema.prefix()
-                ),
-            )),
-        }
+        schema::store_of(&found)
     }
 }
 
@@ -128,8 +114,18 @@ impl Etcd {
             client: Client::new(&place)?,
             schema: Schema::new(&place.prefix),
         });
-        shared.identity().map_err(|e| e.about(&name))?;
+        let store = shared.identity().map_err(|e| e.about(&name))?;
+        let cache = match &place.cache {
+            None => None,
+            Some(dir) => {
+                let copy = copy::open(dir, &store).map_err(|e| {
+                    e.about("choose another directory by ?cache=DIR, or none by ?cache=off")
+                })?;
+                Some(Cache::new(copy, place.age, store))
+            }
+        };
         Ok(Etcd {
+            cache,
             lease: Lease::new(&shared),
             shared,
             name,
@@ -138,6 +134,13 @@ impl Etcd {
 
     fn schema(&self) -> &Schema {
         &self.shared.schema
+    }
+
+    /// This session has changed a scope, at a revision, or at one that isn't known.
+    fn changed(&self, scope: Scope, revision: Option<u64>) {
+        if let Some(cache) = &self.cache {
+            cache.changed(scope, revision);
+        }
     }
 
     fn failed(&self, what: impl std::fmt::Display, error: Error) -> Error {
@@ -193,12 +196,14 @@ impl Etcd {
     /// one who has put such an entry just now, for what he makes of the record, would lose it.
     fn delete_behind(
         &self,
+        scope: Scope,
         (record, bytes): (&[u8], &[u8]),
         entries: &[Vec<u8>],
         mut revision: u64,
     ) -> Result<()> {
         for part in entries.chunks(PARTS) {
-            let mut parts = vec![api::put(record, bytes)];
+            let state = self.schema().state(scope);
+            let mut parts = vec![api::put(record, bytes), api::put(&state, b"")];
             parts.extend(part.iter().map(|entry| api::delete(entry)));
             let same = vec![api::unchanged(record, revision)];
             let done = self.shared.transaction(same, parts, vec![])?;
@@ -207,6 +212,7 @@ impl Etcd {
                 break;
             }
             revision = done.revision();
+            self.changed(scope, Some(revision));
         }
         Ok(())
     }
@@ -252,13 +258,15 @@ impl Etcd {
         let same = vec![api::unchanged(&key, pair.mod_revision.0)];
         match self.shared.transaction_once(same, parts, vec![]) {
             Ok(done) if done.succeeded => {
-                self.delete_behind((&key, &bytes), late, done.revision())?;
+                self.changed(scope, Some(done.revision()));
+                self.delete_behind(scope, (&key, &bytes), late, done.revision())?;
                 Ok(Some(before))
             }
             Ok(_) => Ok(None),
             Err(Trouble::Failed(error)) => Err(error),
             // Done or not: the record tells, and to do it twice changes nothing.
             Err(Trouble::Lost(_)) => {
+                self.changed(scope, None);
                 lost.get_or_insert(before);
                 Ok(None)
             }
@@ -300,6 +308,10 @@ impl Etcd {
         }
         match self.shared.transaction_once(compare, parts, vec![]) {
             Ok(done) if done.succeeded => {
+                self.changed(scope, Some(done.revision()));
+                if scope == Scope::Root {
+                    self.changed(Scope::In(uuid), None);
+                }
                 for part in late.chunks(PARTS) {
                     let parts = part.iter().map(|entry| api::delete(entry)).collect();
                     self.shared.transaction(vec![], parts, vec![])?;
@@ -309,6 +321,8 @@ impl Etcd {
             Ok(_) => Ok(false),
             Err(Trouble::Failed(error)) => Err(error),
             Err(Trouble::Lost(_)) => {
+                self.changed(scope, None);
+                self.changed(Scope::In(uuid), None);
                 *lost = true;
                 Ok(false)
             }
@@ -367,6 +381,9 @@ impl Store for Etcd {
 
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
         let found: Result<_> = (|| {
+            if let Some(local) = self.by_copy(scope, |view| view.record(key))? {
+                return Ok(local);
+            }
             let uuid = match key {
                 Key::Uuid(uuid) => Some(uuid),
                 Key::Name(name) => {
@@ -375,10 +392,10 @@ impl Store for Etcd {
                 }
             };
             let record = uuid.map(|uuid| self.record(scope, uuid));
-            Ok(record.transpose()?.flatten())
+            Ok(record.transpose()?.flatten().map(|(record, _)| record))
         })();
         match found {
-            Ok(Some((record, _))) => Ok(record),
+            Ok(Some(record)) => Ok(record),
             Ok(None) => Err(self.absent(key)),
             Err(e) if e.errno() == Errno::NOENT => Err(e),
             Err(e) => Err(self.failed("can't look it up", e)),

@@ -8,7 +8,8 @@ pub mod etcd;
 pub mod relay;
 
 use forebay_iov::backend::{Address, Backend, Object};
-use forebay_iov::{Controls, Meta, Options, Session, Workspace};
+use forebay_iov::meta::{New, Scope, Store};
+use forebay_iov::{Controls, Meta, Options, Predicate, Session, Workspace};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -23,6 +24,23 @@ pub fn options(backend: &str, pairs: &[(&str, &str)]) -> Options {
         backend: Some(backend.into()),
         ..Options::default()
     }
+}
+
+/// A record to be made.
+pub fn new<'a>(name: &'a str, pairs: &[(&str, &str)]) -> New<'a> {
+    New {
+        name,
+        meta: meta(pairs),
+        backend: "memory",
+        ..New::default()
+    }
+}
+
+/// The names of those that a search finds.
+pub fn names(store: &dyn Store, scope: Scope, text: &str) -> Vec<String> {
+    let predicate = Predicate::parse(text).unwrap();
+    let found = store.search(scope, &predicate, usize::MAX).unwrap();
+    found.into_iter().map(|r| r.name).collect()
 }
 
 /// A directory that goes at the end.

@@ -119,6 +119,13 @@ pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bo
     })
 }
 
+/// Changes of a range from a revision on.
+pub(super) fn watch((from, to): &Range, revision: u64) -> Value {
+    json!({"create_request": {
+        "key": text(from), "range_end": text(to), "start_revision": revision.to_string(),
+    }})
+}
+
 // ---- answers ----
 
 /// A 64-bit number, written as a text.

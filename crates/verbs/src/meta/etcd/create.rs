@@ -178,6 +178,7 @@ impl Etcd {
         }
         match self.shared.transaction_once(there, parts, vec![]) {
             Ok(done) if done.succeeded => {
+                self.changed(scope, Some(done.revision()));
                 let made = group
                     .iter()
                     .enumerate()
@@ -190,10 +191,14 @@ impl Etcd {
             }
             Ok(_) => Err(self.no_workspace(scope)),
             Err(Trouble::Failed(error)) => Err(error),
-            Err(Trouble::Lost(lost)) => self.fence(scope, group).map_err(|error| {
-                let text = format!("it isn't known whether it was created: {lost}; then: {error}");
-                Error::new(error.errno(), text)
-            }),
+            Err(Trouble::Lost(lost)) => {
+                self.changed(scope, None);
+                self.fence(scope, group).map_err(|error| {
+                    let text =
+                        format!("it isn't known whether it was created: {lost}; then: {error}");
+                    Error::new(error.errno(), text)
+                })
+            }
         }
     }
 

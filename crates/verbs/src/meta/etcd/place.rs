@@ -28,7 +28,11 @@ pub(super) struct Place {
 
 /// The directory of local copies, where none is named: in memory, so that it goes with a restart of the node.
 fn default_cache() -> PathBuf {
-    PathBuf::from(format!("{}-cache", forebay_client::home().display()))
+    let home = forebay_client::home();
+    // Without a slash at its end.
+    let mut beside = home.components().as_path().as_os_str().to_owned();
+    beside.push("-cache");
+    beside.into()
 }
 
 impl Place {

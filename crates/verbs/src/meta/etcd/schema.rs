@@ -22,6 +22,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
+/// The version of what lies in etcd.
+const FORMAT: u64 = 1;
 /// Bytes of a record, at most: etcd takes requests of 1.5 MiB.
 const RECORD_MAX: usize = 1 << 20;
 
@@ -79,6 +81,32 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
         place: stored.place,
         controls: read_controls(&stored.controls).map_err(|e| wrong(e.to_string()))?,
     })
+}
+
+/// What says which store this is.
+pub(super) fn store_text(store: Uuid) -> Vec<u8> {
+    let text = serde_json::json!({"format": FORMAT, "store": store.to_string()});
+    text.to_string().into_bytes()
+}
+
+/// Which store it is.
+///
+/// # Errors
+/// EPROTO for one of another format, or something else.
+pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
+    let said: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let store = said["store"].as_str().filter(|s| s.parse::<Uuid>().is_ok());
+    let why = match (said["format"].as_u64(), store) {
+        (Some(FORMAT), Some(store)) => return Ok(store.into()),
+        (Some(format), _) if format != FORMAT => {
+            format!("has the format {format}; this version of Forebay knows {FORMAT}")
+        }
+        _ => "isn't Forebay's: choose another prefix".into(),
+    };
+    Err(Error::new(
+        Errno::PROTO,
+        format!("what is in etcd there {why}"),
+    ))
 }
 
 /// What a scope is called in keys.
@@ -139,10 +167,6 @@ impl Schema {
         Schema { prefix }
     }
 
-    pub fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
     /// What says which store this is.
     pub fn store(&self) -> Vec<u8> {
         format!("{}store", self.prefix).into()
@@ -168,6 +192,11 @@ impl Schema {
 
     pub fn records(&self, scope: Scope) -> Range {
         beginning(self.in_scope(scope, "r/"))
+    }
+
+    /// What changes with each change in a scope: records, and its state.
+    pub fn changes(&self, scope: Scope) -> Range {
+        (self.in_scope(scope, "r/"), self.in_scope(scope, "t"))
     }
 
     /// The UUID of a record's key.

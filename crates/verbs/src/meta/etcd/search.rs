@@ -23,14 +23,23 @@ const TERMS: usize = 100;
 const AGAIN: usize = 3;
 
 /// What is found, by name, and how many of them are wanted.
-struct Found<'a> {
+pub(super) struct Found<'a> {
     predicate: &'a Predicate,
     most: usize,
     records: BTreeMap<String, Record>,
 }
 
-impl Found<'_> {
-    fn see(&mut self, uuid: Uuid, bytes: &[u8]) -> Result<()> {
+impl<'a> Found<'a> {
+    fn new(predicate: &'a Predicate, most: usize) -> Found<'a> {
+        Found {
+            predicate,
+            most,
+            records: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a record, if the predicate holds for it.
+    pub fn see(&mut self, uuid: Uuid, bytes: &[u8]) -> Result<()> {
         let record = schema::decode(uuid, bytes)?;
         if self.predicate.holds(&record.meta) {
             self.records.insert(record.name.clone(), record);
@@ -50,6 +59,14 @@ impl Etcd {
         predicate: &Predicate,
         most: usize,
     ) -> Result<Vec<Record>> {
+        let local = self.by_copy(scope, |view| {
+            let mut found = Found::new(predicate, most);
+            view.search(predicate, &mut found)?;
+            Ok(found.records.into_values().collect())
+        })?;
+        if let Some(found) = local {
+            return Ok(found);
+        }
         for _ in 0..AGAIN {
             match self.search_once(scope, predicate, most) {
                 Err(error) if error.errno() == COMPACTED => {}
@@ -61,11 +78,7 @@ impl Etcd {
     }
 
     fn search_once(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
-        let mut found = Found {
-            predicate,
-            most,
-            records: BTreeMap::new(),
-        };
+        let mut found = Found::new(predicate, most);
         let plan = predicate.plan();
         let terms: Vec<&Term> = plan.iter().flatten().flatten().collect();
         let (revision, counts) = self.count(scope, &terms)?;
@@ -91,6 +104,7 @@ impl Etcd {
                         Ok(())
                     })?;
                 }
+                self.cost(scope, uuids.len() as u64);
                 let uuids: Vec<Uuid> = uuids.into_iter().collect();
                 for group in uuids.chunks(RECORDS) {
                     self.records(scope, group, revision, &mut found)?;
