@@ -5,6 +5,7 @@
 //! header's rules, as with any C library; null is EINVAL.
 
 mod batches;
+mod bytes;
 mod collections;
 mod memory;
 mod records;

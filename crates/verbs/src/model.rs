@@ -2,28 +2,20 @@
 //!
 //! A workspace is a namespace with metadata of its own. A collection is a sequence of bytes in one, with a name, a UUID,
 //! key-value metadata, controls, and a back end that keeps the bytes. A chunk is a range of them: a place and a
-//! length. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
+//! length. Workspaces are in `workspace.rs`, what is done to bytes in `bytes.rs`. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
 
-use crate::backend::{Address, Backend, Mapped, Object};
-use crate::chunk::Access;
+mod bytes;
+mod workspace;
+
+pub use workspace::Workspace;
+
+use crate::backend::{Address, Backend, Object};
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::undo::{Undo, UndoLog, changes_back};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Controls;
 use rustix::io::Errno;
-use std::cmp::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
-
-/// Bytes that a copy moves at once.
-const COPY: u64 = 1 << 20;
-
-/// A workspace that is in use. A clone is the same.
-#[derive(Clone)]
-pub struct Workspace {
-    session: Session,
-    uuid: Uuid,
-    name: Arc<str>,
-}
 
 /// What can be said of a new collection.
 #[derive(Clone, Debug, Default)]
@@ -65,103 +57,6 @@ struct Opened<'a> {
 
 /// The log of a batch that can be undone.
 pub(crate) type Log<'a> = Option<&'a dyn UndoLog>;
-
-impl Workspace {
-    /// Makes a workspace.
-    ///
-    /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be.
-    pub fn create(session: &Session, name: &str, meta: &Meta) -> Result<Workspace> {
-        session.check()?;
-        check_name(name)?;
-        check_changes(meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str()))))?;
-        let new = New {
-            name,
-            meta: meta.clone(),
-            ..New::default()
-        };
-        let made = session.store().create(Scope::Root, &new, &mut |_| Ok(()));
-        Ok(Workspace::of(session, made.map_err(about(name))?))
-    }
-
-    /// Uses a workspace that is there. What killed processes have left half done in batches with `rollback` is
-    /// undone first.
-    ///
-    /// # Errors
-    /// ENOENT if it isn't there; ENODEV if a back end that is needed to undo isn't attached.
-    pub fn load(session: &Session, key: Key<'_>) -> Result<Workspace> {
-        session.check()?;
-        session.settle()?;
-        let found = session.store().find(Scope::Root, key);
-        found
-            .map(|record| Workspace::of(session, record))
-            .map_err(|e| e.about("workspace"))
-    }
-
-    fn of(session: &Session, record: Record) -> Workspace {
-        Workspace {
-            session: session.clone(),
-            uuid: record.uuid,
-            name: record.name.into(),
-        }
-    }
-
-    /// The workspaces whose metadata fits, by name.
-    ///
-    /// # Errors
-    /// What the metadata store has to say.
-    pub fn search(session: &Session, predicate: &Predicate) -> Result<Vec<Record>> {
-        session.check()?;
-        session.store().search(Scope::Root, predicate, usize::MAX)
-    }
-
-    /// Its session.
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its UUID.
-    pub fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    /// Its metadata.
-    ///
-    /// # Errors
-    /// ENOENT if it was deleted.
-    pub fn get_meta(&self) -> Result<Meta> {
-        self.session.check()?;
-        let found = self.session.store().find(Scope::Root, Key::Uuid(self.uuid));
-        found.map(|r| r.meta).map_err(about(&self.name))
-    }
-
-    /// Changes its metadata.
-    ///
-    /// # Errors
-    /// ENOENT if it was deleted; EINVAL, E2BIG for what can't be metadata.
-    pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
-        self.session.check()?;
-        set_meta(&self.session, Scope::Root, self.uuid, changes, None).map_err(about(&self.name))
-    }
-
-    /// Ends its use. What uses it still, goes on.
-    pub fn close(self) {}
-
-    /// Deletes it. It must be empty.
-    ///
-    /// # Errors
-    /// ENOTEMPTY if it has collections, ENOENT if it is gone.
-    pub fn delete(self) -> Result<()> {
-        self.session.check()?;
-        let removed = self.session.store().remove(Scope::Root, self.uuid);
-        removed.map_err(about(&self.name))
-    }
-}
 
 /// A back end for something new.
 struct Chosen {
@@ -218,10 +113,6 @@ impl Workspace {
         let (workspace, uuid) = (self.uuid, record.uuid);
         log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
     }
-}
-
-fn about(name: &str) -> impl Fn(Error) -> Error {
-    move |e| e.about(format!("workspace '{name}'"))
 }
 
 fn set_meta(
@@ -437,47 +328,6 @@ impl Collection {
         }
     }
 
-    /// As [`Collection::with`], of two, or of one twice: always in the same order, so that nobody waits for who waits for
-    /// him.
-    fn with_both<T>(
-        &self,
-        other: &Collection,
-        f: impl FnOnce(Opened<'_>, Opened<'_>) -> Result<T>,
-    ) -> Result<T> {
-        match self.identity().cmp(&other.identity()) {
-            Ordering::Equal => self.with(|open| f(open, open)),
-            Ordering::Less => self.with(|open| other.with(|with| f(open, with))),
-            Ordering::Greater => other.with(|with| self.with(|open| f(open, with))),
-        }
-    }
-
-    /// Notes how to bring back the bytes from `at` to `end`, and the size.
-    fn note_bytes(
-        &self,
-        log: Log<'_>,
-        open: Opened<'_>,
-        range: impl FnOnce(u64) -> (u64, u64),
-    ) -> Result<()> {
-        let Some(log) = log else { return Ok(()) };
-        check_log(Some(log), open.outlives, &open.record.backend)?;
-        let size = open.object.size()?;
-        let (at, end) = range(size);
-        let len = end.min(size).saturating_sub(at);
-        let len = usize::try_from(len).map_err(|_| Error::invalid("more than memory can hold"))?;
-        let mut old = vec![0; len];
-        if len > 0 {
-            let n = open.object.read(&mut old, at)?;
-            old.truncate(n);
-        }
-        log.note(Undo::Wrote {
-            workspace: self.0.workspace.uuid,
-            uuid: open.record.uuid,
-            at,
-            old,
-            size,
-        })
-    }
-
     /// Its workspace.
     pub fn workspace(&self) -> &Workspace {
         &self.0.workspace
@@ -497,80 +347,6 @@ impl Collection {
     /// EBADF if it isn't open.
     pub fn uuid(&self) -> Result<Uuid> {
         self.with(|open| Ok(open.record.uuid))
-    }
-
-    /// Reads the chunk at `at`. Fewer bytes come only at the end.
-    ///
-    /// # Errors
-    /// EBADF if it isn't open; what the back end has to say.
-    pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
-        self.with(|open| open.object.read(to, at))
-    }
-
-    /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros between.
-    ///
-    /// # Errors
-    /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written then.
-    pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
-        self.with(|open| open.object.write(from, at))
-    }
-
-    pub(crate) fn write_logged(&self, from: &[u8], at: u64, log: Log<'_>) -> Result<()> {
-        self.with(|open| {
-            let end = at.saturating_add(from.len() as u64);
-            self.note_bytes(log, open, |_| (at, end))?;
-            open.object.write(from, at)
-        })
-    }
-
-    /// Writes a chunk behind the end, in one piece, and says where it lies.
-    ///
-    /// # Errors
-    /// As for [`Collection::write`].
-    pub fn append(&self, from: &[u8]) -> Result<u64> {
-        self.append_logged(from, None)
-    }
-
-    pub(crate) fn append_logged(&self, from: &[u8], log: Log<'_>) -> Result<u64> {
-        self.with(|open| {
-            self.note_bytes(log, open, |size| (size, size))?;
-            open.object.append(from)
-        })
-    }
-
-    /// Makes it `size` bytes long: cut, or with zeros behind.
-    ///
-    /// # Errors
-    /// As for [`Collection::write`].
-    pub fn truncate(&self, size: u64) -> Result<()> {
-        self.truncate_logged(size, None)
-    }
-
-    pub(crate) fn truncate_logged(&self, size: u64, log: Log<'_>) -> Result<()> {
-        self.with(|open| {
-            self.note_bytes(log, open, |old| (size, old))?;
-            open.object.truncate(size)
-        })
-    }
-
-    /// Its bytes.
-    ///
-    /// # Errors
-    /// EBADF if it isn't open.
-    pub fn size(&self) -> Result<u64> {
-        self.with(|open| open.object.size())
-    }
-
-    /// Does what fsync(2) does, where the back end has it.
-    ///
-    /// # Errors
-    /// EBADF if it isn't open; what the back end has to say.
-    pub fn sync(&self) -> Result<()> {
-        self.with(|open| open.object.sync())
-    }
-
-    pub(crate) fn map_object(&self, at: u64, len: usize, access: Access) -> Result<Mapped> {
-        self.with(|open| open.object.map(at, len, access))
     }
 
     /// Its metadata.
@@ -600,55 +376,6 @@ impl Collection {
         check_log(log, outlives, &backend)?;
         let scope = Scope::In(workspace.uuid);
         set_meta(&workspace.session, scope, uuid, changes, log)
-    }
-
-    /// Copies the chunk of `len` bytes at `at` to `to`, and says how many there were. The caller's
-    /// memory isn't used for it.
-    ///
-    /// # Errors
-    /// As for reading and writing; EINVAL if both are one collection and the chunks overlap.
-    pub fn copy(&self, at: u64, len: u64, to: &Collection, to_at: u64) -> Result<u64> {
-        self.copy_logged((at, len), to, to_at, None)
-    }
-
-    pub(crate) fn copy_logged(
-        &self,
-        (at, len): (u64, u64),
-        to: &Collection,
-        to_at: u64,
-        log: Log<'_>,
-    ) -> Result<u64> {
-        self.with_both(to, |from, into| {
-            let len = len.min(from.object.size()?.saturating_sub(at));
-            let touches = at < to_at.saturating_add(len) && to_at < at + len;
-            if from.record.uuid == into.record.uuid && touches {
-                return Err(Error::invalid(
-                    "a chunk can't be copied to where it overlaps with itself",
-                ));
-            }
-            let mut buffer = Vec::new();
-            let mut done = 0;
-            while done < len {
-                let (at, to_at, left) = (at + done, to_at + done, len - done);
-                // What was there is noted block by block.
-                let block = if log.is_some() { left.min(COPY) } else { left };
-                to.note_bytes(log, into, |_| (to_at, to_at.saturating_add(block)))?;
-                let copied = match from.object.copy_to(at, block, into.object, to_at)? {
-                    Some(copied) => copied,
-                    None => {
-                        buffer.resize(block.min(COPY) as usize, 0);
-                        let n = from.object.read(&mut buffer, at)?;
-                        into.object.write(&buffer[..n], to_at)?;
-                        n as u64
-                    }
-                };
-                if copied == 0 {
-                    break;
-                }
-                done += copied;
-            }
-            Ok(done)
-        })
     }
 
     /// Ends its use, behind all verbs that are under way in other threads.

@@ -1,4 +1,4 @@
-//! Collections: each verb at once, or into a batch.
+//! Collections: each verb at once, or into a batch. What is done to their bytes is in `bytes.rs`.
 
 use super::batches::Collected;
 use super::records::Records;
@@ -10,38 +10,7 @@ use crate::said::read_controls;
 use crate::{
     Batch, Collection, Error, Key, Op, Options, Outcome, Predicate, Record, Result, Uuid, Workspace,
 };
-use std::ffi::{c_char, c_int, c_void};
-
-/// Memory of the caller's that stays until the batch has ended.
-struct Bytes(*mut u8, usize);
-
-// SAFETY: the header has the caller leave it alone meanwhile.
-unsafe impl Send for Bytes {}
-
-impl AsRef<[u8]> for Bytes {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: `bytes` has checked it; the rest is the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.0, self.1) }
-    }
-}
-
-impl AsMut<[u8]> for Bytes {
-    fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
-    }
-}
-
-fn bytes(at: *mut c_void, len: usize) -> Result<Bytes> {
-    match (at.is_null(), len) {
-        (_, 0) => Ok(Bytes(std::ptr::NonNull::dangling().as_ptr(), 0)),
-        (true, _) => Err(Error::invalid(format!("the memory of {len} bytes is NULL"))),
-        (false, _) if len > isize::MAX as usize => Err(Error::invalid(format!(
-            "{len} bytes are more than memory can hold"
-        ))),
-        _ => Ok(Bytes(at.cast(), len)),
-    }
-}
+use std::ffi::{c_char, c_int};
 
 /// Where the caller wants records.
 struct Place(*mut *mut Records);
@@ -66,16 +35,11 @@ impl Place {
     }
 }
 
-fn signed(n: u64) -> Result<i64> {
-    i64::try_from(n)
-        .map_err(|_| Error::of("a number of the back end's", rustix::io::Errno::OVERFLOW))
-}
-
 /// Carries a verb out, or notes it in the batch.
 ///
 /// # Safety
 /// `batch` is null or a handle.
-unsafe fn now_or_later(
+pub(super) unsafe fn now_or_later(
     batch: *const Collected,
     now: impl FnOnce() -> Result<i64>,
     later: impl FnOnce(&mut Batch) -> Result<Op>,
@@ -319,158 +283,6 @@ pub unsafe extern "C" fn iov_collection_close(
         )
     })();
     number(done)
-}
-
-/// Reads a chunk.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_read(
-    collection: *const Collection,
-    to: *mut c_void,
-    len: usize,
-    at: u64,
-    batch: *const Collected,
-) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let collection = handle(collection, "collection")?;
-        let mut to = bytes(to, len)?;
-        match batch.as_ref() {
-            None => Ok(collection.read(to.as_mut(), at)? as i64),
-            Some(batch) => {
-                let op = batch.collect(|b| b.read_into(collection, at, to));
-                op.map(|op| i64::from(op.0))
-            }
-        }
-    })();
-    number(done)
-}
-
-/// Writes a chunk.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_write(
-    collection: *const Collection,
-    from: *const c_void,
-    len: usize,
-    at: u64,
-    batch: *const Collected,
-) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let collection = handle(collection, "collection")?;
-        let from = bytes(from.cast_mut(), len)?;
-        match batch.as_ref() {
-            None => collection.write(from.as_ref(), at).map(|()| 0),
-            Some(batch) => {
-                let op = batch.collect(|b| b.write(collection, at, from));
-                op.map(|op| i64::from(op.0))
-            }
-        }
-    })();
-    number(done)
-}
-
-/// Appends a chunk.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_append(
-    collection: *const Collection,
-    from: *const c_void,
-    len: usize,
-    batch: *const Collected,
-) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let collection = handle(collection, "collection")?;
-        let from = bytes(from.cast_mut(), len)?;
-        match batch.as_ref() {
-            None => collection.append(from.as_ref()).and_then(signed),
-            Some(batch) => {
-                let op = batch.collect(|b| b.append(collection, from));
-                op.map(|op| i64::from(op.0))
-            }
-        }
-    })();
-    number(done)
-}
-
-/// Makes a collection so long.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_truncate(
-    collection: *const Collection,
-    size: u64,
-    batch: *const Collected,
-) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let c = handle(collection, "collection")?;
-        now_or_later(
-            batch,
-            || c.truncate(size).map(|()| 0),
-            |b| b.truncate(c, size),
-        )
-    })();
-    number(done)
-}
-
-/// What fsync(2) does.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const Collected) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let c = handle(collection, "collection")?;
-        now_or_later(batch, || c.sync().map(|()| 0), |b| b.sync(c))
-    })();
-    number(done)
-}
-
-/// Copies a chunk.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_copy(
-    from: *const Collection,
-    at: u64,
-    len: u64,
-    to: *const Collection,
-    to_at: u64,
-    batch: *const Collected,
-) -> i64 {
-    // SAFETY: the caller's promise.
-    let done = (|| unsafe {
-        let (from, to) = (handle(from, "collection")?, handle(to, "other collection")?);
-        now_or_later(
-            batch,
-            || from.copy(at, len, to, to_at).and_then(signed),
-            |b| b.copy(from, (at, len), to, to_at),
-        )
-    })();
-    number(done)
-}
-
-/// How many bytes it has.
-///
-/// # Safety
-/// As the header has it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iov_size(collection: *const Collection) -> i64 {
-    // SAFETY: the caller's promise.
-    let size = unsafe { handle(collection, "collection") }.and_then(Collection::size);
-    number(size.and_then(signed))
 }
 
 /// Its UUID.
