@@ -133,7 +133,6 @@ def damage(path, how):
 
 @case(50)
 def damaged(t):
-    config = r'"version": 7'
     ways = [("pool.json", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("control", h) for h in ("empty", "short", "garbage", "missing", "zeros")]
     ways += [("medium-0/segment", h) for h in ("empty", "short", "missing")]
@@ -141,7 +140,7 @@ def damaged(t):
     ways += [("records/00", h) for h in ("empty", "missing", "garbage", "zeros")]
     ways += [("records", "gone"), ("medium-0", "gone")]
     ways += [("pool.json", w) for w in (
-        (config, '"version": 99'), ('"shards": ', '"shards": 4000'),
+        ('"version": ', '"version": 9'), ('"shards": ', '"shards": 4000'),
         ('"mount": "/fb"', '"mount": "fb"'), ('"uuid": "', '"uuid": "../'))]
     for alive_keeper in (False, True):
         for file, how in ways if not alive_keeper else ways[::5]:
