@@ -42,8 +42,42 @@ fn check(store: &dyn Store) {
     searches_find_what_holds(store, &fresh);
     random_changes_and_searches(store, &fresh);
     one_of_many_creates_a_name(store, &fresh);
+    a_workspace_goes_or_gets_a_collection(store, &fresh);
     many_are_created_together(store, &fresh);
     records_with_much_metadata(store, &fresh);
+}
+
+/// Of two that exclude each other, one is refused.
+fn a_workspace_goes_or_gets_a_collection(store: &dyn Store, fresh: Fresh<'_>) {
+    for round in 0..40 {
+        let scope = fresh(&format!("goes {round}"));
+        let Scope::In(workspace) = scope else {
+            unreachable!()
+        };
+        let begin = Barrier::new(2);
+        let (made, gone) = std::thread::scope(|threads| {
+            let make = threads.spawn(|| {
+                begin.wait();
+                let new = New {
+                    name: "c",
+                    backend: "memory",
+                    ..New::default()
+                };
+                store.create(scope, &new, &mut |_| Ok(()))
+            });
+            begin.wait();
+            let gone = store.remove(Scope::Root, workspace);
+            (make.join().unwrap(), gone)
+        });
+        match (made, gone) {
+            (Ok(made), Err(e)) => {
+                assert_eq!(e.errno(), Errno::NOTEMPTY, "{e}");
+                assert_eq!(store.find(scope, Key::Name("c")).unwrap(), made);
+            }
+            (Err(e), Ok(())) => assert_eq!(e.errno(), Errno::NOENT, "{e}"),
+            both => panic!("{both:?}"),
+        }
+    }
 }
 
 fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
