@@ -10,7 +10,7 @@ help:
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=create,stat,...)'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=etcd; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
@@ -69,11 +69,12 @@ races:
 demo:
 	examples/bowtie2/demo.sh
 
-# The use-case kernels and the rules of programs are parts of their own: make bench ONLY=kernels, make bench ONLY=rules
+# Parts of their own: the use-case kernels, the rules of programs, and metadata in etcd (make bench ONLY=kernels, rules, etcd)
 bench: build
-	$(if $(filter kernels rules,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels rules etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
 	$(if $(filter kernels,$(or $(ONLY),kernels)),python3 examples/kernels/run.py)
 	$(if $(filter rules,$(or $(ONLY),rules)),python3 examples/rules/run.py $(RULES))
+	$(if $(filter etcd,$(or $(ONLY),etcd)),cargo bench -p forebay-verbs --bench etcd)
 
 clean:
 	cargo clean

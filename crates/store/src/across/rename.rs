@@ -20,16 +20,17 @@ impl Store {
         loop {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
-            match (mode, target) {
-                (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
-                (_, Some(t)) if t.id == source.id => {
-                    // Unless somebody has just renamed it so.
-                    if self.lookup(from.0, from.1)? == Some(source) {
-                        return Ok(());
-                    }
-                    continue;
+            let answer = match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
+                (_, Some(t)) if t.id == source.id => Some(Ok(())),
+                _ => None,
+            };
+            if let Some(answer) = answer {
+                // Unless somebody has just renamed it so.
+                if self.lookup(from.0, from.1)? == Some(source) {
+                    return answer;
                 }
-                _ => {}
+                continue;
             }
             let renamed = if is_on_paths(source) || target.is_some_and(is_on_paths) {
                 let node = self.names_node().ok_or(Errno::NODEV)?;

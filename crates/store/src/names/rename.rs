@@ -34,28 +34,38 @@ impl Store {
         loop {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
-            match (mode, target) {
-                (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
-                (RenameMode::Exchange, None) => return Err(Errno::NOENT),
-                // Two names of one file, or the same name twice: nothing to do. Unless somebody has
-                // just renamed it so.
-                (_, Some(t)) if t.id == source.id => match self.lookup(from.0, from.1)? {
-                    Some(still) if still == source => return Ok(()),
-                    _ => continue,
+            let is_dir = |e: Entry| e.kind == libc::S_IFDIR;
+            let answer = match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
+                (RenameMode::Exchange, None) => Some(Err(Errno::NOENT)),
+                // Two names of one file, or the same name twice: nothing to do.
+                (_, Some(t)) if t.id == source.id => Some(Ok(())),
+                (RenameMode::Replace, Some(t)) => match (is_dir(source), is_dir(t)) {
+                    (true, false) => Some(Err(Errno::NOTDIR)),
+                    (false, true) => Some(Err(Errno::ISDIR)),
+                    _ => None,
                 },
-                _ => {}
-            }
-            let dirs =
-                source.kind == libc::S_IFDIR || target.is_some_and(|t| t.kind == libc::S_IFDIR);
-            if mode == RenameMode::Replace
-                && let Some(t) = target
-            {
-                match (source.kind == libc::S_IFDIR, t.kind == libc::S_IFDIR) {
-                    (true, false) => return Err(Errno::NOTDIR),
-                    (false, true) => return Err(Errno::ISDIR),
-                    _ => {}
+                _ => None,
+            };
+            if let Some(answer) = answer {
+                // If both were there at one time: somebody may have renamed one of them between the two looks.
+                let set = self.set(&[
+                    self.shard_of_entry(from.0, from.1),
+                    self.shard_of_entry(to.0, to.1),
+                ]);
+                let seen = match self.elsewhere.is_some() {
+                    // Entries of several nodes are in records that say more.
+                    true => self.lookup(from.0, from.1)? == Some(source),
+                    false => self.write(set, Need::Removal, |w| {
+                        self.entries_are(w, (from, source), (to, target))
+                    })?,
+                };
+                match seen {
+                    true => return answer,
+                    false => continue,
                 }
             }
+            let dirs = is_dir(source) || target.is_some_and(is_dir);
             let set = if dirs {
                 // Loops and vanishing directories can't happen while all is locked.
                 self.all_shards()
@@ -99,6 +109,23 @@ impl Store {
         }
     }
 
+    /// In a transaction: whether the entries are those that were looked up.
+    fn entries_are(
+        &self,
+        w: &mut Write<'_>,
+        (from, source): ((ObjectId, &[u8]), Entry),
+        (to, target): ((ObjectId, &[u8]), Option<Entry>),
+    ) -> Result<bool> {
+        let (from_shard, from_key) = (
+            self.shard_of_entry(from.0, from.1),
+            Key::entry(from.0, from.1),
+        );
+        let (to_shard, to_key) = (self.shard_of_entry(to.0, to.1), Key::entry(to.0, to.1));
+        let target = target.map(|t| t.encode());
+        Ok(w.get(from_shard, &from_key)? == Some(&source.encode()[..])
+            && w.get(to_shard, &to_key)? == target.as_ref().map(|b| &b[..]))
+    }
+
     /// The body of rename. False if the entries have changed since they were looked up.
     fn rename_locked(
         &self,
@@ -114,9 +141,7 @@ impl Store {
             Key::entry(from.0, from.1),
         );
         let (to_shard, to_key) = (self.shard_of_entry(to.0, to.1), Key::entry(to.0, to.1));
-        if w.get(from_shard, &from_key)? != Some(&source.encode()[..])
-            || w.get(to_shard, &to_key)? != target.map(|t| t.encode()).as_ref().map(|b| &b[..])
-        {
+        if !self.entries_are(w, (from, source), (to, target))? {
             return Ok(false);
         }
         let moves_paths = |e: Entry| matches!(e.kind, libc::S_IFDIR | libc::S_IFLNK);
