@@ -3,7 +3,6 @@
 mod support;
 
 use forebay_client::Pool;
-use forebay_client::controls::{Declared, Mutability, Persistence};
 use forebay_iov::{
     Batch, Collection, Errno, Failure, Key, Meta, Options, Order, Predicate, Session, Workspace,
 };
@@ -12,100 +11,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Dir, Stuck, TestPool, meta, options};
-
-#[test]
-fn controls_hold_for_whoever_opens_the_file() {
-    let pool = TestPool::new("held");
-    for place in [pool.place(), "memory".into()] {
-        let session = Session::open(&place).unwrap();
-        if place == "memory" {
-            session.attach("forebay", "forebay", "held").unwrap();
-        }
-        let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
-        let create = |name: &str, controls: &str| {
-            let with = Options {
-                controls: controls.parse::<Declared>().unwrap().resolve(),
-                backend: Some("forebay".into()),
-                ..Options::default()
-            };
-            Collection::create(&w, name, &with).unwrap()
-        };
-        let fs = Fs::new(Arc::new(Pool::open("held").unwrap()));
-        let writes = |path: &[u8]| fs.open(path, libc::O_WRONLY, 0).map(|_| ()).err();
-
-        let log = create("log", "mutability=append,consistency=commit");
-        log.append(b"one").unwrap();
-        assert_eq!(log.write(b"x", 0).unwrap_err().errno(), Errno::PERM);
-        assert_eq!(log.truncate(0).unwrap_err().errno(), Errno::PERM);
-        log.write(b"two", 3).unwrap();
-        let record = Collection::lookup(&w, Key::Name("log")).unwrap();
-        assert_eq!(record.controls.mutability, Mutability::Append);
-
-        let ckpt = create("ckpt", "mutability=immutable,parallelism=exclusive(node)");
-        ckpt.write(b"state", 0).unwrap();
-        assert_eq!(writes(b"/w/ckpt"), None);
-        ckpt.close().unwrap();
-        assert_eq!(writes(b"/w/ckpt"), Some(Errno::PERM));
-        let again = Collection::open(&w, Key::Name("ckpt")).unwrap();
-        let mut bytes = [0; 9];
-        assert_eq!(again.read(&mut bytes, 0).unwrap(), 5);
-        assert!(again.write(b"x", 0).is_err());
-        again.close().unwrap();
-
-        let own = create("own", "parallelism=exclusive");
-        forebay_posix::controls::work_for(17);
-        assert_eq!(writes(b"/w/own"), Some(Errno::BUSY));
-        forebay_posix::controls::work_for(0);
-        own.close().unwrap();
-        for name in ["log", "ckpt", "own"] {
-            Collection::delete(&w, Key::Name(name)).unwrap();
-        }
-        w.close();
-    }
-}
-
-#[test]
-fn a_collection_can_go_with_its_process() {
-    let pool = TestPool::new("scratch");
-    let session = Session::open(&pool.place()).unwrap();
-    let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
-    let with = |said: &str| Options {
-        controls: said.parse::<Declared>().unwrap().resolve(),
-        backend: Some("forebay".into()),
-        ..Options::default()
-    };
-    let said = "persistence=process,mutability=append";
-    let scratch = Collection::create(&w, "scratch", &with(said)).unwrap();
-    scratch.append(b"x").unwrap();
-    scratch.close().unwrap();
-    Collection::create(&w, "stays", &with(""))
-        .unwrap()
-        .close()
-        .unwrap();
-    let fs = Fs::new(Arc::new(Pool::open("scratch").unwrap()));
-    let of = |name: &str| {
-        let stat = fs.stat(format!("/w/{name}").as_bytes(), false).unwrap();
-        fs.controls_of(forebay_posix::ObjectId(stat.ino)).unwrap().0
-    };
-    assert_eq!(
-        of("scratch").to_string(),
-        "mutability=append,persistence=process"
-    );
-    assert!(of("stays").is_nothing());
-    let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
-    assert_eq!(record.controls.persistence, Persistence::Process);
-    // Its maker, this process, runs.
-    let followed = fs.store().follow_makers().unwrap();
-    assert_eq!((followed.gone, followed.left), (0, 1));
-    // Where the record lies elsewhere it would lead nowhere.
-    let memory = Session::open("memory").unwrap();
-    memory.attach("forebay", "forebay", "scratch").unwrap();
-    let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();
-    let refused = Collection::create(&other, "c", &with("persistence=process"));
-    assert_eq!(refused.err().unwrap().errno(), Errno::OPNOTSUPP);
-    Collection::delete(&w, Key::Name("scratch")).unwrap();
-    assert_eq!(fs.store().follow_makers().unwrap().left, 0);
-}
 
 #[test]
 fn collections_are_files_with_attributes() {

@@ -3,15 +3,16 @@
 //! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
 //! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
 //!
-//! `consistency`, `mutability`, `parallelism` and `persistence` become the file's own controls, which the pool keeps for whoever opens it.
-//! `temporality` asks for nothing.
+//! The controls become the file's own, which the pool keeps for whoever opens it. `temporality` is a hint: what the pool's media can't do of it
+//! is left out.
 
 use super::{Address, Backend, Mapped, Object};
 use crate::chunk::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
-use forebay_controls::{Controls, Declared, Persistence};
+use forebay_client::impossible;
+use forebay_controls::{Controls, Declared, Persistence, Temporality};
 use forebay_posix::{Entry, ObjectId};
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
@@ -54,7 +55,7 @@ impl Forebay {
 
     /// Says of the file of a new collection what is said of the collection.
     fn declare(&self, address: &Address, controls: &Controls) -> Result<()> {
-        let said = in_file(controls);
+        let said = self.in_file(controls);
         if said.is_nothing() {
             return Ok(());
         }
@@ -66,6 +67,42 @@ impl Forebay {
                     e,
                 )
             })
+    }
+
+    /// What of a collection's controls is said of its file.
+    fn in_file(&self, controls: &Controls) -> Declared {
+        let strict = Controls::default();
+        let (said, by_default) = (Declared::from(*controls), Declared::from(strict));
+        let hint = Controls {
+            temporality: controls.temporality,
+            ..strict
+        };
+        Declared {
+            consistency: said
+                .consistency
+                .filter(|c| Some(*c) != by_default.consistency),
+            mutability: said
+                .mutability
+                .filter(|m| Some(*m) != by_default.mutability),
+            parallelism: said
+                .parallelism
+                .filter(|p| Some(*p) != by_default.parallelism),
+            temporality: said
+                .temporality
+                .filter(|t| Some(*t) != by_default.temporality && self.cannot(&hint).is_none()),
+            on_violation: said
+                .on_violation
+                .filter(|v| Some(*v) != by_default.on_violation),
+            persistence: said
+                .persistence
+                .filter(|p| Some(*p) != by_default.persistence),
+            ..Declared::NOTHING
+        }
+    }
+
+    /// Why the pool can't keep the controls, if it can't.
+    fn cannot(&self, controls: &Controls) -> Option<String> {
+        impossible(controls, &self.fs.pool().config().media)
     }
 
     /// The pool.
@@ -128,30 +165,6 @@ impl Forebay {
     }
 }
 
-/// What of a collection's controls is said of its file.
-fn in_file(controls: &Controls) -> Declared {
-    let strict = Controls::default();
-    let (said, by_default) = (Declared::from(*controls), Declared::from(strict));
-    Declared {
-        consistency: said
-            .consistency
-            .filter(|c| Some(*c) != by_default.consistency),
-        mutability: said
-            .mutability
-            .filter(|m| Some(*m) != by_default.mutability),
-        parallelism: said
-            .parallelism
-            .filter(|p| Some(*p) != by_default.parallelism),
-        on_violation: said
-            .on_violation
-            .filter(|v| Some(*v) != by_default.on_violation),
-        persistence: said
-            .persistence
-            .filter(|p| Some(*p) != by_default.persistence),
-        ..Declared::NOTHING
-    }
-}
-
 fn path(address: &Address) -> String {
     format!("/{}/{}", address.workspace, address.name)
 }
@@ -171,13 +184,19 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        match controls.persistence {
-            Persistence::Pool => Ok(()),
-            // Only a file that is the record, too: nothing is left that leads nowhere.
-            Persistence::Process if self.files_are_records => Ok(()),
-            other => Err(Error::unsupported(format!(
-                "the back end 'forebay' can't keep persistence={other}"
-            ))),
+        // Only a file that is the record, too, can go with its maker: nothing is left that leads nowhere.
+        if controls.persistence == Persistence::Process && !self.files_are_records {
+            return Err(Error::unsupported(
+                "the back end 'forebay' can't keep persistence=process where the metadata lie elsewhere",
+            ));
+        }
+        let asked = Controls {
+            temporality: Temporality::default(),
+            ..*controls
+        };
+        match self.cannot(&asked) {
+            Some(why) => Err(Error::unsupported(format!("the back end 'forebay': {why}"))),
+            None => Ok(()),
         }
     }
 
@@ -190,7 +209,7 @@ impl Backend for Forebay {
         // Somebody may remove the workspace's directory with its last file at the same time.
         for _ in 0..100 {
             match self.create_file(address) {
-                Ok(open) if in_file(controls).is_nothing() => return Ok(Box::new(open)),
+                Ok(open) if self.in_file(controls).is_nothing() => return Ok(Box::new(open)),
                 Ok(open) => {
                     drop(open);
                     self.declare(address, controls)?;

@@ -181,6 +181,7 @@ impl Pool {
         let controls = &mut record.controls;
         controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
+        controls.temporality = own.temporality.unwrap_or(controls.temporality);
         controls.persistence = own.persistence.unwrap_or(controls.persistence);
         controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
         controls.on_violation = own.on_violation.unwrap_or(controls.on_violation);

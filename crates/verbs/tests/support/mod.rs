@@ -109,6 +109,10 @@ fn home() -> PathBuf {
 
 impl TestPool {
     pub fn new(name: &str) -> TestPool {
+        TestPool::with_media(name, &["memory:64M"])
+    }
+
+    pub fn with_media(name: &str, media: &[&str]) -> TestPool {
         let mut in_use = IN_USE.lock().unwrap();
         if *in_use == 0 {
             remove_leftovers();
@@ -122,7 +126,7 @@ impl TestPool {
         let made = forebay_client::Pool::create(&forebay_client::CreateOptions {
             name: name.into(),
             mount: "/fb".into(),
-            media: vec!["memory:64M".parse().unwrap()],
+            media: media.iter().map(|m| m.parse().unwrap()).collect(),
             reserve: None,
             rules: Default::default(),
         });
