@@ -70,6 +70,17 @@ fn where_name_and_file_lie_on_one_other_node() {
     assert_eq!(asked(&nodes, || write_all(&file, &[1; 4096], 0)), (1, 0));
     assert_eq!(asked(&nodes, || file.stat().unwrap()), (1, 0));
     assert_eq!(asked(&nodes, || file.close().unwrap()), (0, 1));
+    for (name, value) in [("user.one", "1"), ("user.two", "2")] {
+        here.set_xattr(b"/there/file", name.as_bytes(), value.as_bytes(), true)
+            .unwrap();
+    }
+    let id = ObjectId(here.stat(b"/there/file", true).unwrap().ino);
+    assert_eq!(asked(&nodes, || here.store().describe(id).unwrap()), (1, 0));
+    let (told, known) = (here.store().describe(id), there.store().describe(id));
+    assert_eq!(told, known);
+    let told = told.unwrap();
+    assert_eq!(told.name.unwrap().1, b"file");
+    assert_eq!(told.attributes.unwrap().len(), 2);
 
     let create = |name: &[u8], flags| {
         let flags = O_CREAT | O_WRONLY | flags;

@@ -44,6 +44,8 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
             .unwrap();
         assert_eq!(fs.xattrs(&p("file"), true).unwrap().len(), 1);
         assert_eq!(other.xattr(&p("file"), b"user.x", true).unwrap(), b"value");
+        let id = ObjectId(fs.stat(&p("file"), true).unwrap().ino);
+        assert_eq!(other.store().describe(id), fs.store().describe(id));
         assert_eq!(fs.list(b"/.by").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x=value").unwrap().len(), 1);

@@ -20,7 +20,7 @@ mod number;
 mod order;
 mod query;
 
-pub use find::{Match, Term};
+pub use find::{Description, Match, Term};
 pub use number::Number;
 
 use crate::across::{Named, entry_in, link_in};

@@ -56,7 +56,7 @@ pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
-pub use index::{Match, Number, OwnedName, Term};
+pub use index::{Description, Match, Number, OwnedName, Term};
 pub use journal::Journal;
 pub use live::{Away, Held};
 pub use locks::LockType;

@@ -141,6 +141,8 @@ pub mod kind {
     /// `id -> parent, name`: by which it is in the index
     pub const INDEXED_NAME: u16 = 63;
 
+    /// `id -> inode record, Option<parent, name>: by which it is in the index, Option<user attributes>: unless they are many`
+    pub const DESCRIBE: u16 = 109;
     /// `dir, place, terms -> objects in it for which they hold, next place` (`index/find.rs`)
     pub const FIND: u16 = 87;
 

@@ -88,7 +88,7 @@ impl Server {
         match kind {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
-            kind::MAKERS | kind::SEAL | kind::LANDED => Some(Class::Leaf),
+            kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
@@ -155,6 +155,7 @@ impl Server {
                 | kind::WRITTEN
                 | kind::FIND
                 | kind::INDEXED_NAME
+                | kind::DESCRIBE
                 | kind::COPIED
                 | kind::MAKERS
                 | kind::LANDED
@@ -492,6 +493,7 @@ impl Server {
             }
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
+            kind::DESCRIBE => told(store.describe(home(store, parts(head)?)?)?),
             kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED => {
                 self.parts.serve(store, from, kind, head, body)
             }

@@ -7,8 +7,8 @@
 //!
 //! An answer is a page. The place where the next one begins is told along and is all that is known of a search.
 
-use super::{USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{List, Part, decode, encode, fields, kind};
+use super::{OwnedName, USER, hash_of, key_of, known_name};
+use crate::elsewhere::messages::{self, List, Part, decode, encode, fields, kind};
 use crate::elsewhere::{Bytes, Question};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
@@ -55,6 +55,16 @@ pub struct Match {
     pub kind: u32,
     /// What was said of it: [`crate::uses::said`].
     pub controls: u64,
+    /// Names and values of its user attributes; None if they are many.
+    pub attributes: Option<Attributes>,
+}
+
+/// What an object is and has.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Description {
+    pub inode: Inode,
+    /// The name by which it is in the index, and its directory; None: it isn't there.
+    pub name: Option<OwnedName>,
     /// Names and values of its user attributes; None if they are many.
     pub attributes: Option<Attributes>,
 }
@@ -246,7 +256,45 @@ fn attributes(snapshot: &Snapshot<'_>, id: ObjectId) -> Result<Option<Attributes
     Ok((bytes <= ATTRIBUTES).then_some(all))
 }
 
+impl Part for Description {
+    fn put(&self, to: &mut Vec<u8>) {
+        messages::Record(self.inode, Vec::new()).put(to);
+        self.name.put(to);
+        self.attributes.is_some().put(to);
+        if let Some(all) = &self.attributes {
+            List(all.clone()).put(to);
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Description> {
+        let record: messages::Record = Part::take(from)?;
+        let name = Part::take(from)?;
+        let attributes: Option<List<_>> = Part::take(from)?;
+        Some(Description {
+            inode: record.0,
+            name,
+            attributes: attributes.map(|list| list.0),
+        })
+    }
+}
+
 impl Store {
+    /// What the object is and has, as one question to its home brings it.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object; EHOSTDOWN if its home can't be asked; EIO.
+    pub fn describe(&self, id: ObjectId) -> Result<Description> {
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::DESCRIBE, &id);
+        }
+        let inode = self.stat(id)?;
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        Ok(Description {
+            inode,
+            name: known_name(|from, each| snapshot.scan(from, each), id)?,
+            attributes: attributes(&snapshot, id)?,
+        })
+    }
+
     /// Tells all objects of the directory for which all these terms hold, in no order. What has several names is told
     /// by the one by which it is in the index, if that is in this directory. A value may also be told if it is so near to an end of
     /// a range that it has the same place ([`Order`]).

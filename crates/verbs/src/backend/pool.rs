@@ -12,7 +12,7 @@ use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
 use forebay_client::impossible;
-use forebay_controls::{Controls, Declared, Persistence, Temporality};
+use forebay_controls::{Controls, Declared, Mutability, Persistence, Temporality};
 use forebay_posix::{Entry, ObjectId};
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
@@ -129,29 +129,46 @@ impl Forebay {
     }
 
     /// Opens the file.
-    fn open_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
+    fn open_file(
+        &self,
+        address: &Address,
+        controls: &Controls,
+    ) -> std::result::Result<Open, Errno> {
         let entry = Entry {
             id: self.id(address)?,
             kind: libc::S_IFREG,
         };
-        // A laminated one can only be read.
-        let access = match self.fs.controls_of(entry.id)?.1 {
-            true => O_RDONLY,
-            false => O_RDWR,
+        // A laminated one can only be read. Where the record is the file, it is known that this can't be one, unless it became
+        // one since.
+        let may_be = !self.files_are_records || controls.mutability == Mutability::Immutable;
+        let sealed = || self.fs.controls_of(entry.id).map(|(_, sealed)| sealed);
+        let open = match may_be && sealed()? {
+            true => self.open_for(entry, O_RDONLY, address),
+            false => match self.open_for(entry, O_RDWR, address) {
+                Err(Errno::PERM) if !may_be && sealed()? => self.open_for(entry, O_RDONLY, address),
+                opened => opened,
+            },
         };
-        let open = match crate::meta::object_of(&self.fs, address.workspace_uuid) {
+        Ok(self.opened(open?, address))
+    }
+
+    fn open_for(
+        &self,
+        entry: Entry,
+        access: i32,
+        address: &Address,
+    ) -> std::result::Result<u32, Errno> {
+        match crate::meta::object_of(&self.fs, address.workspace_uuid) {
             Some(parent) if self.files_are_records => {
                 let name = address.name.as_bytes();
-                self.fs.open_object(entry, access, false, parent, name)?
+                self.fs.open_object(entry, access, false, parent, name)
             }
             _ => {
                 let flags = access | O_NOFOLLOW;
-                self.fs
-                    .open(path(address).as_bytes(), flags, 0)?
-                    .into_open()
+                let place = self.fs.open(path(address).as_bytes(), flags, 0)?;
+                Ok(place.into_open())
             }
-        };
-        Ok(self.opened(open, address))
+        }
     }
 
     fn opened(&self, open: u32, address: &Address) -> Open {
@@ -228,8 +245,8 @@ impl Backend for Forebay {
         Err(cannot(Errno::BUSY))
     }
 
-    fn open(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
-        let opened = self.open_file(address);
+    fn open(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>> {
+        let opened = self.open_file(address, controls);
         let cannot = |e| Error::of(format!("can't open {} in the pool", path(address)), e);
         Ok(Box::new(opened.map_err(cannot)?))
     }

@@ -18,7 +18,7 @@ use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared, Persistence};
 use forebay_posix::{Fail, FileToMake, Follow, ObjectId, RenameMode};
-use forebay_store::{Match, uses::said};
+use forebay_store::{Description, Match, uses::said};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -103,6 +103,14 @@ impl Pool {
         )
     }
 
+    /// The directory of a scope, if its UUID is one of this pool.
+    fn dir_id(&self, scope: Scope) -> Errnos<ObjectId> {
+        match scope {
+            Scope::Root => Ok(ObjectId::ROOT),
+            Scope::In(uuid) => self.id_of(uuid).ok_or(Errno::NOENT),
+        }
+    }
+
     /// The directory of a scope, and its path.
     fn dir(&self, scope: Scope) -> Result<(ObjectId, Vec<u8>)> {
         let Scope::In(uuid) = scope else {
@@ -130,6 +138,15 @@ impl Pool {
 
     /// Reads a record that was found.
     fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
+        self.record_described((id, name), &self.fs.store().describe(id)?)
+    }
+
+    /// The record of an object that was asked for.
+    fn record_described(&self, (id, name): (ObjectId, &[u8]), is: &Description) -> Errnos<Record> {
+        let (own, _) = said(is.inode.controls);
+        if let Some(all) = &is.attributes {
+            return self.record_of((id, name), own, all);
+        }
         let store = self.fs.store();
         let mut attributes = Vec::new();
         for attribute in store.attributes(id)? {
@@ -142,7 +159,6 @@ impl Pool {
                 value => attributes.push((attribute, value?)),
             }
         }
-        let (own, _) = self.fs.controls_of(id)?;
         self.record_of((id, name), own, &attributes)
     }
 
@@ -272,36 +288,52 @@ impl Pool {
         planned.into_iter().map(end).collect()
     }
 
+    /// The record with this name. Its entry leads to it, so the workspace isn't looked at.
+    fn find_name(&self, scope: Scope, name: &str) -> Errnos<Record> {
+        super::check_name(name).map_err(|_| Errno::NOENT)?;
+        let dir = self.dir_id(scope)?;
+        let name = name.as_bytes();
+        let (id, kind) = self.at(dir, name)?;
+        match Pool::is_record(scope, kind, name) {
+            true => self.record(id, name),
+            false => Err(Errno::NOENT),
+        }
+    }
+
+    fn find_uuid(&self, scope: Scope, uuid: Uuid) -> Errnos<Record> {
+        let dir = self.dir_id(scope)?;
+        let id = self.id_of(uuid).ok_or(Errno::NOENT)?;
+        let is = self.fs.store().describe(id)?;
+        let name = self.name_in((scope, dir), id, &is)?;
+        self.record_described((id, &name.ok_or(Errno::NOENT)?), &is)
+    }
+
     fn set_all(&self, id: ObjectId, attributes: &[(Vec<u8>, Vec<u8>)]) -> Errnos<()> {
         let set =
             |(name, value): &(Vec<u8>, Vec<u8>)| self.fs.set_attribute(id, name, value, 0, None);
         attributes.iter().try_for_each(set)
     }
 
-    /// What is at a name of a scope.
-    fn at(&self, path: &[u8]) -> Errnos<(ObjectId, u32)> {
-        let entry = self
-            .fs
-            .at(ObjectId::ROOT, path, Follow::No, |place| place.existing());
+    /// What is at a path below a directory.
+    fn at(&self, dir: ObjectId, path: &[u8]) -> Errnos<(ObjectId, u32)> {
+        let entry = self.fs.at(dir, path, Follow::No, |place| place.existing());
         entry.map(|e| (e.id, e.kind)).map_err(inside)
     }
 
     /// The name of an object in a directory, if it is a record there.
-    fn name_in(&self, scope: Scope, dir: ObjectId, id: ObjectId) -> Errnos<Option<Vec<u8>>> {
-        let store = self.fs.store();
-        let kind = match store.stat(id) {
-            Ok(inode) => inode.mode & libc::S_IFMT,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let name = match store.indexed_name(id) {
-            Ok((parent, name)) if parent == dir => name,
+    fn name_in(
+        &self,
+        (scope, dir): (Scope, ObjectId),
+        id: ObjectId,
+        is: &Description,
+    ) -> Errnos<Option<Vec<u8>>> {
+        let name = match &is.name {
+            Some((parent, name)) if *parent == dir => name.clone(),
             // It has another name here, or no attribute: its name is searched for.
-            Ok(_) | Err(Errno::NOENT) => store.name_in(dir, id)?.unwrap_or_default(),
-            Err(e) => return Err(e),
+            _ => self.fs.store().name_in(dir, id)?.unwrap_or_default(),
         };
-        let is = !name.is_empty() && Pool::is_record(scope, kind, &name);
-        Ok(is.then_some(name))
+        let is_one = !name.is_empty() && Pool::is_record(scope, is.inode.kind(), &name);
+        Ok(is_one.then_some(name))
     }
 
     /// The record of what the index has found, if it is one of the scope.
@@ -420,12 +452,12 @@ impl Store for Pool {
         let attributes = Pool::attributes(new, scope)?;
         let failed = |e| self.cannot(new, e);
         // Not to make what can't get its name; who is faster decides below.
-        if self.at(&path).is_ok() {
+        if self.at(ObjectId::ROOT, &path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
         let hidden = hidden::Hidden::make(&self.fs)?;
         let made = (|| {
-            let (id, _) = self.at(hidden.path()).map_err(failed)?;
+            let (id, _) = self.at(ObjectId::ROOT, hidden.path()).map_err(failed)?;
             self.set_all(id, &attributes).map_err(failed)?;
             let record = self.told(scope, new, id);
             before(&record)?;
@@ -483,35 +515,20 @@ impl Store for Pool {
     }
 
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
-        let (dir, path) = self.dir(scope)?;
-        let failed = |e| match (e, key) {
+        let found = match key {
+            Key::Name(name) => self.find_name(scope, name),
+            Key::Uuid(uuid) => self.find_uuid(scope, uuid),
+        };
+        found.map_err(|e| match (e, key) {
+            // Without its workspace?
+            (Errno::NOENT, _) if let Err(gone) = self.dir(scope) => gone,
             (Errno::NOENT, Key::Name(name)) => Error::new(
                 Errno::NOENT,
                 format!("there is no '{name}' in {}", self.name),
             ),
             (Errno::NOENT, Key::Uuid(uuid)) => self.gone(uuid),
             (e, _) => self.failed("can't look it up", e),
-        };
-        let (id, name) = match key {
-            Key::Name(name) => {
-                let path = [&path, name.as_bytes()].concat();
-                let is_name = super::check_name(name).is_ok();
-                let (id, kind) = match is_name {
-                    true => self.at(&path).map_err(failed)?,
-                    false => return Err(failed(Errno::NOENT)),
-                };
-                match Pool::is_record(scope, kind, name.as_bytes()) {
-                    true => (id, name.as_bytes().to_vec()),
-                    false => return Err(failed(Errno::NOENT)),
-                }
-            }
-            Key::Uuid(uuid) => {
-                let id = self.id_of(uuid).ok_or_else(|| self.gone(uuid))?;
-                let name = self.name_in(scope, dir, id).map_err(failed)?;
-                (id, name.ok_or_else(|| self.gone(uuid))?)
-            }
-        };
-        self.record(id, &name).map_err(failed)
+        })
     }
 
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
