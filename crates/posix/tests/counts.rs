@@ -78,6 +78,19 @@ fn where_name_and_file_lie_on_one_other_node() {
     assert_eq!(asked(&nodes, || here.store().describe(id).unwrap()), (1, 0));
     let (told, known) = (here.store().describe(id), there.store().describe(id));
     assert_eq!(told, known);
+    let missing = ObjectId(id.0 + 1000);
+    let (away, own) = (vec![id; 1000], vec![id, missing, ObjectId::ROOT]);
+    let count = asked(&nodes, || {
+        let all = here.store().describe_all(&away);
+        assert!(all.iter().all(|one| *one == told));
+    });
+    assert!((2..20).contains(&count.0), "{count:?}");
+    let all = here.store().describe_all(&own);
+    assert_eq!(
+        (&all[0], all[1].as_ref().err()),
+        (&told, Some(&Errno::NOENT))
+    );
+    assert!(all[2].as_ref().unwrap().inode.is_dir());
     let told = told.unwrap();
     assert_eq!(told.name.unwrap().1, b"file");
     assert_eq!(told.attributes.unwrap().len(), 2);

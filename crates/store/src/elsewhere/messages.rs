@@ -141,7 +141,7 @@ pub mod kind {
     /// `id -> parent, name`: by which it is in the index
     pub const INDEXED_NAME: u16 = 63;
 
-    /// `id -> inode record, Option<parent, name>: by which it is in the index, Option<user attributes>: unless they are many`
+    /// `ids -> of the first of them, at least one, what they are and have, or an errno` (`index/find.rs`)
     pub const DESCRIBE: u16 = 109;
     /// `dir, place, terms -> objects in it for which they hold, next place` (`index/find.rs`)
     pub const FIND: u16 = 87;

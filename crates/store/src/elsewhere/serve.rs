@@ -493,7 +493,7 @@ impl Server {
             }
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
-            kind::DESCRIBE => told(store.describe(home(store, parts(head)?)?)?),
+            kind::DESCRIBE => told(store.described_part(head)?),
             kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED => {
                 self.parts.serve(store, from, kind, head, body)
             }

@@ -9,11 +9,12 @@
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::elsewhere::messages::{self, List, Part, decode, encode, fields, kind};
-use crate::elsewhere::{Bytes, Question};
+use crate::elsewhere::{Bytes, Question, Told};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
 use crate::{NAME_MAX, NodeId, ObjectId, Store};
 use rustix::io::{Errno, Result};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Terms of a search that are looked at; the others are taken for true.
 const TERMS: usize = 64;
@@ -23,6 +24,8 @@ const STEPS: usize = 20_000;
 const BYTES: usize = 40 << 10;
 /// Bytes of an object's attributes that come with it, at most.
 const ATTRIBUTES: usize = 8 << 10;
+/// Most objects that one question is about.
+const DESCRIBED: usize = 512;
 /// So many places of each term are counted first, then so many times as many.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
@@ -68,6 +71,9 @@ pub struct Description {
     /// Names and values of its user attributes; None if they are many.
     pub attributes: Option<Attributes>,
 }
+
+/// A description, or an errno.
+type Described = std::result::Result<Description, u32>;
 
 /// Names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
@@ -283,9 +289,79 @@ impl Store {
     /// # Errors
     /// ENOENT if there is no such object; EHOSTDOWN if its home can't be asked; EIO.
     pub fn describe(&self, id: ObjectId) -> Result<Description> {
-        if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::DESCRIBE, &id);
+        let one = self.describe_all(&[id]).pop();
+        one.unwrap_or(Err(Errno::IO))
+    }
+
+    /// As [`Store::describe`] for each of these; other nodes are asked for many at a time.
+    pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
+        let mut all = Vec::with_capacity(ids.len());
+        let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
+        for (n, id) in ids.iter().enumerate() {
+            all.push(match self.object_away(*id) {
+                Some(home) => {
+                    left.entry(home).or_default().push_back(n);
+                    Err(Errno::HOSTDOWN)
+                }
+                None => self.describe_here(*id),
+            });
         }
+        while !left.is_empty() {
+            let heads: Vec<_> = left
+                .iter()
+                .map(|(node, asked)| {
+                    let asked = asked.iter().take(DESCRIBED).map(|n| ids[*n]);
+                    (*node, encode(&List(asked.collect::<Vec<_>>())))
+                })
+                .collect();
+            for ((node, _), told) in heads.iter().zip(self.ask_described(&heads)) {
+                let Some(asked) = left.get_mut(node) else {
+                    continue;
+                };
+                match told {
+                    Ok(told) if (1..=asked.len()).contains(&told.len()) => {
+                        for (n, one) in asked.drain(..told.len()).zip(told) {
+                            all[n] = one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff));
+                        }
+                    }
+                    told => {
+                        let error = told.err().unwrap_or(Errno::PROTO);
+                        asked.drain(..).for_each(|n| all[n] = Err(error));
+                    }
+                }
+            }
+            left.retain(|_, asked| !asked.is_empty());
+        }
+        all
+    }
+
+    /// Asks all of these nodes at once.
+    fn ask_described(&self, heads: &[(NodeId, Vec<u8>)]) -> Vec<Result<Vec<Described>>> {
+        let Some(others) = self.elsewhere.as_deref() else {
+            return Vec::new();
+        };
+        let questions = heads.iter().map(|(node, head)| Question {
+            node: *node,
+            kind: kind::DESCRIBE,
+            head,
+            bytes: Bytes::None,
+        });
+        // SAFETY: there are no bytes.
+        let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
+        let read = |((node, head), told): (&(NodeId, Vec<u8>), Result<Told>)| {
+            let List(all) = match told {
+                Err(Errno::AGAIN) => {
+                    let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
+                    self.ask(*node, kind::DESCRIBE, &asked)?
+                }
+                told => decode(&told?.head).ok_or(Errno::PROTO)?,
+            };
+            Ok(all)
+        };
+        heads.iter().zip(told).map(read).collect()
+    }
+
+    fn describe_here(&self, id: ObjectId) -> Result<Description> {
         let inode = self.stat(id)?;
         let snapshot = self.snapshot(self.shard_of(id))?;
         Ok(Description {
@@ -293,6 +369,36 @@ impl Store {
             name: known_name(|from, each| snapshot.scan(from, each), id)?,
             attributes: attributes(&snapshot, id)?,
         })
+    }
+
+    /// Answers another node's [`Store::describe_all`].
+    pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
+        let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
+        if !(1..=DESCRIBED).contains(&ids.len()) {
+            return Err(Errno::PROTO);
+        }
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for id in ids {
+            let one = match self.object_away(id) {
+                // That is none that others ask for.
+                _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
+                Some(_) => Err(Errno::REMCHG),
+                None => self.describe_here(id),
+            };
+            match one {
+                // Others are at it: who asks for it alone waits.
+                Err(Errno::AGAIN) if all.is_empty() => return Err(Errno::AGAIN),
+                Err(Errno::AGAIN) => break,
+                _ => {}
+            }
+            let one = one.map_err(|e| e.raw_os_error() as u32);
+            bytes += encode(&one).len();
+            if bytes > BYTES && !all.is_empty() {
+                break;
+            }
+            all.push(one);
+        }
+        Ok(List(all))
     }
 
     /// Tells all objects of the directory for which all these terms hold, in no order. What has several names is told

@@ -37,6 +37,9 @@ pub struct Pool {
     name: String,
 }
 
+/// Records that are asked for together where all are looked at.
+const AT_ONCE: usize = 1024;
+
 /// How often something is made anew, because names have changed meanwhile.
 const ATTEMPTS: usize = 1000;
 
@@ -395,17 +398,23 @@ impl Pool {
         let entries = self.fs.list(path)?.into_iter();
         let entries = entries.filter(|e| Pool::is_record(scope, e.kind, &e.name));
         let entries: BTreeMap<_, _> = entries.map(|e| (e.name, ObjectId(e.ino))).collect();
-        for (name, id) in entries {
-            if found.len() >= most {
-                break;
-            }
-            match self.record(id, &name) {
-                // It has gone meanwhile.
-                Err(Errno::NOENT) => {}
-                record => {
-                    let record = record?;
-                    if predicate.holds(&record.meta) {
-                        found.insert(name, record);
+        let entries: Vec<_> = entries.into_iter().collect();
+        for part in entries.chunks(AT_ONCE) {
+            let ids: Vec<_> = part.iter().map(|(_, id)| *id).collect();
+            let all = self.fs.store().describe_all(&ids);
+            for ((name, id), is) in part.iter().zip(all) {
+                if found.len() >= most {
+                    return Ok(());
+                }
+                let record = is.and_then(|is| self.record_described((*id, name), &is));
+                match record {
+                    // It has gone meanwhile.
+                    Err(Errno::NOENT) => {}
+                    record => {
+                        let record = record?;
+                        if predicate.holds(&record.meta) {
+                            found.insert(name.clone(), record);
+                        }
                     }
                 }
             }
