@@ -10,34 +10,24 @@ import argparse
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
-FOREBAY = os.path.join(TARGET, "forebay")
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(HERE))
+
+import pools  # noqa: E402
+from pools import FOREBAY, ROOT, TARGET, Failed, run  # noqa: E402
+
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
-LIMIT = 150
 # Name, and what else is said.
 KERNELS = [("ior_easy",), ("ior_hard",), ("strided",), ("strided", "--collective"), ("chunks",), ("stream",),
            ("checkpoint",), ("update",), ("samples",), ("creates",), ("stream-cpp",), ("stream-rs",)]
 POSIX = ["tmpfs", "pool", "pool+"]
 VERBS = ["verbs", "verbs+"]
-
-
-class Failed(Exception):
-    pass
-
-
-def run(command, **more):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, text=True, **more)
-    if done.returncode != 0:
-        raise Failed("%s: exit status %d\n%s" % (" ".join(command), done.returncode, done.stdout))
-    return done.stdout
 
 
 def compiled(room, c, cpp):
@@ -60,68 +50,39 @@ def compiled(room, c, cpp):
     return programs
 
 
-class Pool:
+class Pool(pools.Pool):
+    """A pool, and a directory of tmpfs beside it."""
+
     def __init__(self, nodes, media):
-        self.nodes, self.name = nodes, "kernels-%d-%d" % (nodes, os.getpid())
-        self.home = tempfile.mkdtemp(prefix="forebay-kernels-", dir="/dev/shm")
+        super().__init__("kernels", nodes, media)
         self.plain = os.path.join(self.home, "plain")
         os.mkdir(self.plain)
-        self.environment = {**os.environ, "FOREBAY_HOME": self.home}
-        for variable in ("LD_PRELOAD", "FOREBAY_POOL", "FOREBAY_NODE"):
-            self.environment.pop(variable, None)
-        self.media = media
-
-    def __enter__(self):
-        several = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
-        try:
-            run([FOREBAY, "up", "--pool", self.name, "--media", self.media, *several], env=self.environment)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run([FOREBAY, "down", "--force", "--pool", self.name], env=self.environment, timeout=60,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def ranks(self, command, way, ranks, kernel=None):
         """What the ranks of a kernel say together: forked by one process on one node; else started at their nodes."""
         place = {"tmpfs": self.plain, "pool": "/fb"}.get(way.rstrip("+"))
-        said = ["--posix", place] if place else ["--place", "pool:" + self.name]
+        said = ["--posix", place] if place else ["--place", "pool:" + self.pool]
         said += ["--controls", controls_of(kernel, way), "--ranks", str(ranks)]
-        at = [("0", [])]
+        at = [(0, [])]
         if self.nodes > 1:
             meet = os.path.join(self.home, "meet")
             if os.path.exists(meet):
                 os.remove(meet)
-            at = [(str(r % self.nodes), ["--rank", str(r), "--meet", meet]) for r in range(ranks)]
-        processes = []
+            at = [(r, ["--rank", str(r), "--meet", meet]) for r in range(ranks)]
+        commands = []
         for node, rank in at:
-            words = [*command, *said, *rank]
-            environment = dict(self.environment)
+            words, environment = [*command, *said, *rank], self.environment
             if way.startswith("pool"):
-                node = ["--node", node] if self.nodes > 1 else []
-                words = [FOREBAY, "exec", "--pool", self.name, *node, "--", *words]
+                words = self.on(node, words)
             elif self.nodes > 1:
-                environment["FOREBAY_NODE"] = node
-            processes.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                              text=True, start_new_session=True))
-        try:
-            texts = [p.communicate(timeout=LIMIT)[0] for p in processes]
-        finally:
-            for p in processes:
-                if p.poll() is None:
-                    os.killpg(p.pid, signal.SIGKILL)
-                    p.wait()
-        if any(p.returncode for p in processes):
-            raise Failed("%s, %s, %d nodes: %s" % (" ".join(command), way, self.nodes, "".join(texts)))
-        return "".join(texts)
+                environment = {**environment, "FOREBAY_NODE": str(node % self.nodes)}
+            commands.append((words, environment))
+        return pools.run_together("%s, %s, %d nodes" % (" ".join(command), way, self.nodes), commands)
 
     def rust(self, program, way, ranks, scale):
         """stream.rs has a command line of its own, and threads for ranks."""
         controls = "declared" if way.endswith("+") else "default"
-        return run([program, "pool:" + self.name, str(ranks), str(5 * scale), controls],
+        return run([program, "pool:" + self.pool, str(ranks), str(5 * scale), controls],
                    env={**self.environment, "FOREBAY_NODE": "0"} if self.nodes > 1 else self.environment)
 
 
@@ -221,7 +182,7 @@ def check(programs, clang, room):
                 pool.ranks([compiled(room, "clang", "clang++")["chunks"], "--scale", "1"], "verbs", 2)
             if os.listdir(pool.plain) or os.listdir(scratch):
                 raise Failed("left: %s" % (os.listdir(pool.plain) + os.listdir(scratch)))
-            run([FOREBAY, "fsck", "--pool", pool.name], env=pool.environment)
+            run([FOREBAY, "fsck", "--pool", pool.pool], env=pool.environment)
 
 
 def main():

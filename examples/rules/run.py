@@ -10,7 +10,6 @@ import argparse
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,25 +17,16 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
-FOREBAY = os.path.join(TARGET, "forebay")
-LIMIT = 200
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(HERE))
+
+import pools  # noqa: E402
+from pools import FOREBAY, Failed, run  # noqa: E402
+
 EXAMPLES = "/usr/share/doc/bowtie2/examples"
 TUTORIAL = "/usr/share/doc/openfoam-examples/examples/incompressible/simpleFoam/pitzDaily"
 # What was said of all files of a kind, with the line that says it: to be left out, one at a time.
 CONTROL = re.compile(r"^(mutability|parallelism|consistency|temporality|persistence) *= *\"([^\"]*)\"", re.M)
-
-
-class Failed(Exception):
-    pass
-
-
-def run(command, **more):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, text=True, **more)
-    if done.returncode != 0:
-        raise Failed("%s: exit status %d\n%s" % (" ".join(command), done.returncode, done.stdout))
-    return done.stdout
 
 
 def variants(text):
@@ -57,7 +47,7 @@ class Place:
     def __init__(self, name, top):
         self.name, self.nodes = name, 1
         self.home = tempfile.mkdtemp(prefix="forebay-rules-", dir=top)
-        self.environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "FOREBAY_POOL", "FOREBAY_NODE")}
+        self.environment = pools.environment()
         self.at = os.path.join(self.home, "at")
 
     def __enter__(self):
@@ -75,38 +65,19 @@ class Place:
         """That no rule was violated."""
 
 
-class Pool(Place):
-    """The root of a pool."""
+class Pool(pools.Pool):
+    """The root of a pool: a place as well."""
+
+    at = "/fb"
 
     def __init__(self, name, nodes, media, rules=None):
-        super().__init__(name, "/dev/shm")
-        self.nodes, self.media, self.rules = nodes, media, rules
-        self.pool = "rules-%d" % os.getpid()
-        self.at = "/fb"
-        self.environment["FOREBAY_HOME"] = self.home
-
-    def __enter__(self):
-        more = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
-        if self.rules is not None:
+        super().__init__("rules", nodes, media)
+        self.name = name
+        if rules is not None:
             path = os.path.join(self.home, "rules.toml")
             with open(path, "w") as f:
-                f.write(self.rules)
-            more += ["--rules", path]
-        try:
-            run([FOREBAY, "up", "--pool", self.pool, "--media", self.media, *more], env=self.environment)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run([FOREBAY, "down", "--force", "--pool", self.pool], env=self.environment, timeout=60,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        super().__exit__()
-
-    def on(self, node, words):
-        node = ["--node", str(node % self.nodes)] if self.nodes > 1 else []
-        return [FOREBAY, "exec", "--pool", self.pool, *node, "--", *words]
+                f.write(rules)
+            self.options = ["--rules", path]
 
     def looked_at(self):
         listed = run([FOREBAY, "violations", "--pool", self.pool], env=self.environment)
@@ -134,19 +105,9 @@ class Program:
         run(place.on(0, [*self.script, "make"]), env=environment)
         seconds["make"] = time.monotonic() - began
         began = time.monotonic()
-        ranks = [subprocess.Popen(place.on(rank, [*self.script, "use"]), env={**environment, "RANK": str(rank)}, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-                 for rank in range(self.ranks)]
-        try:
-            said = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                if rank.poll() is None:
-                    os.killpg(rank.pid, signal.SIGKILL)
-                    rank.wait()
+        pools.run_together("%s, %s" % (self.name, place.name),
+                           [(place.on(rank, [*self.script, "use"]), {**environment, "RANK": str(rank)}) for rank in range(self.ranks)])
         seconds["use"] = time.monotonic() - began
-        if any(rank.returncode for rank in ranks):
-            raise Failed("%s, %s: %s" % (self.name, place.name, "".join(said)))
         return seconds, run(place.on(0, [*self.script, "digest"]), env=environment)
 
 

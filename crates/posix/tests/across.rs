@@ -6,7 +6,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, FileToMake, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
@@ -154,7 +154,10 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "create" => fs
             .open(&p("full#/created"), O_CREAT | O_EXCL | O_RDWR, 0o600)
             .and_then(|f| f.close()),
-        "create-together" => together(fs, &p("full#")),
+        "create-together" => {
+            let made = make_together(fs, &p("full#"), &names_together(), (b"user.k", b"v"))?;
+            made.into_iter().collect()
+        }
         "mkdir" => fs.mkdir(&p("full#/dir"), 0o700),
         "mkdir-keeping" => fs.mkdir_with(&p("full#/dir"), 0o700, Distribution::LocalAll),
         "mkdir-striped" => fs.mkdir_with(&p("full#/dir"), 0o700, STRIPED),
@@ -179,24 +182,6 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
 /// Names of files that are made together.
 fn names_together() -> Vec<String> {
     (0..6).map(|i| format!("together-{i}")).collect()
-}
-
-fn together(fs: &Fs, dir: &[u8]) -> Result<(), Errno> {
-    let dir = ObjectId(fs.stat(dir, true)?.ino);
-    let names = names_together();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let attributes = [(b"user.k".to_vec(), b"v".to_vec())];
-    let ids = fs.draw_files(dir, &names)?;
-    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
-        .map(|(id, name)| FileToMake {
-            id,
-            name,
-            attributes: &attributes,
-            said: Default::default(),
-        })
-        .collect();
-    let made = fs.make_files(dir, &files, 0o600)?;
-    made.into_iter().collect()
 }
 
 fn truncate(fs: &Fs, path: &[u8], size: u64) -> Result<(), Errno> {

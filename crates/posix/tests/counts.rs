@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_placement::{NodeId, Slot};
-use forebay_posix::{Distribution, Errno, FileToMake, Fs, ObjectId};
+use forebay_posix::{Distribution, Errno, Fs, ObjectId};
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
@@ -163,22 +163,8 @@ fn what_was_removed_goes_with_its_last_close() {
     nodes.assert_whole();
 }
 
-/// Makes files together, each with an attribute: what became of each.
-fn make_together(fs: &Fs, dir: &[u8], names: &[String]) -> Vec<Result<(), Errno>> {
-    let dir = ObjectId(fs.stat(dir, true).unwrap().ino);
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let ids = fs.draw_files(dir, &names).unwrap();
-    let attributes = [(b"user.step".to_vec(), b"3".to_vec())];
-    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
-        .map(|(id, name)| FileToMake {
-            id,
-            name,
-            attributes: &attributes,
-            said: Default::default(),
-        })
-        .collect();
-    fs.make_files(dir, &files, 0o644).unwrap()
-}
+/// An attribute.
+const STEP: (&[u8], &[u8]) = (b"user.step", b"3");
 
 #[test]
 fn files_made_together_take_a_question_for_each_node() {
@@ -188,7 +174,7 @@ fn files_made_together_take_a_question_for_each_node() {
     here.stat(b"/d", true).unwrap();
     let names: Vec<String> = (0..256).map(|n| format!("file-{n}")).collect();
     let (waited, _) = asked(&nodes, || {
-        let made = make_together(here, b"/d", &names);
+        let made = make_together(here, b"/d", &names, STEP).unwrap();
         assert!(made.iter().all(Result::is_ok), "{made:?}");
     });
     // Three homes are asked for entries; besides, where the directory is, what it is, and when it has changed.
@@ -205,7 +191,7 @@ fn files_made_together_take_a_question_for_each_node() {
     nodes.assert_whole();
     // What is there stays as it is; the others are made.
     let more: Vec<String> = (200..300).map(|n| format!("file-{n}")).collect();
-    let made = make_together(&nodes.views[2], b"/d", &more);
+    let made = make_together(&nodes.views[2], b"/d", &more, STEP).unwrap();
     for (name, made) in more.iter().zip(made) {
         let expected = match names.contains(name) {
             true => Err(Errno::EXIST),
@@ -214,7 +200,7 @@ fn files_made_together_take_a_question_for_each_node() {
         assert_eq!(made, expected, "{name}");
     }
     // Twice the same name: one of both.
-    let made = make_together(here, b"/d", &["same".into(), "same".into()]);
+    let made = make_together(here, b"/d", &["same", "same"], STEP).unwrap();
     assert_eq!(
         made.iter().filter(|made| made.is_ok()).count(),
         1,

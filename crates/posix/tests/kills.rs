@@ -11,7 +11,7 @@ mod support;
 
 use forebay_posix::Fs;
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use support::operations::*;
 use support::*;
@@ -109,22 +109,8 @@ enum Fate {
 impl Victim {
     /// Stands at the beginning of the operation.
     fn new(pool: &TestPool, op: usize, dir: &str) -> Victim {
-        use forebay_client::Pool;
-        let _: &Pool = pool.pool();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "worker",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env("FOREBAY_TEST_ROLE", "victim")
-            .env("FOREBAY_TEST_ARGUMENTS", format!("{op} {dir}"))
-            .env("FOREBAY_TEST_POOL", pool.pool().dir())
-            .stdin(Stdio::null())
+        let child = worker_command(pool.pool(), "victim", &format!("{op} {dir}"))
             .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
         // The test harness runs it in a thread of its own, which stops.

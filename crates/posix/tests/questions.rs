@@ -3,7 +3,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, FileToMake, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId};
 use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_store::record::Order;
@@ -89,21 +89,10 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
 /// Files that are made together, and go again.
 fn together(fs: &Fs, n: usize) {
     let names: Vec<String> = (0..4).map(|i| format!("together{n}.{i}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let attributes = [(b"user.y".to_vec(), b"z".to_vec())];
-    let ids = fs.draw_files(ObjectId::ROOT, &names).unwrap();
-    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
-        .map(|(id, name)| FileToMake {
-            id,
-            name,
-            attributes: &attributes,
-            said: Default::default(),
-        })
-        .collect();
-    let made = fs.make_files(ObjectId::ROOT, &files, 0o600).unwrap();
+    let made = make_together(fs, b"/", &names, (b"user.y", b"z")).unwrap();
     assert!(made.iter().all(Result::is_ok), "{made:?}");
     for name in names {
-        fs.unlink(&[b"/", name].concat()).unwrap();
+        fs.unlink(format!("/{name}").as_bytes()).unwrap();
     }
 }
 

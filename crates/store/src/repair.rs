@@ -214,7 +214,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn make(s: &Store, name: &str) -> ObjectId {
-        let mode = libc::S_IFREG | 0o600;
+        make_in(s, ObjectId::ROOT, name, libc::S_IFREG | 0o600)
+    }
+
+    pub(crate) fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
         let new = NewObject {
             mode,
             uid: 0,
@@ -225,7 +228,7 @@ pub(crate) mod tests {
             controls: 0,
             maker: None,
         };
-        let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
+        let made = s.create_object(dir, name.as_bytes(), &new, s.names_epoch());
         made.unwrap().unwrap()
     }
 

@@ -11,7 +11,7 @@ pub mod operations;
 
 use forebay_client::controls::Rules;
 use forebay_client::{CreateOptions, Pool};
-use forebay_posix::{Errno, Fail, File, Fs, ObjectId, RenameMode};
+use forebay_posix::{Errno, Fail, File, FileToMake, Fs, ObjectId, RenameMode};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -134,21 +134,9 @@ impl TestPool {
 
     /// As [`TestPool::worker`]; it may take so many seconds.
     pub fn worker_for(&self, role: &str, arguments: &str, seconds: u64) -> Worker {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "worker",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env("FOREBAY_TEST_ROLE", role)
-            .env("FOREBAY_TEST_ARGUMENTS", arguments)
+        let child = worker_command(self.pool(), role, arguments)
             .env("FOREBAY_TEST_LIMIT", seconds.to_string())
-            .env("FOREBAY_TEST_POOL", self.pool().dir())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
         Worker {
@@ -205,6 +193,25 @@ impl Limit {
         });
         Limit(sender)
     }
+}
+
+/// This test binary once more, to run `role` of its `worker` on the pool.
+pub fn worker_command(pool: &Pool, role: &str, arguments: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([
+            "worker",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("FOREBAY_TEST_ROLE", role)
+        .env("FOREBAY_TEST_ARGUMENTS", arguments)
+        .env("FOREBAY_TEST_POOL", pool.dir())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    command
 }
 
 /// A worker process. Killed when dropped.
@@ -297,14 +304,41 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// renameat2(2) with RENAME_EXCHANGE.
 pub fn exchange(fs: &Fs, a: &[u8], b: &[u8]) -> forebay_posix::Result<()> {
+    rename_with(fs, a, b, RenameMode::Exchange)
+}
+
+/// renameat2(2).
+pub fn rename_with(fs: &Fs, a: &[u8], b: &[u8], mode: RenameMode) -> forebay_posix::Result<()> {
     let root = ObjectId::ROOT;
-    match fs.rename_at((root, a), (root, b), RenameMode::Exchange) {
+    match fs.rename_at((root, a), (root, b), mode) {
         Err(Fail::Errno(e)) => Err(e),
         other => {
             other.expect("nothing leads outside");
             Ok(())
         }
     }
+}
+
+/// Makes files of a directory together, each with this attribute: what became of each.
+pub fn make_together<N: AsRef<[u8]>>(
+    fs: &Fs,
+    dir: &[u8],
+    names: &[N],
+    (key, value): (&[u8], &[u8]),
+) -> Result<Vec<Result<(), Errno>>, Errno> {
+    let dir = ObjectId(fs.stat(dir, true)?.ino);
+    let names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
+    let attributes = [(key.to_vec(), value.to_vec())];
+    let ids = fs.draw_files(dir, &names)?;
+    let files: Vec<FileToMake<'_>> = (ids.into_iter().zip(&names))
+        .map(|(id, name)| FileToMake {
+            id,
+            name,
+            attributes: &attributes,
+            said: Default::default(),
+        })
+        .collect();
+    fs.make_files(dir, &files, 0o600)
 }
 
 pub fn write_all(f: &File<'_>, bytes: &[u8], offset: u64) {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::control::{MAX_LIVE, live_flag};
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
-use crate::repair::tests::{TestStore, make, read, store, write};
-use crate::{Extent, Medium, NewObject, ObjectId, PAGE};
+use crate::repair::tests::{TestStore, make, make_in, read, store, write};
+use crate::{Extent, Medium, ObjectId, PAGE};
 use std::os::unix::fs::FileExt;
 
 const ROOT: ObjectId = ObjectId::ROOT;
@@ -32,22 +32,6 @@ fn change(s: &Store, id: ObjectId, f: impl FnOnce(&mut Inode, &mut Vec<u8>)) {
     let mut tail = tail.to_vec();
     f(&mut inode, &mut tail);
     put(s, shard, &Key::inode(id), Some(&inode.encode(&tail)));
-}
-
-fn make_in(s: &Store, dir: ObjectId, name: &str, mode: u32) -> ObjectId {
-    let new = NewObject {
-        mode,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: b"",
-        distribution: None,
-        controls: 0,
-        maker: None,
-    };
-    s.create_object(dir, name.as_bytes(), &new, s.names_epoch())
-        .unwrap()
-        .unwrap()
 }
 
 fn mkdir(s: &Store, dir: ObjectId, name: &str) -> ObjectId {

@@ -1,23 +1,11 @@
 //! Pages under mappings are never given away, and not kept longer than needed.
 
 use super::*;
-use crate::NewObject;
-use crate::repair::tests::{CAPACITY, store, write};
+use crate::repair::tests::{CAPACITY, make, store, write};
 
 /// A new file, open: its description and its live entry.
 fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
-    let new = NewObject {
-        mode: libc::S_IFREG | 0o600,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: b"",
-        distribution: None,
-        controls: 0,
-        maker: None,
-    };
-    let made = s.create_object(ObjectId::ROOT, name.as_bytes(), &new, s.names_epoch());
-    let id = made.unwrap().unwrap();
+    let id = make(s, name);
     let live = s.live_acquire(id).unwrap();
     let root = ObjectId::ROOT;
     let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, name.as_bytes());
