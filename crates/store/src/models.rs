@@ -339,6 +339,76 @@ fn the_cache_of_extents_never_mixes_two() {
     });
 }
 
+/// How often each live entry was changed.
+struct Changed([UnsafeCell<u32>; 3]);
+
+// SAFETY: each is used with the entry's lock held: that is what is checked.
+unsafe impl Sync for Changed {}
+// SAFETY: as above.
+unsafe impl Send for Changed {}
+
+impl Changed {
+    /// Locks and changes two entries, or one, as a copy between files does.
+    fn by_copy(&self, s: &Store, from: u32, to: u32) {
+        let _critical = Critical::enter();
+        let _locks = s.lock_both(from, to).unwrap();
+        for index in [Some(from), (to != from).then_some(to)]
+            .into_iter()
+            .flatten()
+        {
+            // SAFETY: loom checks that nobody else is at it.
+            self.0[index as usize].with_mut(|n| unsafe { *n += 1 });
+        }
+    }
+
+    fn count(&self, index: u32) -> u32 {
+        // SAFETY: the others have ended.
+        self.0[index as usize].with(|n| unsafe { *n })
+    }
+}
+
+/// A store with two live entries.
+fn two_files() -> (Arc<Shared>, Arc<Changed>, u32, u32) {
+    let s = store();
+    let (one, _, other) = ids(&s);
+    let (x, y) = (insert(&s, one, 1), insert(&s, other, 2));
+    let changed = Changed([0; 3].map(UnsafeCell::new));
+    (s, Arc::new(changed), x, y)
+}
+
+/// Copies there, back, and within one file. Nobody who waits for ever is woken by time: that would be
+/// a circle.
+#[test]
+fn two_live_entries_are_never_locked_in_a_circle() {
+    check_with(false, 2, || {
+        let (s, changed, x, y) = two_files();
+        let other = (s.clone(), changed.clone());
+        let t = thread::spawn(move || other.1.by_copy(&other.0, y, x));
+        changed.by_copy(&s, x, y);
+        changed.by_copy(&s, y, y);
+        t.join().unwrap();
+        assert_eq!((changed.count(x), changed.count(y)), (2, 3));
+        assert_eq!(s.live(x).lock.holder(), None);
+        assert_eq!(s.live(y).lock.holder(), None);
+    });
+}
+
+/// Who has one lock and goes for the other is in a section, which a quiet moment waits for.
+#[test]
+fn two_live_entries_are_locked_in_one_section() {
+    check_with(false, 2, || {
+        let (s, changed, x, y) = two_files();
+        let other = (s.clone(), changed.clone());
+        let t = thread::spawn(move || other.1.by_copy(&other.0, y, x));
+        {
+            let _quiet = s.quiet(Duration::from_secs(600)).unwrap();
+            assert_eq!(changed.count(x), changed.count(y));
+        }
+        t.join().unwrap();
+        assert_eq!((changed.count(x), changed.count(y)), (1, 1));
+    });
+}
+
 fn open(s: &Store) -> u32 {
     s.open_create(ObjectId::ROOT, libc::S_IFDIR, None, 0, ObjectId::ROOT, b"")
         .unwrap()

@@ -175,7 +175,7 @@ impl Store {
 
     /// Locks two live objects, or one. Always in the same order, so that nobody waits for who waits for him. The caller is
     /// critical.
-    fn lock_both(&self, a: u32, b: u32) -> Result<(LiveLock<'_>, Option<LiveLock<'_>>)> {
+    pub(crate) fn lock_both(&self, a: u32, b: u32) -> Result<(LiveLock<'_>, Option<LiveLock<'_>>)> {
         let first = self.lock_live(a.min(b))?;
         let second = (a != b).then(|| self.lock_live(a.max(b))).transpose()?;
         Ok((first, second))
