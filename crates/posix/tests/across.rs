@@ -6,7 +6,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, Fs};
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs, RenameMode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
@@ -90,7 +90,7 @@ const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
 /// Bytes of a file of four chunks.
 const LONG: usize = 3_500_000;
 
-const OPERATIONS: [&str; 29] = [
+const OPERATIONS: [&str; 30] = [
     "create-together",
     "cut",
     "cut-into-part",
@@ -113,6 +113,7 @@ const OPERATIONS: [&str; 29] = [
     "unlink-link",
     "rename-link",
     "same",
+    "refused",
     "exchange",
     "exchange-linked",
     "exchange-dirs",
@@ -175,6 +176,11 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "unlink-link" => fs.unlink(&p("full#/link")),
         "rename-link" => fs.rename(&p("full#/link"), &p("link#")),
         "same" => fs.rename(&p("source#"), &p("other#")),
+        "refused" => {
+            let refused = rename_with(fs, &p("source#"), &p("target#"), RenameMode::NoReplace);
+            assert_eq!(refused, Err(Errno::EXIST));
+            Ok(())
+        }
         _ => panic!("no operation {what}"),
     }
 }

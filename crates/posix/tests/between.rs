@@ -8,12 +8,12 @@
 
 mod support;
 
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{Errno, Fs, RenameMode};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 use support::nodes::{Between, Nodes, end_between, set_between};
 use support::*;
@@ -24,6 +24,8 @@ type Seen = BTreeMap<String, Option<(String, u64)>>;
 /// Where operations are carried out: in a directory of a pool, or of tmpfs.
 trait Place {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;
+    /// Without replacing.
+    fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno>;
     fn exchange(&self, one: &str, other: &str) -> Result<(), Errno>;
     fn link(&self, from: &str, to: &str) -> Result<(), Errno>;
     fn unlink(&self, path: &str) -> Result<(), Errno>;
@@ -68,6 +70,14 @@ impl InPool<'_> {
 impl Place for InPool<'_> {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
         self.fs.rename(&self.path(from), &self.path(to))
+    }
+    fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno> {
+        rename_with(
+            self.fs,
+            &self.path(from),
+            &self.path(to),
+            RenameMode::NoReplace,
+        )
     }
     fn exchange(&self, one: &str, other: &str) -> Result<(), Errno> {
         exchange(self.fs, &self.path(one), &self.path(other))
@@ -132,6 +142,11 @@ impl OnTmpfs {
     fn path(&self, path: &str) -> CString {
         CString::new(format!("{}/{path}", self.0.display())).unwrap()
     }
+    fn rename_with(&self, from: &str, to: &str, how: libc::c_uint) -> Result<(), Errno> {
+        let (from, to, at) = (self.path(from), self.path(to), libc::AT_FDCWD);
+        // SAFETY: strings with an end.
+        told(unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), how) })
+    }
 }
 
 impl Drop for OnTmpfs {
@@ -153,11 +168,11 @@ impl Place for OnTmpfs {
         // SAFETY: strings with an end, here and below.
         told(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
+    fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno> {
+        self.rename_with(from, to, libc::RENAME_NOREPLACE)
+    }
     fn exchange(&self, one: &str, other: &str) -> Result<(), Errno> {
-        let (one, other) = (self.path(one), self.path(other));
-        let (at, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-        // SAFETY: see rename.
-        told(unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), how) })
+        self.rename_with(one, other, libc::RENAME_EXCHANGE)
     }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
@@ -220,7 +235,7 @@ fn prepare(at: &dyn Place) {
     at.put("e/f", b"inside");
 }
 
-const OPERATIONS: [&str; 38] = [
+const OPERATIONS: [&str; 46] = [
     "rename a b",
     "rename a n",
     "rename b a",
@@ -236,6 +251,14 @@ const OPERATIONS: [&str; 38] = [
     "rename d n",
     "rename e d",
     "rename d e",
+    "rename-new a n",
+    "rename-new b n",
+    "rename-new a b",
+    "rename-new c a",
+    "rename-new e/f n",
+    "rename-new d n",
+    "rename-new d e",
+    "rename-new e a",
     "exchange a b",
     "exchange c a",
     "exchange b n",
@@ -265,6 +288,7 @@ fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
     let words: Vec<&str> = what.split(' ').collect();
     match words[..] {
         ["rename", from, to] => at.rename(from, to),
+        ["rename-new", from, to] => at.rename_new(from, to),
         ["exchange", one, other] => at.exchange(one, other),
         ["link", from, to] => at.link(from, to),
         ["unlink", path] => at.unlink(path),
@@ -433,6 +457,150 @@ fn one_in_the_middle_of_the_other() {
     println!("{done} times");
     assert!(done > 20);
     nodes.recover();
+    nodes.assert_whole();
+    assert_eq!(nodes.used(), 0, "pages are left");
+}
+
+/// What a rename says of two names has to be so at one time: another one takes the file there between its looks, and back.
+#[test]
+fn what_goes_there_and_back_is_never_in_both_places() {
+    const THERE: &str = "rename a b";
+    const BACK: &str = "rename b a";
+    let nodes = Nodes::new("there-and-back", 3, &["memory:64M"], 200);
+    let (mut n, mut both) = (0, 0);
+    for what in [
+        "rename a b",
+        "rename-new a b",
+        "rename-new a c",
+        "exchange a b",
+    ] {
+        // On other nodes each time.
+        for _ in 0..8 {
+            for (first, second) in (1..20).flat_map(|first| (1..3).map(move |s| (first, s))) {
+                n += 1;
+                let dir = format!("/there-and-back{n}");
+                let view = |k: usize| InPool {
+                    fs: &nodes.views[(n + k) % nodes.views.len()],
+                    dir: dir.clone(),
+                };
+                view(0).mkdir("").unwrap();
+                view(1).put("a", b"a");
+                let (go, told_to_go) = mpsc::channel::<mpsc::Sender<()>>();
+                let (result, others) = std::thread::scope(|scope| {
+                    let other_at = view(1);
+                    let other = scope.spawn(move || {
+                        let steps = [THERE, BACK].into_iter();
+                        let done = steps.map_while(|step| {
+                            let over = told_to_go.recv().ok()?;
+                            let done = carry_out(&other_at, step);
+                            let _ = over.send(());
+                            Some(done)
+                        });
+                        done.collect::<Vec<_>>()
+                    });
+                    // It may have to wait for us.
+                    let step = |go: &mpsc::Sender<mpsc::Sender<()>>| {
+                        let (over, is_over) = mpsc::channel();
+                        let _ = go.send(over);
+                        let _ = is_over.recv_timeout(Duration::from_millis(15));
+                    };
+                    let what_first = Box::new(move || {
+                        step(&go);
+                        set_between(Between {
+                            at: second,
+                            behind: true,
+                            what: Box::new(move || step(&go)),
+                        });
+                    });
+                    set_between(Between {
+                        at: first,
+                        behind: true,
+                        what: what_first,
+                    });
+                    let result = carry_out(&view(0), what);
+                    end_between();
+                    (result, other.join().unwrap())
+                });
+                let got = (result, &others[..], view(2).look());
+                let possible = (0..=others.len()).map(|before| {
+                    let at = OnTmpfs::new("there-and-back");
+                    at.put("a", b"a");
+                    let mut steps = [THERE, BACK][..others.len()].to_vec();
+                    steps.insert(before, what);
+                    let mut done: Vec<_> = steps.iter().map(|s| carry_out(&at, s)).collect();
+                    (done.remove(before), done, at.look())
+                });
+                let possible: Vec<_> = possible.collect();
+                assert!(
+                    possible.iter().any(|p| (p.0, &p.1[..], p.2.clone()) == got),
+                    "{what:?} (number {n}), there behind question {first}, back {second} later: got\n{got:?}, which is none of\n{possible:?}"
+                );
+                both += usize::from(others.len() == 2);
+                clear(&view(1));
+                if others.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{n} times, {both} there and back");
+    assert!(both > 50, "{both}");
+    nodes.recover();
+    nodes.assert_whole();
+}
+
+/// Renames from all nodes to one free name, at once and without replacing: one has it.
+#[test]
+fn one_of_many_renames_to_a_free_name_succeeds() {
+    const EACH: usize = 2;
+    let nodes = Nodes::new("one-of-many", 3, &["memory:64M"], 120);
+    let start = Barrier::new(nodes.views.len() * EACH);
+    for n in 0..60 {
+        let dir = format!("/one-of-many{n}");
+        let view = |k: usize| InPool {
+            fs: &nodes.views[k % nodes.views.len()],
+            dir: dir.clone(),
+        };
+        view(n).mkdir("").unwrap();
+        let all: Vec<usize> = (0..nodes.views.len() * EACH).collect();
+        let own = |k: usize| format!("own{k}");
+        // Files; in other rounds, some are directories, which the node of names moves.
+        let is_dir = |k: usize| n.is_multiple_of(3) && k.is_multiple_of(2);
+        for &k in &all {
+            match is_dir(k) {
+                true => view(k + n).mkdir(&own(k)).unwrap(),
+                false => view(k + n).put(&own(k), own(k).as_bytes()),
+            }
+        }
+        let results: Vec<Result<(), Errno>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (all.iter())
+                .map(|&k| {
+                    let (view, start, own) = (view(k), &start, own(k));
+                    scope.spawn(move || {
+                        start.wait();
+                        view.rename_new(&own, "free")
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let won: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|&k| results[k].is_ok())
+            .collect();
+        assert_eq!(won.len(), 1, "round {n}: {results:?}");
+        let lost = results.iter().filter(|r| **r == Err(Errno::EXIST)).count();
+        assert_eq!(lost, all.len() - 1, "round {n}: {results:?}");
+        let seen = view(n + 1).look();
+        for &k in &all {
+            let content = (!is_dir(k)).then(|| (own(k), 1));
+            let name = if k == won[0] { "free".into() } else { own(k) };
+            assert_eq!(seen.get(&name), Some(&content), "round {n}, {k}");
+        }
+        assert_eq!(seen.len(), all.len(), "round {n}: {seen:?}");
+        clear(&view(n));
+    }
     nodes.assert_whole();
     assert_eq!(nodes.used(), 0, "pages are left");
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId, RenameMode};
 use forebay_store::elsewhere::serve::{Class, Server};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_store::record::Order;
@@ -66,6 +66,10 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         other.symlink(b"file", &p("symlink")).unwrap();
         fs.rename(&p("file"), &p("new")).unwrap();
         fs.rename(&p("new"), &p("link-not")).unwrap();
+        let new = |from: &str, to: &str| rename_with(fs, &p(from), &p(to), RenameMode::NoReplace);
+        assert_eq!(new("link-not", "symlink"), Err(Errno::EXIST));
+        assert_eq!(new("link-not", "link"), Err(Errno::EXIST));
+        fs.rename(&p("link-not"), &p("link")).unwrap();
         fs.rename(&p("dir"), &p("directory")).unwrap();
         exchange(fs, &p("link-not"), &p("symlink")).unwrap();
         exchange(fs, &p("link-not"), &p("symlink")).unwrap();

@@ -22,7 +22,9 @@ mod notes;
 mod rename;
 mod together;
 
+pub(crate) use exchange::is_on_paths;
 use notes::Note;
+pub(crate) use rename::without_change;
 pub use together::NewFile;
 
 use crate::elsewhere::messages::{Part, decode, encode, kind};

@@ -247,6 +247,19 @@ impl Store {
         unsafe { self.ask_with(node, kind, question, Bytes::None) }.map(|(answer, _)| answer)
     }
 
+    /// As [`Store::ask`], but says EAGAIN where that would wait for others who are at it.
+    pub(crate) fn ask_once<T: Part>(
+        &self,
+        node: NodeId,
+        kind: u16,
+        question: &impl Part,
+    ) -> Result<T> {
+        let head = messages::encode(question);
+        // SAFETY: there are no bytes.
+        let told = unsafe { self.other_nodes()?.ask(node, kind, &head, Bytes::None) }?;
+        messages::decode(&told.head).ok_or(Errno::PROTO)
+    }
+
     /// Asks `node`; the answer, and how many bytes came with it.
     ///
     /// # Safety

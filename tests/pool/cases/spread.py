@@ -135,9 +135,15 @@ for who, numbers in seen.items():
 
 @case(90)
 def one_winner(t):
-    """O_EXCL, mkdir, link and rename of one thing: of those who try at once, one succeeds."""
+    """O_EXCL, mkdir, link and rename of one thing, and renames to one free name: of those who try at once, one succeeds."""
     up(t)
     outs = ranks(t, r'''
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def rename_new(old, new):
+    RENAME_NOREPLACE = 1
+    if libc.renameat2(-100, old.encode(), -100, new.encode(), RENAME_NOREPLACE) != 0:
+        raise OSError(ctypes.get_errno(), new)
 if rank == 0:
     for n in range(150):
         written("%s/source%d" % (top, n), b"x")
@@ -159,9 +165,17 @@ for n in range(150):
         print("l", n)
     if won(os.rename, "%s/source%d" % (top, n), "%s/target%d-%d" % (top, n, rank)):
         print("r", n)
+    own = "%s/own%d-%d" % (top, n, rank)
+    written(own, b"%d" % rank)
+    try:
+        rename_new(own, "%s/free%d" % (top, n))
+        print("n", n)
+        same(whole("%s/free%d" % (top, n)), b"%d" % rank, "free")
+    except OSError as e:
+        assert e.errno == errno.EEXIST and os.path.exists(own), (n, e)
 ''')
     wins = "".join(outs).split("\n")[:-1]
-    wanted = sorted("%s %d" % (k, n) for k in "xdlr" for n in range(150))
+    wanted = sorted("%s %d" % (k, n) for k in "xdlrn" for n in range(150))
     if sorted(wins) != wanted:
         twice = sorted({w for w in wins if wins.count(w) > 1})
         raise Failed("won by several: %s; by nobody: %s" % (

@@ -21,7 +21,7 @@ use crate::live::new_use;
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
 /// Whether paths may lead through what this entry is.
-pub(super) fn is_on_paths(entry: Entry) -> bool {
+pub(crate) fn is_on_paths(entry: Entry) -> bool {
     matches!(entry.kind, libc::S_IFDIR | libc::S_IFLNK)
 }
 
@@ -73,19 +73,21 @@ impl Store {
         loop {
             let source = self.lookup(x.0, x.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(y.0, y.1)?.ok_or(Errno::NOENT)?;
-            if source.id == target.id {
-                // Unless somebody has just renamed it so.
-                if self.lookup(x.0, x.1)? == Some(source) {
-                    return Ok(());
+            let on_paths = is_on_paths(source) || is_on_paths(target);
+            if source.id == target.id && !on_paths {
+                match self.are_together((x, source), (y, target))? {
+                    true => return Ok(()),
+                    false => continue,
                 }
-                continue;
             }
-            if is_on_paths(source) || is_on_paths(target) {
+            let exchanged = if on_paths {
                 let node = self.names_node().ok_or(Errno::NODEV)?;
                 let question = (x.0, x.1, y.0, y.1, RenameMode::Exchange, epoch);
-                return self.ask(node, kind::NAMES_RENAME, &question);
-            }
-            match self.exchange(x, y, false, epoch) {
+                self.ask(node, kind::NAMES_RENAME, &question)
+            } else {
+                self.exchange(x, y, false, epoch)
+            };
+            match exchanged {
                 // One of them has just become what only the node of names may move.
                 Err(Errno::REMOTE) => nap.wait()?,
                 result => return result,

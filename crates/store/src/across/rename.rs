@@ -1,11 +1,23 @@
 //! Renames in which several nodes take part: see the parent module for the steps.
 
-use super::exchange::is_on_paths;
 use super::notes::Note;
 use super::*;
 
+/// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were there at one time.
+pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> Option<Result<()>> {
+    match mode {
+        RenameMode::NoReplace => Some(Err(Errno::EXIST)),
+        // Two names of one file: both stay.
+        _ if target.id == source.id => Some(Ok(())),
+        _ => None,
+    }
+}
+
 impl Store {
     /// Renames in a pool of several nodes.
+    ///
+    /// Of several that rename to one free name without replacing, one does: the entry's home looks for it in the transaction that sets it
+    /// ([`Store::replace`], or where all lies in one store `rename_locked`). What is seen here before only saves that way.
     pub(crate) fn rename_among(
         &self,
         from: Named<'_>,
@@ -16,23 +28,25 @@ impl Store {
         if mode == RenameMode::Exchange {
             return self.exchange_among(from, to, epoch);
         }
+        if from == to {
+            let there = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            return without_change(mode, there, there).unwrap_or(Ok(()));
+        }
         let mut nap = Nap::new();
         loop {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
-            let answer = match (mode, target) {
-                (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
-                (_, Some(t)) if t.id == source.id => Some(Ok(())),
-                _ => None,
-            };
-            if let Some(answer) = answer {
-                // Unless somebody has just renamed it so.
-                if self.lookup(from.0, from.1)? == Some(source) {
-                    return answer;
+            // The node of names answers by itself.
+            let on_paths = is_on_paths(source) || target.is_some_and(is_on_paths);
+            if let Some(target) = target.filter(|_| !on_paths)
+                && let Some(answer) = without_change(mode, source, target)
+            {
+                match self.are_together((from, source), (to, target))? {
+                    true => return answer,
+                    false => continue,
                 }
-                continue;
             }
-            let renamed = if is_on_paths(source) || target.is_some_and(is_on_paths) {
+            let renamed = if on_paths {
                 let node = self.names_node().ok_or(Errno::NODEV)?;
                 let question = (from.0, from.1, to.0, to.1, mode, epoch);
                 self.ask(node, kind::NAMES_RENAME, &question)
@@ -105,6 +119,73 @@ impl Store {
         Ok(())
     }
 
+    /// Whether two names were those entries at one time. Where they have different homes, the first one is marked while the other one is
+    /// looked at, so that nobody takes it away meanwhile, and brings it back. Nobody is waited for while it is marked.
+    pub(crate) fn are_together(
+        &self,
+        (x, at_x): (Named<'_>, Entry),
+        (y, at_y): (Named<'_>, Entry),
+    ) -> Result<bool> {
+        if let Some(home) = self.entry_away(x.0, x.1) {
+            let question = (x.0, x.1, at_x, y.0, y.1, at_y);
+            return self.ask(home, kind::TOGETHER, &question);
+        }
+        let Some(other) = self.entry_away(y.0, y.1) else {
+            let set = self.set(&[self.shard_of_entry(x.0, x.1), self.shard_of_entry(y.0, y.1)]);
+            return self.write(set, Need::Removal, |w| {
+                self.entries_are(w, (x, at_x), (y, Some(at_y)))
+            });
+        };
+        let mut nap = Nap::new();
+        loop {
+            if !self.mark(x, at_x, y)? {
+                return Ok(false);
+            }
+            let there: Result<Option<Entry>> = self.ask_once(other, kind::LOOKUP, &y);
+            self.unmark(x, at_x)?;
+            match there {
+                // It is being changed.
+                Err(Errno::AGAIN) if !IN_A_HURRY.with(Cell::get) => nap.wait()?,
+                there => return there.map(|there| there == Some(at_y)),
+            }
+        }
+    }
+
+    /// Marks an entry as for a rename to `to` of which nothing is announced. False if it is another one.
+    fn mark(&self, name: Named<'_>, entry: Entry, to: Named<'_>) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        let note = Note::Move {
+            source: entry,
+            to: (to.0, to.1.to_vec()),
+            announced: false,
+            placed: false,
+        };
+        self.retry_noted(name, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_note(w, name)?;
+                if w.get(shard, &key)? != Some(&entry.encode()) {
+                    return Ok(false);
+                }
+                w.put(shard, &key, &moving(entry))?;
+                self.put_note(w, name, &note)?;
+                Ok(true)
+            })
+        })
+    }
+
+    /// An entry that was marked stays.
+    fn unmark(&self, name: Named<'_>, entry: Entry) -> Result<()> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            let key = Key::entry(name.0, name.1);
+            if w.get(shard, &key)?.is_some() {
+                w.put(shard, &key, &entry.encode())?;
+            }
+            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
+        })
+    }
+
     /// Renames, where not all that takes part lies in one store. This is the home of `from`.
     fn rename_across(
         &self,
@@ -122,8 +203,12 @@ impl Store {
                 // The object has the new name already, or gets or loses it in another way.
                 Err(Errno::ALREADY) => {
                     let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-                    if self.lookup(to.0, to.1)?.is_some_and(|t| t.id == source.id) {
-                        return Ok(());
+                    if let Some(target) = self.lookup(to.0, to.1)?
+                        && target.id == source.id
+                        && self.are_together((from, source), (to, target))?
+                        && let Some(answer) = without_change(mode, source, target)
+                    {
+                        return answer;
                     }
                     nap.wait()?;
                 }
@@ -236,14 +321,7 @@ impl Store {
                 }
             }
         }
-        let shard = self.shard_of_entry(from.0, from.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            let key = Key::entry(from.0, from.1);
-            if w.get(shard, &key)?.is_some() {
-                w.put(shard, &key, &source.encode())?;
-            }
-            w.del(shard, &Key::note(from.0, from.1)).map(|_| ())
-        })
+        self.unmark(from, source)
     }
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its

@@ -166,6 +166,8 @@ pub mod kind {
     pub const RENAME: u16 = 68;
     /// `parent, name, Entry, mode, as for RENAME, epoch -> what became of it`
     pub const REPLACE: u16 = 69;
+    /// `parent, name, Entry, parent, name, Entry -> the names are these entries, at one time`
+    pub const TOGETHER: u16 = 108;
     /// `parent, name`: a directory, empty and frozen
     pub const REMOVE_DIR: u16 = 70;
     /// `(parent, name), Entry, (leading parent, name), exchange, names, epoch -> Option<Entry>`: the name joins an

@@ -7,7 +7,7 @@
 
 use super::messages::{Part, decode, encode, kind};
 use super::serve::Reply;
-use crate::across::Nap;
+use crate::across::{Nap, is_on_paths, without_change};
 use crate::dirs::DirPosition;
 use crate::shards::Need;
 use crate::{ObjectId, RenameMode, Result, Store};
@@ -37,8 +37,14 @@ pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
             store.epoch_for(epoch)?;
             let source = store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
             let target = store.lookup(to, &new)?;
-            if target.is_some_and(|t| t.id == source.id) {
-                return done();
+            if let Some(target) = target
+                && let Some(answer) = without_change(mode, source, target)
+            {
+                // Only this node moves what is on paths: one of them stood still. Two others may have been moved between the two looks.
+                return match is_on_paths(source) || is_on_paths(target) {
+                    true => answer.and_then(|()| done()),
+                    false => Err(Errno::REMOTE),
+                };
             }
             if source.kind == libc::S_IFDIR && store.is_within(to, source.id)? {
                 return Err(Errno::INVAL);

@@ -91,6 +91,7 @@ impl Server {
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
+            kind::TOGETHER => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             kind::COPY => Some(Class::Bulk),
@@ -134,6 +135,7 @@ impl Server {
                 | kind::END_EXCHANGE_LINK
                 | kind::END_EXCHANGE
                 | kind::EXCHANGE_STANDS
+                | kind::TOGETHER
                 | kind::SYNC_RECORDS
                 | kind::SYNC_ALL
                 | kind::LOCK
@@ -711,6 +713,14 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
             let epoch = store.epoch_for(epoch)?;
             let placed = store.replace((dir, &name), source, mode, names, epoch)?;
             told(placed == Placed::Same)
+        }
+        kind::TOGETHER => {
+            type Question = (ObjectId, Vec<u8>, Entry, ObjectId, Vec<u8>, Entry);
+            let (dir, name, entry, other, with, there): Question = parts(head)?;
+            home_of_entry(store, dir, &name)?;
+            check_name(&with)?;
+            let (x, y) = ((dir, &name[..]), (other, &with[..]));
+            told(store.are_together((x, entry), (y, there))?)
         }
         kind::EXCHANGE => {
             let (dir, name, other, with, names, epoch): (_, Vec<u8>, _, Vec<u8>, _, _) =

@@ -53,13 +53,9 @@ impl Store {
                     self.shard_of_entry(from.0, from.1),
                     self.shard_of_entry(to.0, to.1),
                 ]);
-                let seen = match self.elsewhere.is_some() {
-                    // Entries of several nodes are in records that say more.
-                    true => self.lookup(from.0, from.1)? == Some(source),
-                    false => self.write(set, Need::Removal, |w| {
-                        self.entries_are(w, (from, source), (to, target))
-                    })?,
-                };
+                let seen = self.write(set, Need::Removal, |w| {
+                    self.entries_are(w, (from, source), (to, target))
+                })?;
                 match seen {
                     true => return answer,
                     false => continue,
@@ -109,8 +105,8 @@ impl Store {
         }
     }
 
-    /// In a transaction: whether the entries are those that were looked up.
-    fn entries_are(
+    /// In a transaction: whether the entries, which lie in this store, are those that were looked up; not while one is being changed.
+    pub(crate) fn entries_are(
         &self,
         w: &mut Write<'_>,
         (from, source): ((ObjectId, &[u8]), Entry),
