@@ -320,7 +320,7 @@ def command_line_etcd(room):
             expect("its place", shown["place"][:14], "the pool 'one'")
             forebay("collection", "import", "w", room, "--pool", "one", status=2, says="with etcd")
             forebay("collection", "list", "w", "--store", "memory", status=2, says="etcd://")
-            forebay("collection", "list", "w", "--store", "etcd:here", status=2, says="etcd://HOST")
+            forebay("collection", "list", "w", "--store", "etcd:here", status=2, says="etcd://[USER@]HOST")
             run([program, "down", "--pool", "one"], env=environment)
             # What is known of them outlives the pool.
             expect("what is left", forebay("collection", "find", "w", "step = 1", "--pool", "one"), "a\n")

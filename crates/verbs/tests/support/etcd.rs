@@ -12,6 +12,8 @@ pub struct TestEtcd {
     peers: u16,
     dir: Dir,
     process: Option<Child>,
+    /// More arguments.
+    arguments: Vec<String>,
 }
 
 /// A port that nobody uses now.
@@ -22,6 +24,11 @@ fn free_port() -> u16 {
 
 impl TestEtcd {
     pub fn new() -> TestEtcd {
+        TestEtcd::with(&[])
+    }
+
+    /// One that is started with these arguments, too.
+    pub fn with(arguments: &[&str]) -> TestEtcd {
         // Somebody else may take a port before etcd does.
         for _ in 0..5 {
             let mut etcd = TestEtcd {
@@ -29,6 +36,7 @@ impl TestEtcd {
                 peers: free_port(),
                 dir: Dir::new(),
                 process: None,
+                arguments: arguments.iter().map(|a| (*a).into()).collect(),
             };
             if etcd.start() {
                 return etcd;
@@ -63,6 +71,7 @@ impl TestEtcd {
             ])
             .args(["--initial-cluster", &format!("test={peer}")])
             .args(["--unsafe-no-fsync", "--log-level", "error"])
+            .args(&self.arguments)
             .env_clear()
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -93,7 +102,8 @@ impl TestEtcd {
     fn answers(&self) -> bool {
         let put = r#"{"key": "cHJvYmU=", "value": ""}"#;
         let said = post(self.port, "/v3/kv/put", put);
-        said.is_ok_and(|text| text.contains("cluster_id"))
+        // One with users refuses it behind its leader.
+        said.is_ok_and(|text| text.contains("cluster_id") || text.contains("user name is empty"))
     }
 
     pub fn kill(&mut self) {
@@ -169,10 +179,19 @@ pub fn decoded(text: &str) -> Vec<u8> {
 
 /// One request, by HTTP 1.0: what the answer has as its body.
 pub fn post(port: u16, path: &str, body: &str) -> std::io::Result<String> {
+    post_as(port, path, body, "")
+}
+
+/// The same with a token, unless that is empty.
+pub fn post_as(port: u16, path: &str, body: &str, token: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let login = match token {
+        "" => String::new(),
+        token => format!("Authorization: {token}\r\n"),
+    };
     let head = format!(
-        "POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.0\r\n{login}Content-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes())?;

@@ -5,7 +5,7 @@
 //! [`PATIENCE`], as an etcd that is started again is away for a second or two.
 
 use super::api::{Answer, Line, Refusal};
-use super::place::Place;
+use super::place::{Login, Place};
 use crate::{Error, Result};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -36,6 +36,9 @@ mod code {
     pub const UNAUTHENTICATED: i64 = 16;
 }
 
+/// What etcd says to who hasn't logged in.
+const NOBODY: &str = "user name is empty";
+
 struct Endpoint {
     /// As it was given.
     name: String,
@@ -51,7 +54,8 @@ pub(super) struct Client {
     first: AtomicUsize,
     /// The cluster that answers; 0 until one has.
     cluster: AtomicU64,
-    user: Option<(String, String)>,
+    user: Option<Login>,
+    /// What the last login gave. It runs out when it isn't used for some minutes, and when etcd is started again.
     token: Mutex<Option<String>>,
 }
 
@@ -156,10 +160,7 @@ impl Client {
             let mut lost = false;
             for endpoint in self.in_turn() {
                 let tried = match self.try_one(endpoint, path, &body) {
-                    Err(Tried::LoggedOut) => {
-                        *self.token() = None;
-                        self.try_one(endpoint, path, &body)
-                    }
+                    Err(Tried::LoggedOut) => self.try_one(endpoint, path, &body),
                     tried => tried,
                 };
                 match tried {
@@ -208,23 +209,49 @@ impl Client {
         path: &str,
         body: &str,
     ) -> std::result::Result<Answer, Tried> {
-        let login = self.login(endpoint)?;
-        let mut response = self.send(endpoint, path, body, login.as_deref(), ANSWER)?;
-        let status = response.status().as_u16();
+        let mut response = self.begin(endpoint, path, body, ANSWER)?;
         let content = response
             .body_mut()
             .with_config()
             .limit(LONGEST)
             .read_to_vec();
         let content = content.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))?;
-        if status != 200 {
-            return Err(refused(status, &content));
-        }
         let answer = serde_json::from_slice::<Answer>(&content);
         let answer = answer.map_err(|_| Tried::Lost(not_etcd(&content)))?;
         self.check_cluster(answer.header.cluster_id.0)?;
         self.first.store(endpoint, Relaxed);
         Ok(answer)
+    }
+
+    /// Sends a request, logged in, until its answer begins. A refusal is an error.
+    fn begin(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+        bound: Duration,
+    ) -> std::result::Result<ureq::http::Response<ureq::Body>, Tried> {
+        let login = self.login(endpoint)?;
+        let mut response = self.send(endpoint, path, body, login.as_deref(), bound)?;
+        let status = response.status().as_u16();
+        if status == 200 {
+            return Ok(response);
+        }
+        let content = response
+            .body_mut()
+            .with_config()
+            .limit(LONGEST)
+            .read_to_vec();
+        let content = content.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))?;
+        let why = refused(status, &content);
+        if matches!(why, Tried::LoggedOut) {
+            // Unless another thread has logged in meanwhile.
+            let mut token = self.token();
+            if *token == login {
+                *token = None;
+            }
+        }
+        Err(why)
     }
 
     /// All endpoints have to be of one cluster.
@@ -278,12 +305,12 @@ impl Client {
 
     /// The token of the login, where there is a user.
     fn login(&self, endpoint: usize) -> std::result::Result<Option<String>, Tried> {
-        let Some((user, password)) = &self.user else {
+        let Some(login) = &self.user else {
             return Ok(None);
         };
         let mut token = self.token();
         if token.is_none() {
-            let body = json!({"name": user, "password": password}).to_string();
+            let body = json!({"name": login.user, "password": login.password}).to_string();
             let path = "/v3/auth/authenticate";
             let mut response = self.send(endpoint, path, &body, None, ANSWER)?;
             let status = response.status().as_u16();
@@ -296,7 +323,7 @@ impl Client {
             let content = content.map_err(|e| Tried::Away(e.to_string()))?;
             if status != 200 {
                 return Err(match refused(status, &content) {
-                    Tried::Refused(e) => Tried::Refused(e.about(format!("login of '{user}'"))),
+                    Tried::Refused(e) => Tried::Refused(login.refused(&e)),
                     other => other,
                 });
             }
@@ -321,15 +348,12 @@ impl Client {
         let body = request.to_string();
         let mut whys = Vec::new();
         for endpoint in self.in_turn() {
-            let begun = self
-                .login(endpoint)
-                .and_then(|login| self.send(endpoint, path, &body, login.as_deref(), bound));
+            let begun = match self.begin(endpoint, path, &body, bound) {
+                Err(Tried::LoggedOut) => self.begin(endpoint, path, &body, bound),
+                begun => begun,
+            };
             let response = match begun {
-                Ok(response) if response.status().as_u16() == 200 => response,
-                Ok(response) => {
-                    whys.push(format!("HTTP status {}", response.status().as_u16()));
-                    continue;
-                }
+                Ok(response) => response,
                 Err(Tried::Refused(error)) => return Err(error),
                 Err(Tried::LoggedOut) => return Err(logged_out()),
                 Err(Tried::Away(why) | Tried::Lost(why)) => {
@@ -394,7 +418,8 @@ fn no_answer(whys: &[String], lost: bool) -> Error {
 }
 
 fn logged_out() -> Error {
-    Error::new(Errno::ACCESS, "etcd doesn't accept the login that it gave")
+    let text = "etcd doesn't accept the login that it has just given; see whether all its members have the same users";
+    Error::new(Errno::ACCESS, text)
 }
 
 fn not_etcd(content: &[u8]) -> String {
@@ -412,6 +437,10 @@ fn refused(status: u16, content: &[u8]) -> Tried {
         true => refusal.error,
         false => refusal.message,
     };
+    // A login of before users or roles were changed.
+    if said.contains("revision in header is old") || said.contains("auth store is old") {
+        return Tried::LoggedOut;
+    }
     let errno = match refusal.code {
         code::UNAUTHENTICATED => return Tried::LoggedOut,
         code::OUT_OF_RANGE => COMPACTED,
@@ -419,10 +448,23 @@ fn refused(status: u16, content: &[u8]) -> Tried {
         code::RESOURCE_EXHAUSTED if said.contains("database space") => Errno::NOSPC,
         code::RESOURCE_EXHAUSTED if said.contains("larger than max") => Errno::TOOBIG,
         code::INVALID_ARGUMENT if said.contains("too large") => Errno::TOOBIG,
-        code::INVALID_ARGUMENT if said.contains("user name is empty") => Errno::ACCESS,
+        code::INVALID_ARGUMENT
+            if said.contains(NOBODY) || said.contains("authentication failed") =>
+        {
+            Errno::ACCESS
+        }
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
         // It has no leader, is busy, or gave up waiting: it may yet be done.
         _ => return Tried::Lost(format!("HTTP status {status}, {said}")),
     };
-    Tried::Refused(Error::new(errno, format!("etcd: {said}")))
+    let hint = match errno {
+        Errno::ACCESS if refusal.code == code::PERMISSION_DENIED => {
+            "; the user needs a role that may read and write all keys below the prefix"
+        }
+        Errno::ACCESS if said.contains(NOBODY) => {
+            "; it wants to know who you are: name a user (etcd://USER@HOST:PORT), and a file with the password (?password=FILE)"
+        }
+        _ => "",
+    };
+    Tried::Refused(Error::new(errno, format!("etcd: {said}{hint}")))
 }

@@ -1,7 +1,13 @@
-//! Where the metadata lie: `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND]`.
+//! Where the metadata lie: `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
+//!
+//! A place is seen by others: it stands in command lines and messages. So a password isn't part of it, but lies in a file that only its
+//! user can read, or in the environment.
 
 use crate::{Error, Result};
-use std::path::PathBuf;
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The port, where none is named.
@@ -11,6 +17,81 @@ const PREFIX: &str = "forebay";
 /// The variable that has the password.
 const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 
+/// Bytes of a file with a password, at most.
+const LONGEST: u64 = 4096;
+
+/// Who logs in.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub user: String,
+    pub password: String,
+    /// Where the password is from, for messages.
+    from: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with the password in {}", self.user, self.from)
+    }
+}
+
+impl Login {
+    /// Why etcd has refused it, and what to do.
+    pub fn refused(&self, error: &Error) -> Error {
+        let hint = match error.errno() {
+            Errno::ACCESS => format!(
+                "see whether '{}' is a user there, and the password in {} is right",
+                self.user, self.from
+            ),
+            _ => format!("if it knows no users, leave out '{}@'", self.user),
+        };
+        Error::new(
+            error.errno(),
+            format!("login of '{}': {error}; {hint}", self.user),
+        )
+    }
+}
+
+/// The password in a file: its first line.
+fn password_in(file: &Path) -> Result<String> {
+    let wrong = |errno, why: &str| {
+        let text = format!(
+            "the file {} with the password for etcd {why}",
+            file.display()
+        );
+        Error::new(errno, text)
+    };
+    let cannot = |e| {
+        Error::of(
+            format!("the file {} with the password for etcd", file.display()),
+            e,
+        )
+    };
+    // Without waiting, should it be a FIFO.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let open = rustix::fs::open(file, flags, Mode::empty()).map_err(cannot)?;
+    let stat = fstat(&open).map_err(cannot)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(wrong(Errno::INVAL, "isn't a regular file"));
+    }
+    if stat.st_mode & 0o077 != 0 {
+        let why = format!(
+            "can be read or changed by others: chmod 600 {}",
+            file.display()
+        );
+        return Err(wrong(Errno::ACCESS, &why));
+    }
+    let mut text = String::new();
+    let read = std::fs::File::from(open)
+        .take(LONGEST)
+        .read_to_string(&mut text);
+    read.map_err(|e| wrong(Errno::INVAL, &format!("can't be read: {e}")))?;
+    match text.lines().next() {
+        None | Some("") => Err(wrong(Errno::INVAL, "has an empty first line")),
+        Some(line) => Ok(line.to_owned()),
+    }
+}
+
 /// See the module.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -18,8 +99,8 @@ pub(super) struct Place {
     pub endpoints: Vec<String>,
     /// What all keys begin with; it begins and ends with '/'.
     pub prefix: String,
-    /// Who logs in, and the password.
-    pub user: Option<(String, String)>,
+    /// Who logs in.
+    pub user: Option<Login>,
     /// The directory of the local copies; None: no copies.
     pub cache: Option<PathBuf>,
     /// How old what is read may be; zero: as of now.
@@ -41,7 +122,7 @@ impl Place {
         let wrong = |why: &str| {
             Error::invalid(format!(
                 "the metadata store 'etcd:{text}' {why}; it is written \
-                 etcd://HOST:PORT[,HOST:PORT...][/PREFIX][?cache=off][&age=1s]"
+                 etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=off][&age=1s][&password=FILE]"
             ))
         };
         let rest = text.strip_prefix("//").ok_or_else(|| wrong("has no //"))?;
@@ -51,24 +132,21 @@ impl Place {
             Some((user, hosts)) => (Some(user), hosts),
             None => (None, hosts),
         };
+        match user {
+            Some("") => return Err(wrong("has no user before the @")),
+            // Not to be repeated.
+            Some(user) if user.contains(':') => {
+                return Err(Error::invalid(format!(
+                    "the place of the metadata store, etcd://..., has a password in it, where others see it: \
+                     put it into a file (?password=FILE), or into ${PASSWORD}"
+                )));
+            }
+            _ => {}
+        }
         let endpoints: Vec<String> = hosts
             .split(',')
             .map(|host| endpoint(host).ok_or_else(|| wrong("names an endpoint that can't be")))
             .collect::<Result<_>>()?;
-        let user = match user {
-            None => None,
-            Some("") => return Err(wrong("has no user before the @")),
-            Some(user) if user.contains(':') => {
-                return Err(wrong(&format!(
-                    "has a password in it, where others see it: put it into ${PASSWORD}"
-                )));
-            }
-            Some(user) => {
-                let password = std::env::var(PASSWORD)
-                    .map_err(|_| wrong(&format!("names a user, but ${PASSWORD} isn't set")))?;
-                Some((user.to_owned(), password))
-            }
-        };
         let prefix = match prefix.trim_matches('/') {
             "" => PREFIX,
             prefix => prefix,
@@ -76,10 +154,11 @@ impl Place {
         let mut place = Place {
             endpoints,
             prefix: format!("/{prefix}/"),
-            user,
+            user: None,
             cache: Some(default_cache()),
             age: Duration::ZERO,
         };
+        let mut file = None;
         for option in options.split('&').filter(|o| !o.is_empty()) {
             match option.split_once('=') {
                 Some(("cache", "off")) => place.cache = None,
@@ -93,9 +172,39 @@ impl Place {
                     place.age = bound(age)
                         .ok_or_else(|| wrong("has an age that isn't like 500ms or 2s"))?;
                 }
+                Some(("password", path)) if path.starts_with('/') => file = Some(Path::new(path)),
+                Some(("password", _)) => {
+                    return Err(Error::invalid(
+                        "the place of the metadata store, etcd://..., has a ?password= that isn't the whole path of a file with the password",
+                    ));
+                }
                 _ => return Err(wrong(&format!("has an unknown option '{option}'"))),
             }
         }
+        place.user = match (user, file) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(wrong("has a password, but no user: USER@HOST:PORT")),
+            (Some(user), file) => {
+                let (password, from) = match file {
+                    Some(file) => (password_in(file)?, file.display().to_string()),
+                    None => match std::env::var(PASSWORD) {
+                        Ok(password) => (password, format!("${PASSWORD}")),
+                        Err(_) => {
+                            return Err(wrong(&format!(
+                                "names a user, but no password: put it into a file that only you can read, and name that (?password=FILE), \
+                                 or set ${PASSWORD}"
+                            )));
+                        }
+                    },
+                };
+                let user = user.to_owned();
+                Some(Login {
+                    user,
+                    password,
+                    from,
+                })
+            }
+        };
         Ok(place)
     }
 }
@@ -144,12 +253,17 @@ mod tests {
             ("//h h", "endpoint"),
             ("//me:secret@h", "password"),
             ("//@h", "user"),
+            ("//h?password=/x", "no user"),
+            ("//me@h?password=secret", "whole path"),
+            ("//me@h?password=/nowhere/at/all", "No such file"),
+            ("//me@h?password=/dev/null", "regular"),
             ("//h?cache=here", "whole path"),
             ("//h?age=2", "age"),
             ("//h?colour=red", "colour"),
         ] {
             let error = Place::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(word), "{wrong}: {error}");
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 }
