@@ -8,6 +8,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Random numbers (splitmix64).
@@ -132,6 +133,22 @@ impl Drop for Told<'_> {
     fn drop(&mut self) {
         eprintln!("{}: failed with FOREBAY_FUZZ_SEED={}", self.0, self.1);
     }
+}
+
+/// Runs `f`, and ends the process if it takes longer than so many seconds.
+pub fn within(seconds: u64, f: impl FnOnce()) {
+    let (done, wait) = mpsc::channel::<()>();
+    let name = std::thread::current().name().unwrap_or("?").to_string();
+    let watch = std::thread::spawn(move || {
+        let limit = Duration::from_secs(seconds);
+        if wait.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name}: still running after {seconds} s");
+            std::process::exit(101);
+        }
+    });
+    f();
+    drop(done);
+    let _ = watch.join();
 }
 
 /// A global allocator for tests that notices how much is asked for.

@@ -131,12 +131,7 @@ fn a_recorded_handshake_is_worth_nothing() {
         let key = PoolKey::generate().unwrap();
         let (a, b) = (node(1, &key), node(2, &key));
         let relay = Relay::start(b.peer().address).unwrap();
-        let c = a
-            .connect(Peer {
-                address: relay.address(),
-                ..b.peer()
-            })
-            .unwrap();
+        let c = a.connect(behind(&relay, &b)).unwrap();
         echo(&c).unwrap();
         let recorded = relay.recorded();
         assert_eq!(recorded.len(), 2);

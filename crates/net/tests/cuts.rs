@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_net::faults::{Faults, Relay};
-use forebay_net::{Connection, Error, Peer, PoolKey, Reply, Request};
+use forebay_net::{Connection, Error, PoolKey, Reply, Request};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::*;
@@ -11,15 +11,8 @@ use support::*;
 #[test]
 fn a_body_that_comes_too_late_lands_nowhere() {
     within(60, || {
-        let key = PoolKey::generate().unwrap();
-        let (a, b) = (node(1, &key), node(2, &key));
-        let relay = Relay::start(b.peer().address).unwrap();
-        let c = a
-            .connect(Peer {
-                address: relay.address(),
-                ..b.peer()
-            })
-            .unwrap();
+        let (a, _b, relay, peer) = relayed();
+        let c = a.connect(peer).unwrap();
         relay.set(Faults {
             hold: true,
             ..Faults::default()
@@ -92,13 +85,7 @@ fn a_peer_that_dies_ends_what_is_under_way() {
 #[test]
 fn cuts_in_the_middle_of_messages_and_connecting_again() {
     within(120, || {
-        let key = PoolKey::generate().unwrap();
-        let (a, b) = (node(1, &key), node(2, &key));
-        let relay = Relay::start(b.peer().address).unwrap();
-        let peer = Peer {
-            address: relay.address(),
-            ..b.peer()
-        };
+        let (a, b, relay, peer) = relayed();
         for cut_after in [150, 200, 1000, 5_000, 70_000, 1_000_000] {
             let c = a.connect(peer).unwrap();
             relay.set(Faults {
@@ -135,13 +122,7 @@ fn cuts_in_the_middle_of_messages_and_connecting_again() {
 #[test]
 fn a_changed_bit_is_noticed() {
     within(120, || {
-        let key = PoolKey::generate().unwrap();
-        let (a, b) = (node(1, &key), node(2, &key));
-        let relay = Relay::start(b.peer().address).unwrap();
-        let peer = Peer {
-            address: relay.address(),
-            ..b.peer()
-        };
+        let (a, _b, relay, peer) = relayed();
         let send = |c: &Arc<dyn Connection>| {
             let request = Request {
                 kind: TAKE,
@@ -191,12 +172,7 @@ fn a_peer_that_stops_in_the_middle_is_given_up() {
         slow.limits.stall = Duration::from_millis(300);
         let (a, b) = (node_with(slow), node(2, &key));
         let relay = Relay::start(b.peer().address).unwrap();
-        let c = a
-            .connect(Peer {
-                address: relay.address(),
-                ..b.peer()
-            })
-            .unwrap();
+        let c = a.connect(behind(&relay, &b)).unwrap();
         relay.set(Faults {
             hold: true,
             ..Faults::default()
@@ -217,15 +193,8 @@ fn a_peer_that_stops_in_the_middle_is_given_up() {
 #[test]
 fn delayed_messages_arrive() {
     within(60, || {
-        let key = PoolKey::generate().unwrap();
-        let (a, b) = (node(1, &key), node(2, &key));
-        let relay = Relay::start(b.peer().address).unwrap();
-        let c = a
-            .connect(Peer {
-                address: relay.address(),
-                ..b.peer()
-            })
-            .unwrap();
+        let (a, _b, relay, peer) = relayed();
+        let c = a.connect(peer).unwrap();
         relay.set(Faults {
             delay: Duration::from_millis(50),
             ..Faults::default()

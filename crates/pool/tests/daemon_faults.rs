@@ -78,6 +78,23 @@ fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings)
     process.serve(None);
 }
 
+/// Two nodes, of which one's daemon was killed and started again so often, and what askers were told meanwhile.
+fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Told) {
+    let nodes = Nodes::new(2);
+    let settings = Settings {
+        pause: 1,
+        ..Settings::default()
+    };
+    let mut daemons = nodes.processes(&settings);
+    let told = take_notes(&nodes, kind, || {
+        for _ in 0..times {
+            std::thread::sleep(Duration::from_millis(150));
+            replace(&nodes, &mut daemons[node as usize], node, &settings);
+        }
+    });
+    (nodes, daemons, told)
+}
+
 #[test]
 fn connections_are_cut() {
     within(100, || {
@@ -126,18 +143,7 @@ fn connections_are_cut() {
 #[test]
 fn the_home_is_killed_and_started_again() {
     within(100, || {
-        let nodes = Nodes::new(2);
-        let settings = Settings {
-            pause: 1,
-            ..Settings::default()
-        };
-        let mut daemons = nodes.processes(&settings);
-        let told = take_notes(&nodes, NOTE, || {
-            for _ in 0..10 {
-                std::thread::sleep(Duration::from_millis(150));
-                replace(&nodes, &mut daemons[1], 1, &settings);
-            }
-        });
+        let (nodes, _daemons, told) = restarted(1, 10, NOTE);
         let failed = check(&nodes, &told, false);
         // Those that were being carried out at that moment, perhaps.
         assert!(failed <= 8 * 10, "{failed}");
@@ -158,18 +164,7 @@ fn the_home_is_killed_and_started_again() {
 #[test]
 fn what_may_be_carried_out_twice_never_fails() {
     within(100, || {
-        let nodes = Nodes::new(2);
-        let settings = Settings {
-            pause: 1,
-            ..Settings::default()
-        };
-        let mut daemons = nodes.processes(&settings);
-        let told = take_notes(&nodes, NOTE_AGAIN, || {
-            for _ in 0..8 {
-                std::thread::sleep(Duration::from_millis(150));
-                replace(&nodes, &mut daemons[1], 1, &settings);
-            }
-        });
+        let (nodes, _daemons, told) = restarted(1, 8, NOTE_AGAIN);
         assert_eq!(check(&nodes, &told, true), 0);
     });
 }
@@ -177,18 +172,7 @@ fn what_may_be_carried_out_twice_never_fails() {
 #[test]
 fn the_askers_daemon_is_killed_and_started_again() {
     within(100, || {
-        let nodes = Nodes::new(2);
-        let settings = Settings {
-            pause: 1,
-            ..Settings::default()
-        };
-        let mut daemons = nodes.processes(&settings);
-        let told = take_notes(&nodes, NOTE, || {
-            for _ in 0..10 {
-                std::thread::sleep(Duration::from_millis(150));
-                replace(&nodes, &mut daemons[0], 0, &settings);
-            }
-        });
+        let (nodes, _daemons, told) = restarted(0, 10, NOTE);
         assert_eq!(check(&nodes, &told, false), 0);
     });
 }

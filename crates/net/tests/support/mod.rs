@@ -1,9 +1,12 @@
 //! What the tests of the network share: nodes on loopback, a handler, a limit of time.
 #![allow(
     dead_code,
+    unused_imports,
     reason = "each test that includes this file uses a part of it"
 )]
 
+pub use forebay_fuzz::within;
+use forebay_net::faults::Relay;
 use forebay_net::transport::Answer;
 use forebay_net::{
     Connection, Error, Handler, Incoming, Landing, Limits, NodeId, Options, Peer, PoolId, PoolKey,
@@ -171,6 +174,23 @@ impl Node {
     }
 }
 
+/// A node, as others see it through a relay.
+pub fn behind(relay: &Relay, node: &Node) -> Peer {
+    Peer {
+        address: relay.address(),
+        ..node.peer()
+    }
+}
+
+/// Nodes 1 and 2, a relay to the second, and that behind it.
+pub fn relayed() -> (Node, Node, Relay, Peer) {
+    let key = PoolKey::generate().unwrap();
+    let (a, b) = (node(1, &key), node(2, &key));
+    let relay = Relay::start(b.peer().address).unwrap();
+    let peer = behind(&relay, &b);
+    (a, b, relay, peer)
+}
+
 /// Waits until `f` holds.
 pub fn until(what: &str, f: impl Fn() -> bool) {
     let end = soon(10_000);
@@ -178,22 +198,6 @@ pub fn until(what: &str, f: impl Fn() -> bool) {
         assert!(Instant::now() < end, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Runs `f`, and ends the process if it takes longer.
-pub fn within(seconds: u64, f: impl FnOnce()) {
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    let name = std::thread::current().name().unwrap_or("?").to_string();
-    let watch = std::thread::spawn(move || {
-        let limit = Duration::from_secs(seconds);
-        if wait.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{name}: still running after {seconds} s");
-            std::process::exit(101);
-        }
-    });
-    f();
-    drop(done);
-    let _ = watch.join();
 }
 
 /// Asks and waits for the answer.

@@ -3,10 +3,12 @@
 //! program, started again.
 #![allow(
     dead_code,
+    unused_imports,
     reason = "each test that includes this file uses a part of it"
 )]
 
 use forebay_client::requests::Channel;
+pub use forebay_fuzz::within;
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, PoolMap, State};
@@ -514,20 +516,4 @@ pub fn until(what: &str, seconds: u64, f: impl Fn() -> bool) {
         assert!(Instant::now() < end, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Runs `f`, and ends the process if it takes longer.
-pub fn within(seconds: u64, f: impl FnOnce()) {
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    let name = std::thread::current().name().unwrap_or("?").to_string();
-    let watch = std::thread::spawn(move || {
-        let limit = Duration::from_secs(seconds);
-        if wait.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{name}: still running after {seconds} s");
-            std::process::exit(101);
-        }
-    });
-    f();
-    drop(done);
-    let _ = watch.join();
 }
