@@ -108,6 +108,14 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
             "{}: persistence = \"process\" is decided when a file is made, by whom it goes with: say it of its directory before, or by a rule",
             a.path.to_string_lossy()
         )),
+        Errno::BUSY if said.persistence == Some(Persistence::Node) => Fail::failed(format!(
+            "{}: persistence = \"node\" can't be said of it now: a program that has it open has mapped it, so its bytes can't be moved from memory to files",
+            a.path.to_string_lossy()
+        )),
+        Errno::NOSPC if said.persistence == Some(Persistence::Node) => Fail::failed(format!(
+            "{}: persistence = \"node\" can't be said of it: the pool's files media have no room for what of it lies in memory",
+            a.path.to_string_lossy()
+        )),
         e => failed(a, "set its controls", e),
     })
 }

@@ -1,7 +1,7 @@
 //! What a pool is made of, as written in its `pool.json`.
 
 use crate::PoolError;
-use forebay_controls::{Controls, Rules, Temporality};
+use forebay_controls::{Controls, Persistence, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
 use rustix::io::Errno;
@@ -237,12 +237,21 @@ impl PoolConfig {
 /// them.
 pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
-    let only_files = !media.is_empty() && !media.iter().any(is_memory);
-    let moves = media.first().is_some_and(is_memory) && !media.iter().all(is_memory);
-    if let (Some(what), false) = (controls.needs_files(), only_files) {
-        return Some(format!(
-            "{what} is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
-        ));
+    let has_files = !media.iter().all(is_memory);
+    let only_files = has_files && !media.iter().any(is_memory);
+    let moves = media.first().is_some_and(is_memory) && has_files;
+    if controls.persistence == Persistence::Durable && !only_files {
+        return Some(
+            "persistence = \"durable\" is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
+                .into(),
+        );
+    }
+    if controls.persistence == Persistence::Node && !has_files {
+        return Some(
+            "persistence = \"node\" is impossible on this pool, of whose media none is files; make one with: forebay up --media memory:SIZE \
+             --media files:DIR:SIZE"
+                .into(),
+        );
     }
     (controls.temporality == Temporality::Bursty && !moves).then(|| {
         "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which what was written \
@@ -323,6 +332,27 @@ mod tests {
         text.as_object_mut().unwrap().remove("member");
         let read: PoolConfig = serde_json::from_value(text).unwrap();
         assert_eq!(read.member, None);
+    }
+
+    #[test]
+    fn what_media_can_keep_is_possible_and_nothing_else() {
+        let possible = |said: &str, media: &[&str]| {
+            let media: Vec<MediumSpec> = media.iter().map(|m| m.parse().unwrap()).collect();
+            let declared: forebay_controls::Declared = said.parse().unwrap();
+            impossible(&declared.resolve(), &media).is_none()
+        };
+        let (memory, files) = ("memory:1G", "files:/ssd:1G");
+        // None; memory; files; both, memory first; both, files first.
+        let all: [&[&str]; 5] = [&[], &[memory], &[files], &[memory, files], &[files, memory]];
+        for (said, on) in [
+            ("persistence=pool", [true; 5]),
+            ("persistence=process", [true; 5]),
+            ("persistence=node", [false, false, true, true, true]),
+            ("persistence=durable", [false, false, true, false, false]),
+            ("temporality=bursty", [false, false, false, true, false]),
+        ] {
+            assert_eq!(all.map(|media| possible(said, media)), on, "{said}");
+        }
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             drained = Instant::now();
             let failed = left.err();
             if let Some(e) = failed.filter(|_| failed != undrained) {
-                eprintln!("forebay keeper: can't move bursty files from memory: {e}");
+                eprintln!("forebay keeper: can't move files from memory: {e}");
             }
             undrained = failed;
         }

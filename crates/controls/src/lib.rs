@@ -5,8 +5,8 @@
 //! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
 //!
 //! Pure data, no I/O. What the values mean to readers and writers stands in
-//! `docs/semantics.md`; higher floors enforce them. What a pool can't keep ([`Controls::needs_files`]) is refused by
-//! name, so that nobody relies on it.
+//! `docs/semantics.md`; higher floors enforce them. What a pool can't keep is refused by name, so that nobody relies on
+//! it.
 
 mod declared;
 mod glob;
@@ -43,16 +43,6 @@ pub struct Controls {
     pub on_violation: OnViolation,
 }
 
-impl Controls {
-    /// The first control, with its value, that a pool can't keep because some of its media are memory.
-    pub fn needs_files(&self) -> Option<String> {
-        match self.persistence {
-            Persistence::Pool | Persistence::Process => None,
-            value => Some(format!("persistence = \"{value}\"")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,24 +55,5 @@ mod tests {
         assert_eq!(c.on_violation, OnViolation::Refuse);
         assert_eq!(c.temporality, Temporality::Multiple);
         assert_eq!(c.persistence, Persistence::Pool);
-    }
-
-    #[test]
-    fn what_outlives_processes_by_itself_needs_files() {
-        let c = Controls::default();
-        let process = Controls {
-            persistence: Persistence::Process,
-            ..c
-        };
-        assert_eq!(process.needs_files(), None);
-        let durable = Controls {
-            persistence: Persistence::Durable,
-            ..c
-        };
-        assert_eq!(
-            durable.needs_files().as_deref(),
-            Some("persistence = \"durable\"")
-        );
-        assert_eq!(c.needs_files(), None);
     }
 }

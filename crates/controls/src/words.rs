@@ -185,7 +185,7 @@ words! {
         Pool = "pool",
         /// Lives as long as the process that made it.
         Process = "process",
-        /// Survives every process of the node (`files` media).
+        /// Survives every process of the node, and takes none of its memory (`files` media).
         Node = "node",
         /// `fsync` means on stable storage.
         Durable = "durable",

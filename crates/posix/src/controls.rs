@@ -90,7 +90,7 @@ impl Fs {
         match mode & libc::S_IFMT {
             // Rules find what is in it by its path.
             libc::S_IFDIR => inherited.bits(),
-            libc::S_IFREG if self.settles() => 0,
+            libc::S_IFREG if self.settles() => SAYING.get().bits(),
             libc::S_IFREG => self.said_of_file(dir, name).bits(),
             _ => 0,
         }
@@ -123,22 +123,49 @@ impl Fs {
         self.store().maker(pid).map(Some)
     }
 
-    /// Gives the file at `path`, which is complete and closed, the controls that it would have got if it had been made
-    /// as `to`; one that never changes is laminated. Nobody made it who could end: `persistence = "process"` is left out.
-    ///
-    /// # Errors
-    /// As for looking both up and changing the file.
-    pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
+    /// What is said of a file that is staged in as `to`. Nobody made it who could end: `persistence = "process"` is left out.
+    fn said_of_staged(&self, to: &[u8]) -> Result<Declared> {
         let said = self.simple(to, false, |place| match place {
             Place::Entry { dir, name, .. } => Ok(self.said_of_file(dir, name)),
             Place::Dir { .. } => Err(Errno::ISDIR),
         })?;
-        let said = Declared {
+        Ok(Declared {
             persistence: said.persistence.filter(|p| *p != Persistence::Process),
             ..said
+        })
+    }
+
+    /// Does `make`, in which this thread makes a file that is to be staged in as `to`: of what is said of that, where its bytes
+    /// lie is so from the first on; all else when it is complete ([`Fs::settle`]).
+    ///
+    /// # Errors
+    /// As for looking `to` up; those of `make`.
+    pub fn staging<T>(&self, to: &[u8], make: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.store().drains() {
+            return make();
+        }
+        let persistence = self.said_of_staged(to)?.persistence;
+        let said = Declared {
+            persistence: persistence.filter(|p| *p == Persistence::Node),
+            ..Declared::NOTHING
         };
+        saying(said, make)
+    }
+
+    /// Gives the file at `path`, which is complete and closed, the controls that it would have got if it had been made
+    /// as `to` (but see [`Fs::staging`]); one that never changes is laminated.
+    ///
+    /// # Errors
+    /// As for looking both up and changing the file.
+    pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
+        let said = self.said_of_staged(to)?;
         let file = self.stat(path, false)?;
-        if said.is_nothing() || file.mode & libc::S_IFMT != libc::S_IFREG {
+        // What it was made with.
+        let before = match self.store().drains() {
+            true => self.store().stat(ObjectId(file.ino))?.controls,
+            false => 0,
+        };
+        if said.is_nothing() && before == 0 || file.mode & libc::S_IFMT != libc::S_IFREG {
             return Ok(());
         }
         let immutable = said.mutability == Some(Mutability::Immutable) && file.size > 0;
@@ -146,7 +173,18 @@ impl Fs {
             controls: Some(said.bits() | if immutable { LAMINATED } else { 0 }),
             ..SetAttr::default()
         };
-        self.store().set_attr(ObjectId(file.ino), &set)
+        self.store().set_attr(ObjectId(file.ino), &set)?;
+        self.place_bytes(ObjectId(file.ino), before, said.bits())
+    }
+
+    /// The word of a file was `before` and is `now`: where its bytes lie follows.
+    fn place_bytes(&self, id: ObjectId, before: u64, now: u64) -> Result<()> {
+        let store = self.store();
+        let on = store.keeps_on_files(now);
+        match on != store.keeps_on_files(before) {
+            true => store.lay_on_files(id, on),
+            false => Ok(()),
+        }
     }
 
     /// What is said of an object, and whether it is laminated.
@@ -161,7 +199,8 @@ impl Fs {
     ///
     /// # Errors
     /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that; a file would go with a
-    /// process from now on.
+    /// process from now on. Of a file whose bytes are to lie on `files` media from now on, with `persistence = "node"`: ENOSPC if these are full, EBUSY if it
+    /// is mapped; then nothing was said.
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         let inode = self.store().stat(id)?;
         let (controls, media) = (declared.resolve(), &self.pool().config().media);
@@ -178,10 +217,26 @@ impl Fs {
             ..SetAttr::default()
         };
         self.store().set_attr(id, &set)?;
-        match inode.is_file() {
-            true => self.store().tell_writers(id),
-            false => Ok(()),
+        if !inode.is_file() {
+            return Ok(());
         }
+        self.store().tell_writers(id)?;
+        let (before, now) = (inode.controls, declared.bits());
+        self.place_bytes(id, before, now).inspect_err(|_| {
+            // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
+            let (was, laminated) = said(before);
+            let was = Declared {
+                persistence: was.persistence.filter(|p| *p != Persistence::Process),
+                ..was
+            };
+            let laminated = if laminated { LAMINATED } else { 0 };
+            let set = SetAttr {
+                controls: Some(was.bits() | laminated),
+                ..SetAttr::default()
+            };
+            let unsaid = self.store().set_attr(id, &set);
+            _ = unsaid.and_then(|()| self.place_bytes(id, now, before));
+        })
     }
 
     /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut if the
@@ -254,12 +309,13 @@ impl Fs {
             && !is_allowed(&controls, laminated, self.store().size(live)?, change);
         let result = f();
         let refused = matches!(result, Err(Errno::PERM));
+        let what = || match change {
+            Change::From(Some(at)) => format!("write at {at}"),
+            Change::From(None) => "append".into(),
+            Change::Size(size) => format!("truncate to {size}"),
+        };
         if reported || refused {
-            let what = match change {
-                Change::From(Some(at)) => format!("write at {at}"),
-                Change::From(None) => "append".into(),
-                Change::Size(size) => format!("truncate to {size}"),
-            };
+            let what = what();
             self.tell(
                 open,
                 &controls,
@@ -268,7 +324,20 @@ impl Fs {
                 refused,
             );
         }
+        if matches!(result, Err(Errno::NOSPC)) {
+            self.tell_full(open, live, &what());
+        }
         result
+    }
+
+    /// Tells of a lack of room for a file that mustn't lie in memory: the pool may have plenty.
+    pub(crate) fn tell_full(&self, open: u32, live: u32, what: &str) {
+        let word = self.store().controls(live);
+        if self.store().keeps_on_files(word) {
+            let controls = said(word).0.resolve();
+            let what = format_args!("{what}");
+            self.tell(open, &controls, Which::Persistence, what, true);
+        }
     }
 
     /// EPERM if an open file mustn't be changed by a shared mapping: one that only grows.
@@ -319,6 +388,7 @@ impl Fs {
         let control = match which {
             Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
             Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
+            Which::Persistence => format!("persistence = \"{}\"", controls.persistence),
         };
         let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
         let path = String::from_utf8_lossy(&path).into_owned();
@@ -335,6 +405,7 @@ impl Fs {
         }
         let why = match which {
             Which::Parallelism => "another has it open",
+            Which::Persistence => "its bytes may lie on files media only, which have no room left",
             Which::Mutability if controls.mutability == Mutability::Append => "it only grows",
             Which::Mutability => "it was written and closed, and never changes again",
         };
@@ -347,9 +418,10 @@ impl Fs {
     }
 }
 
-/// The control that was violated.
+/// The control that was violated, or for which something can't be done.
 #[derive(Clone, Copy)]
 enum Which {
     Parallelism,
     Mutability,
+    Persistence,
 }

@@ -449,7 +449,13 @@ impl Fs {
             self.changing(open, live, Change::From(Some(at)), punch)
         };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => store.with_room_of_the_dead(|| store.reserve_range(live, at, len, !keep)),
+            0 => store
+                .with_room_of_the_dead(|| store.reserve_range(live, at, len, !keep))
+                .inspect_err(|e| {
+                    if *e == Errno::NOSPC {
+                        self.tell_full(open, live, &format!("reserving {len} bytes at {at}"));
+                    }
+                }),
             libc::FALLOC_FL_PUNCH_HOLE if keep => zero(false),
             libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),

@@ -84,19 +84,22 @@ fn a_durable_file_is_found_after_all_nodes_have_lost_their_power() {
 
 #[test]
 fn what_memory_cannot_keep_is_refused() {
-    let pool = TestPool::with("refused", &["memory:16M", MEDIUM]);
-    pool.put("/f", b"content");
-    for what in [
-        "persistence=durable",
-        "persistence=node",
-        "persistence=process",
+    let (pool, process) = ("persistence=pool", "persistence=process");
+    let (node, durable) = ("persistence=node", "persistence=durable");
+    let all = [pool, process, node, durable];
+    for (name, media, kept) in [
+        ("memory", &["memory:16M"][..], &[pool][..]),
+        ("both", &["memory:16M", MEDIUM][..], &[pool, node][..]),
+        ("files", &[MEDIUM][..], &[pool, node, durable][..]),
     ] {
-        assert_eq!(say(&pool, "/f", what), Err(Errno::OPNOTSUPP), "{what}");
-    }
-    say(&pool, "/f", "persistence=pool").unwrap();
-    let pool = TestPool::with("kept", &[MEDIUM]);
-    pool.put("/f", b"content");
-    for what in ["persistence=durable", "persistence=node"] {
-        say(&pool, "/f", what).unwrap();
+        let pool = TestPool::with(&format!("refused-{name}"), media);
+        pool.put("/f", b"content");
+        for what in all {
+            let wanted = match kept.contains(&what) {
+                true => Ok(()),
+                false => Err(Errno::OPNOTSUPP),
+            };
+            assert_eq!(say(&pool, "/f", what), wanted, "{what} on {name}");
+        }
     }
 }

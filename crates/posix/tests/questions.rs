@@ -138,6 +138,10 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     let live = store.live_acquire(ObjectId(g.stat().unwrap().ino)).unwrap();
     assert_eq!(store.reserve_range(live, 0, 5 << 20, true), Ok(()));
     assert_eq!(store.punch(live, 1 << 20, 3 << 20, false), Ok(()));
+    let id = ObjectId(g.stat().unwrap().ino);
+    for said in ["persistence=node", ""] {
+        fs.set_controls(id, said.parse().unwrap()).unwrap();
+    }
     store.live_release(live).unwrap();
     g.set_len(2_000_000).unwrap();
     g.close().unwrap();
@@ -148,7 +152,7 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
 
 #[test]
 fn damaged_questions_are_refused() {
-    let nodes = Nodes::new("questions", 3, &["memory:64M"], 4000);
+    let nodes = Nodes::new("questions", 3, &["memory:64M", "files:DIR:64M"], 4000);
     let corpus = corpus(&nodes);
     let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
     assert!(kinds.len() > 55, "only the kinds {kinds:?}");

@@ -299,7 +299,7 @@ mod tests {
         std::fs::write(&from, vec![7; 100_000]).unwrap();
         let bytes = |p: &std::path::Path| p.to_str().unwrap().as_bytes().to_vec();
         let source = PlainPlace.open(&bytes(&from), true).unwrap();
-        let target = PlainPlace.create(&bytes(&to)).unwrap();
+        let target = PlainPlace.create(&bytes(&to), b"").unwrap();
         let progress = Progress::default();
         let range = copy(&source, &target, 0, 100_000, &progress).unwrap();
         assert_eq!(verify(&target, &range, &progress), Ok(()));
@@ -322,7 +322,7 @@ mod tests {
         file.write_all_at(b"end", (1 << 20) - 3).unwrap();
         let bytes = |p: &std::path::Path| p.to_str().unwrap().as_bytes().to_vec();
         let source = PlainPlace.open(&bytes(&from), true).unwrap();
-        let target = PlainPlace.create(&bytes(&to)).unwrap();
+        let target = PlainPlace.create(&bytes(&to), b"").unwrap();
         let progress = Progress::default();
         let range = copy(&source, &target, 0, 1 << 20, &progress).unwrap();
         assert_eq!(verify(&target, &range, &progress), Ok(()));

@@ -218,19 +218,21 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             self.target(&entry.below),
             self.part_of(&self.target(&entry.below)),
         );
-        let moved = self.copy(entry, &part, threads).and_then(|(bytes, meta)| {
-            let placed = self
-                .set_attributes(entry, &part, &meta)
-                .inspect_err(|_| _ = self.to.unlink(&part))
-                .and_then(|()| {
-                    if waits {
-                        Ok(())
-                    } else {
-                        self.put_in_place(&part, &dst)
-                    }
-                });
-            placed.map(|()| bytes).map_err(Outcome::Failed)
-        });
+        let moved = self
+            .copy(entry, (&part, &dst), threads)
+            .and_then(|(bytes, meta)| {
+                let placed = self
+                    .set_attributes(entry, &part, &meta)
+                    .inspect_err(|_| _ = self.to.unlink(&part))
+                    .and_then(|()| {
+                        if waits {
+                            Ok(())
+                        } else {
+                            self.put_in_place(&part, &dst)
+                        }
+                    });
+                placed.map(|()| bytes).map_err(Outcome::Failed)
+            });
         match moved {
             Ok(bytes) if waits => Outcome::Waiting(part, bytes),
             Ok(bytes) => Outcome::Moved(bytes),
@@ -301,14 +303,19 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         })
     }
 
-    /// Copies the content to `part` and verifies it. Leaves nothing behind if that fails.
-    fn copy(&self, entry: &Entry, part: &[u8], threads: usize) -> Result<(u64, Meta), Outcome> {
+    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if that fails.
+    fn copy(
+        &self,
+        entry: &Entry,
+        (part, dst): (&[u8], &[u8]),
+        threads: usize,
+    ) -> Result<(u64, Meta), Outcome> {
         let trouble = |t| self.trouble(entry, t);
         let from = self
             .from
             .open(&self.source(&entry.below), entry.below.is_empty())
             .map_err(|e| trouble(Trouble::Read(e)))?;
-        let to = retry_after_removing(self.to, part, || self.to.create(part))
+        let to = retry_after_removing(self.to, part, || self.to.create(part, dst))
             .map_err(|e| trouble(Trouble::Write(e)))?;
         let copied = self
             .copy_content(&from, &to, entry.meta.size, threads)

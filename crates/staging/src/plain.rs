@@ -97,7 +97,7 @@ impl Place for PlainPlace {
         .map(PlainFile)
     }
 
-    fn create(&self, path: &[u8]) -> Result<PlainFile> {
+    fn create(&self, path: &[u8], _: &[u8]) -> Result<PlainFile> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         fs::open(path, flags, Mode::from_raw_mode(0o600)).map(PlainFile)
     }

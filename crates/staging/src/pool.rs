@@ -63,10 +63,10 @@ impl Place for PoolPlace<'_> {
         self.fs.open(path, flags, 0).map(PoolFile)
     }
 
-    fn create(&self, path: &[u8]) -> Result<PoolFile<'_>> {
-        self.fs
-            .open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600)
-            .map(PoolFile)
+    fn create(&self, path: &[u8], to: &[u8]) -> Result<PoolFile<'_>> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let file = self.fs.staging(to, || self.fs.open(path, flags, 0o600));
+        file.map(PoolFile)
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
@@ -145,7 +145,7 @@ impl Place for PoolPlace<'_> {
 
     fn explain(&self, error: Errno) -> String {
         match error {
-            Errno::NOSPC => "the pool is full; start one with more --media".to_owned(),
+            Errno::NOSPC => "the pool is full, or its files media are and the file may lie nowhere else; start one with more --media".to_owned(),
             error => explain(error),
         }
     }

@@ -185,7 +185,7 @@ fn start<S: Place, D: Place>(
         root.map(Proof::Source)
     } else {
         let path = join(&job.dst, &part::name(b"/probe"));
-        let made = job.to.create(&path).is_ok();
+        let made = job.to.create(&path, &path).is_ok();
         probe = made.then(|| path.clone());
         made.then_some(Proof::Target(path))
     };

@@ -273,6 +273,8 @@ pub mod live_flag {
     pub const COPIED: u32 = 4096;
     /// Something was said of it while others had it open, who may not know (`striped/seal.rs`).
     pub const SAID: u32 = 8192;
+    /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media (`data/on_files.rs`).
+    pub const ON_FILES: u32 = 16384;
 }
 
 /// Flags of a mapping.

@@ -2,16 +2,17 @@
 //!
 //! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its
 //! start without gaps; those of chunk 0 lie in the live entry (and in the inode's record),
-//! those of later chunks in records of their own. Extents never move while the file is
-//! open; they are only added, or taken away by truncation.
+//! those of later chunks in records of their own. Extents are added, taken away by truncation, and moved from memory
+//! behind it (`drain.rs`, `on_files.rs`): never while the file is mapped.
 //!
 //! Writers of one file take turns (the live entry's lock). Readers take no lock: they
 //! copy, and copy again if the `moved` counter says that extents were taken away
-//! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
+//! or moved to another medium meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 mod back;
 mod copy;
 mod drain;
+mod on_files;
 mod once;
 mod room;
 
@@ -29,13 +30,17 @@ use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;
-use forebay_media::{CELL_PAGES, Extent, Medium, PAGE};
+use forebay_media::{CELL_PAGES, Extent, Medium, MediumKind, PAGE};
 use rustix::io::{Errno, Result};
 
 /// Size of a chunk in bytes.
 pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
 /// Largest size of a file in bytes.
 pub const MAX_SIZE: u64 = 1 << 55;
+
+pub(crate) fn is_memory(m: &Medium) -> bool {
+    matches!(m.kind(), MediumKind::Memory)
+}
 
 /// Pages needed for `bytes` bytes.
 pub(crate) fn pages(bytes: u64) -> usize {
@@ -101,21 +106,24 @@ impl Store {
         Ok(map)
     }
 
-    /// Takes `least` to `want` pages for object `id` from the first medium that has such a run.
-    fn alloc(&self, id: ObjectId, want: usize, least: usize) -> Result<Extent> {
-        match self.alloc_free(id, want, least) {
+    /// Takes `least` to `want` pages for an open object from the first medium that it may lie on and that has such a run.
+    fn alloc(&self, live: &Live, want: usize, least: usize) -> Result<Extent> {
+        let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
+        match self.alloc_free(live, want, least) {
             // Pages in limbo are free as soon as the journal is on stable storage.
-            Err(Errno::NOSPC) if !id.is_copy() && self.end_limbo() == Ok(true) => {
-                self.alloc_free(id, want, least)
+            Err(Errno::NOSPC) if !is_copy && self.end_limbo() == Ok(true) => {
+                self.alloc_free(live, want, least)
             }
             result => result,
         }
     }
 
-    fn alloc_free(&self, id: ObjectId, want: usize, least: usize) -> Result<Extent> {
+    fn alloc_free(&self, live: &Live, want: usize, least: usize) -> Result<Extent> {
+        let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
+        let on_files = self.keeps_on_files(live.controls.load(Relaxed));
         let mut error = Errno::NOSPC;
         for (i, m) in self.media().iter().enumerate() {
-            if id.is_copy() && !self.has_room_for_copies(i) {
+            if is_copy && !self.has_room_for_copies(i) || on_files && is_memory(m) {
                 continue;
             }
             match m.alloc(want) {
@@ -152,7 +160,7 @@ impl Store {
                 .saturating_sub(covered)
                 .div_ceil(places.max(1))
                 .max(1);
-            match self.alloc(id, end - covered, least) {
+            match self.alloc(live, end - covered, least) {
                 Ok(e) if map.push(e) => {
                     covered += e.pages();
                     added.push(e);
@@ -523,7 +531,7 @@ impl Store {
         };
         let mut map = ChunkMap::default();
         if !data.is_empty() {
-            let e = self.alloc(id, 1, 1)?;
+            let e = self.alloc(live, 1, 1)?;
             // SAFETY: a small file fits a page, and data is a slice.
             let written =
                 unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };

@@ -18,6 +18,7 @@ pub mod serve;
 
 use crate::across::Nap;
 use crate::{Errno, Result, Store};
+pub(crate) use copy::with_open;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
 pub use pieces::{Pieces, Sending};

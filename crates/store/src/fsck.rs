@@ -126,6 +126,7 @@ impl Store {
         self.check_names(&mut model, &view, &mut report);
         self.check_files(&mut model, &view, &mut report);
         let (used, doubles) = self.check_extents(&mut model, &view, &mut report);
+        self.check_places(&mut model, &view, &mut report);
         self.check_maps(&used, &view, &mut report);
         let changes = self.all_changes(&model);
         Ok((report, Some((changes, doubles))))

@@ -380,6 +380,7 @@ impl Store {
                 }
                 if let Some(word) = set.controls {
                     self.change_maker(w, id, word)?;
+                    self.change_place(w, id, word)?;
                 }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {
@@ -420,12 +421,36 @@ impl Store {
         })?;
         let (is_dir, _) = match open {
             Some(result) => result?,
-            None => in_record()?,
+            None => {
+                let done = in_record()?;
+                if set.controls.is_some() {
+                    self.reread_controls(id)?;
+                }
+                done
+            }
         };
         if is_dir {
             self.set_dir_times(id, set.mtime, t)?;
         }
         Ok(())
+    }
+
+    /// Who opened a file while its word was changed may have read the record before.
+    fn reread_controls(&self, id: ObjectId) -> Result<()> {
+        let reread = self.with_live(id, |index| -> Result<()> {
+            let live = self.live(index);
+            if live.flags.load(Acquire) & live_flag::LOADED != 0 {
+                let inode = self.inode_tail(id)?.0;
+                live.controls.store(inode.controls, Release);
+                live.edition.store(inode.edition, Release);
+            }
+            Ok(())
+        });
+        match reread?.unwrap_or(Ok(())) {
+            // It went meanwhile.
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        }
     }
 
     pub(crate) fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {

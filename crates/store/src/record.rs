@@ -9,8 +9,9 @@
 //! 'A' id:8 name          -> value                   an extended attribute
 //! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it never
 //!                                                   had one
-//! 'B' id:8               -> ()                      a file that came in a burst: it is to be moved from
-//!                                                   memory when nobody has it open (`data/drain.rs`)
+//! 'B' id:8               -> ()                      a file that came in a burst, or mustn't lie in memory any
+//!                                                   more: it is to be moved from there when nobody has it open
+//!                                                   (`data/drain.rs`, `data/on_files.rs`)
 //! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
 //!                                                   that is (`makers.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards

@@ -172,6 +172,7 @@ pub(crate) mod tests {
     use crate::control::{Live, MAX_LIVE, MAX_OPEN};
     use crate::process;
     use crate::{Medium, NewObject};
+    use forebay_media::MediumKind;
     use std::path::PathBuf;
 
     /// Of the medium of a test's store.
@@ -198,18 +199,24 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn store(name: &str) -> TestStore {
+        store_on(name, &[("medium", MediumKind::Memory)])
+    }
+
+    /// One with these media, each in a folder of this name.
+    pub(crate) fn store_on(name: &str, media: &[(&str, MediumKind)]) -> TestStore {
         let dir = PathBuf::from(format!("/dev/shm/forebay-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
-        for sub in ["records", "medium"] {
-            std::fs::create_dir_all(dir.join(sub)).unwrap();
-        }
-        let map = dir.join("map");
-        Medium::create(&dir.join("medium"), &map, CAPACITY, false).unwrap();
-        let kind = forebay_media::MediumKind::Memory;
-        let medium = Medium::open(0, kind, &dir.join("medium"), &map, CAPACITY).unwrap();
+        std::fs::create_dir_all(dir.join("records")).unwrap();
+        let open = |(i, (folder, kind)): (usize, &(&str, MediumKind))| {
+            let (at, map) = (dir.join(folder), dir.join(folder.replace("medium", "map")));
+            std::fs::create_dir_all(&at).unwrap();
+            Medium::create(&at, &map, CAPACITY, false).unwrap();
+            Medium::open(i, kind.clone(), &at, &map, CAPACITY).unwrap()
+        };
+        let media = media.iter().enumerate().map(open).collect();
         let (control, records) = (dir.join("control"), dir.join("records"));
         Store::create(&control, &records, (4, 64 << 20), (0o755, 0, 0), None).unwrap();
-        let store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
+        let store = Some(Store::open(&control, &records, 64 << 20, media, None).unwrap());
         TestStore { store, dir }
     }
 

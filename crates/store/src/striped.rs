@@ -601,6 +601,7 @@ impl Store {
         content: Content,
         len: usize,
     ) -> Result<(usize, Option<Errno>)> {
+        self.prepare_parts(f)?;
         let mut done = 0;
         while done < len {
             let turn = (len - done).min(AT_ONCE * MAX_BODY);
@@ -786,6 +787,9 @@ impl Store {
                 false => Change::Size(MAX_SIZE),
             };
             check_word(known.word, known.size, change)?;
+            if !first && !punch {
+                self.prepare_parts(f)?;
+            }
             // Nothing lies behind the end.
             let until = if punch { end.min(known.size) } else { end };
             let mut at = offset;

@@ -247,7 +247,9 @@ def rules_hold_between_nodes(t):
 
 @case(60)
 def impossible_persistence(t):
-    """What a pool with memory can't keep is refused by rule, command and attribute; one of files keeps it."""
+    """What a pool's media can't keep is refused by rule, command and attribute; files keep it."""
+    node = '[[rule]]\npath = "/log/**"\npersistence = "node"\n'
+    t.up("p", "--rules", rules(t, node, "node.toml"), rc=2).says("line 1", 'persistence = "node" is impossible on this pool, of whose media none is files')
     text = '[[rule]]\npath = "/log/**"\npersistence = "durable"\n'
     t.up("p", "--rules", rules(t, text), rc=2).says('persistence = "durable" is impossible on this pool')
     t.up("p", "--nodes", "2", "--rules", rules(t, text), rc=2).says("line 1: persistence")
@@ -260,6 +262,79 @@ def impossible_persistence(t):
     t.bash("q", "mkdir /fb/log; echo x > /fb/log/f; sync /fb/log/f")
     t.ok("persistence=durable" in t.fb("set", "--pool", "q", "/log/f").out, "it has no rule")
     t.fb("set", "--pool", "q", "/log/f", "persistence=node")
+
+
+NODE = """
+[[rule]]
+path = "/n/**"
+persistence = "node"
+"""
+
+# Whatever writes: what is small, appended, mapped, reserved, cut, copied; a file that was there before.
+WRITES = r"""
+cd /fb/n || exit 1
+n=$1; mkdir $n; cd $n || exit 1
+echo small > small; for i in 1 2 3; do echo $i >> log; done
+head -c 5000000 /dev/urandom > large; cp large copy; cmp large copy || exit 1
+truncate -s 100 copy; fallocate -l 3M copy; dd if=large of=copy bs=70k seek=9 conv=notrunc status=none
+python3 - <<END
+import mmap
+with open("mapped", "w+b") as f:
+    f.truncate(3000000)
+    with mmap.mmap(f.fileno(), 0) as m:
+        m[1000:1005] = m[2999990:2999995] = b"where"
+END
+[ $(grep -ao where mapped | wc -l) = 2 ] || exit 1
+mv large renamed; cat small log > both; cmp <(cat small log) both
+"""
+
+
+@case(120)
+def node_keeps_bytes_out_of_memory(t):
+    """Files with persistence=node lie on files media, whoever writes them how; no byte of memory is used, none instead of files."""
+    path = rules(t, NODE, "node.toml")
+    source = t.file(os.path.join(t.disk, "source"), 2 << 20, seed=3)
+
+    def used(kind):
+        media = t.fb("df", "--pool", "p", "--json").json()["media"]
+        return sum(m["used"] for m in media if m["medium"].startswith(kind))
+    for nodes in (0, 3):
+        among = ("--nodes", str(nodes), "--patience", "5") if nodes else ()
+        t.up("p", *among, "--rules", path, media=("memory:32M", "files:%s:64M" % t.disk))
+        t.fb("rules", "explain", "--pool", "p", "/n/new").prints("persistence +node +line 2")
+        t.bash("p", "mkdir /fb/n")
+        places = ["/n"]
+        if nodes:
+            t.fb("set", "--pool", "p", "/n/striped", "--distribution", "striped")
+            places.append("/n/striped")
+        for place in places:
+            for node in range(nodes or 1):
+                at = ("--node", str(node)) if nodes else ()
+                script = WRITES.replace("/fb/n", "/fb" + place)
+                t.fb("exec", "--pool", "p", *at, "--", "bash", "-c", script, "bash", "w%d" % node, timeout=60)
+                t.ok(used("memory") == 0 and used("files") > 0, "%d bytes of memory are used in %s" % (used("memory"), place))
+        if not nodes:
+            with mounted(t, "p") as at:
+                t.command(["bash", "-c", WRITES.replace("/fb/n", at + "/n"), "bash", "mount"], timeout=60)
+                t.fb("umount", at)
+        t.fb("stage", "in", "--pool", "p", source, "/n/staged")
+        t.ok(used("memory") == 0, "%d bytes of memory are used by what was staged in" % used("memory"))
+        # What was there before is moved when it is said of it.
+        t.bash("p", "head -c 7000000 /dev/urandom > /fb/before; md5sum < /fb/before > /fb/n/sum")
+        t.ok(used("memory") >= 7000000, "it isn't there")
+        t.fb("set", "--pool", "p", "/before", "persistence=node")
+        t.ok(used("memory") == 0, "%d bytes of memory are used by what was moved" % used("memory"))
+        t.bash("p", "md5sum < /fb/before | cmp - /fb/n/sum")
+        # Full is full, with memory left.
+        full = t.bash("p", "head -c 210000000 /dev/zero > /fb/n/full", rc=1)
+        full.says("No space left on device", "/fb/n/full: .* refused, its bytes may lie on files media only, which have no room left",
+                  'persistence = "node"')
+        t.ok(used("memory") == 0, "%d bytes of memory are used instead of files" % used("memory"))
+        listed = t.fb("violations", "--pool", "p", "--json").json()
+        t.ok(any(v["path"] == "/n/full" and v["control"] == 'persistence = "node"' for v in listed), "%s" % listed)
+        t.bash("p", "head -c 5000000 /dev/zero > /fb/strict; rm /fb/n/full; echo x > /fb/n/again")
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")
 
 
 BURSTY = """

@@ -38,7 +38,9 @@ impl Store {
         let mut content = None;
         let mut shrunk = None;
         if last && !inline {
-            if size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64 {
+            let small = size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64;
+            // Records lie in memory.
+            if small && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed))) {
                 let mut data = vec![0u8; size as usize];
                 // SAFETY: data has size bytes. Locked: nothing moves.
                 unsafe {

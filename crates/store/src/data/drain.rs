@@ -1,5 +1,6 @@
 //! Draining: what came in a burst (`temporality = "bursty"`) moves from memory to the media behind it, once nobody
-//! has it open; so memory has room for the next burst.
+//! has it open; so memory has room for the next burst. So does what is left in memory of files that mustn't lie there
+//! (`on_files.rs`).
 //!
 //! Whoever writes such a file's record notes it ('B'); the keeper comes and moves it, chunk by chunk, each with the file
 //! locked. A process that opens the file meanwhile finds some chunks here and some there, and nothing is moved any
@@ -12,7 +13,6 @@ use super::*;
 use crate::elsewhere::messages::{encode, kind};
 use crate::uses::said;
 use forebay_controls::Temporality;
-use forebay_media::MediumKind;
 
 /// Files of a shard that are looked at in one go.
 const AT_ONCE: usize = 4096;
@@ -35,14 +35,10 @@ pub struct Drained {
     pub left: usize,
 }
 
-fn is_memory(m: &Medium) -> bool {
-    matches!(m.kind(), MediumKind::Memory)
-}
-
 impl Store {
-    /// Whether bursts are moved in this pool: it has memory, and something else behind it.
+    /// Whether files are moved from memory in this pool: it has memory, and something else.
     pub fn drains(&self) -> bool {
-        self.media().first().is_some_and(is_memory) && !self.media().iter().all(is_memory)
+        self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
     }
 
     /// Whether an open file came in a burst, and is to be moved when it is closed.
@@ -144,7 +140,7 @@ impl Store {
         self.forget_landed(shard, id).map(|()| true)
     }
 
-    fn forget_landed(&self, shard: usize, id: ObjectId) -> Result<()> {
+    pub(super) fn forget_landed(&self, shard: usize, id: ObjectId) -> Result<()> {
         self.write(self.set(&[shard]), Need::Removal, |w| {
             w.del(shard, &Key::landed(id)).map(|_| ())
         })
@@ -154,14 +150,31 @@ impl Store {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
-        let unfit = flag::UNLINKED | flag::MAPPED | flag::INLINE;
+        let mut unfit = flag::UNLINKED | flag::MAPPED;
+        if !self.keeps_on_files(live.controls.load(Relaxed)) {
+            unfit |= flag::INLINE;
+        }
         if live.refs.load(Acquire) > 1 || live.flags.load(Acquire) & unfit != 0 {
             return Ok(Step::Busy);
+        }
+        match self.move_chunk(index, chunk)? {
+            0 => Ok(Step::Nothing),
+            bytes => Ok(Step::Moved(bytes)),
+        }
+    }
+
+    /// Moves what of a chunk lies in memory, or in the record of a file of which none may: how many bytes. Locked; nobody has
+    /// the file mapped.
+    pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            self.promote(index)?;
+            self.flush_locked(index, false)?;
         }
         let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
         let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
         if !map.extents().iter().any(lies_in_memory) {
-            return Ok(Step::Nothing);
+            return Ok(0);
         }
         let (mut there, mut taken) = (ChunkMap::default(), Vec::new());
         let copied = map
@@ -185,7 +198,7 @@ impl Store {
             .inspect_err(|_| self.control.header().leaks.store(1, Release))?;
         let pages: usize = old.iter().map(|e| e.pages()).sum();
         self.free_extents(old);
-        Ok(Step::Moved((pages * PAGE) as u64))
+        Ok((pages * PAGE) as u64)
     }
 
     /// Copies an extent to the media behind the memory; adds the new ones to `there`, and to those `taken`.

@@ -276,6 +276,24 @@ impl Store {
     /// As [`Store::seek_data`], in what lies on this node.
     pub(crate) fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         let live = self.live(index);
+        loop {
+            let moved = live.moved.load(Acquire);
+            if !moved.is_multiple_of(2) {
+                let _critical = Critical::enter();
+                drop(self.lock_live(index)?);
+                continue;
+            }
+            let found = self.seek_once(index, moved, offset, hole);
+            fence(Acquire);
+            if live.moved.load(Relaxed) == moved {
+                return found;
+            }
+        }
+    }
+
+    /// As [`Store::seek_here`], if nothing moves meanwhile.
+    fn seek_once(&self, index: u32, moved: u64, offset: u64, hole: bool) -> Result<u64> {
+        let live = self.live(index);
         let size = live.size.load(Acquire);
         if offset >= size {
             return Err(Errno::NXIO);
@@ -291,7 +309,7 @@ impl Store {
         let mut at = offset;
         while at < size {
             let chunk = at / CHUNK;
-            let map = self.chunk_map(index, chunk, live.moved.load(Acquire), CELL_PAGES)?;
+            let map = self.chunk_map(index, chunk, moved, CELL_PAGES)?;
             if map.extents().is_empty() && !hole {
                 let next = self.next_chunk(ObjectId(live.id.load(Relaxed)), chunk + 1)?;
                 at = next.ok_or(Errno::NXIO)? * CHUNK;

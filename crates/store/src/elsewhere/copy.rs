@@ -84,6 +84,16 @@ impl Server {
         });
         told(done? as u64)
     }
+
+    /// Moves what this node has of a file from memory, for a while.
+    pub(super) fn to_files(&self, store: &Store, head: &[u8]) -> Result<Reply> {
+        let (id, from): (ObjectId, u64) = parts(head)?;
+        let id = match home(store, id) {
+            Ok(id) => id,
+            Err(_) => part_here(store, id)?.part(),
+        };
+        told(with_open(store, id, |live| store.to_files(live, from))?)
+    }
 }
 
 /// EPROTO for what nobody asks for.
@@ -111,7 +121,11 @@ fn with_source<T>(store: &Store, id: ObjectId, f: impl FnOnce(Source) -> Result<
 
 /// Calls `f` with an object that is open meanwhile. By a description: for a use alone that takes longer, a process has few
 /// places.
-fn with_open<T>(store: &Store, id: ObjectId, f: impl FnOnce(u32) -> Result<T>) -> Result<T> {
+pub(crate) fn with_open<T>(
+    store: &Store,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T>,
+) -> Result<T> {
     let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
         // Who asks has it open. This node has lost it, by a death.
         Errno::NOENT => Errno::STALE,

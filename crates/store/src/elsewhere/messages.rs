@@ -127,6 +127,10 @@ pub mod kind {
     pub const ROOM_PART: u16 = 57;
     /// `id`: it came in a burst, and its part is to be moved from memory (`data/drain.rs`)
     pub const LANDED: u16 = 93;
+    /// `id, on`: the bytes of its part, which is made if there is none, lie on `files` media from now on, or may lie anywhere (`data/on_files.rs`)
+    pub const PART_ON_FILES: u16 = 99;
+    /// `id, chunk -> Option<chunk>`: from this chunk on, what the node has of it in memory is moved to `files` media; where to go on
+    pub const TO_FILES: u16 = 100;
     /// `id`: the file is gone
     pub const DROP_PART: u16 = 58;
     /// `identity -> it lives`: a process of the asked node

@@ -139,6 +139,10 @@ impl Parts {
                 let closed = kept.map_or(Ok(()), |open| store.open_release(open));
                 told(store.part_landed(id).and(closed)?)
             }
+            kind::PART_ON_FILES => {
+                let (id, on) = parts(head)?;
+                told(store.part_on_files(part_here(store, id)?, on)?)
+            }
             kind::DROP_PART => {
                 let id = part_here(store, parts(head)?)?;
                 let kept = lock(&self.0).remove(&id);

@@ -28,7 +28,7 @@ pub enum Class {
     Composite,
     /// Changes directories: one at a time in the whole pool. May ask for all others.
     Names,
-    /// Moves many bytes. May ask for those of the first class.
+    /// Copies or moves many bytes. May ask for those of the first class.
     Bulk,
 }
 
@@ -89,12 +89,13 @@ impl Server {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
+            kind::PART_ON_FILES => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::TOGETHER => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
-            kind::COPY => Some(Class::Bulk),
+            kind::COPY | kind::TO_FILES => Some(Class::Bulk),
             _ => None,
         }
     }
@@ -161,6 +162,8 @@ impl Server {
                 | kind::COPIED
                 | kind::MAKERS
                 | kind::LANDED
+                | kind::PART_ON_FILES
+                | kind::TO_FILES
                 | kind::UNLINK_FROM
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
@@ -189,6 +192,7 @@ impl Server {
                 let _one = lock(&self.names);
                 names::serve(store, kind, head)
             }
+            Class::Bulk if kind == kind::TO_FILES => self.to_files(store, head),
             Class::Bulk => self.copy(store, from, head),
         }
     }
@@ -496,7 +500,7 @@ impl Server {
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::DESCRIBE => told(store.described_part(head)?),
-            kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED => {
+            kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED | kind::PART_ON_FILES => {
                 self.parts.serve(store, from, kind, head, body)
             }
             _ => Err(Errno::PROTO),

@@ -30,7 +30,9 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::TAIL
     | live_flag::CUT
     | live_flag::AWAY
-    | live_flag::COPIED;
+    | live_flag::COPIED
+    | live_flag::SAID
+    | live_flag::ON_FILES;
 
 impl Store {
     /// At a quiet moment.

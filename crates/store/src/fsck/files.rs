@@ -4,7 +4,8 @@
 use super::findings::Report;
 use super::model::Model;
 use crate::control::live_flag as flag;
-use crate::record::{ChunkMap, INLINE_MAX, tail};
+use crate::data::is_memory;
+use crate::record::{ChunkMap, INLINE_MAX, Key, tail};
 use crate::recount::View;
 use crate::{MAX_SIZE, ObjectId, Store};
 
@@ -213,6 +214,41 @@ impl Store {
             }
         }
         (used, doubles)
+    }
+
+    /// Whether what must lie on `files` media does, or is noted to be moved there.
+    pub(crate) fn check_places(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
+        for (&id, o) in &m.objects {
+            if !o.inode.is_file()
+                || !self.keeps_on_files(o.inode.controls)
+                || m.landed.contains(&id)
+            {
+                continue;
+            }
+            let (inline, first) = match view.live.get(&id) {
+                Some(l) => (l.flags & flag::INLINE != 0, Some(l.first.clone())),
+                None if o.inode.tail == tail::EXTENTS => (false, ChunkMap::decode(&o.tail)),
+                None => (o.inode.tail == tail::DATA, None),
+            };
+            let maps = first.iter().filter(|_| !inline).chain(o.chunks.values());
+            let pages = maps
+                .flat_map(ChunkMap::extents)
+                .filter(|e| self.media().get(e.medium()).is_some_and(is_memory))
+                .map(|e| e.pages())
+                .sum::<usize>();
+            if inline || pages > 0 {
+                let what = match pages {
+                    0 => "its content lies in its record".into(),
+                    n => format!("{n} page(s) of it lie in memory"),
+                };
+                let what = format!("object {id}: persistence = \"node\", but {what}");
+                let remedy = "the keeper moves that to files when nobody has it open";
+                report.add("space", what, remedy);
+                let id = ObjectId(id);
+                let key = Key::landed(id).to_vec();
+                m.changes.push((self.shard_of(id), key, Some(Vec::new())));
+            }
+        }
     }
 
     /// Whether the maps of the media say what the extents do.

@@ -3,6 +3,7 @@
 use super::files::Double;
 use super::findings::{Finding, Report};
 use super::tree::{self, Meta};
+use crate::data::is_memory;
 use crate::fsck::AT_A_TIME;
 use crate::lmdb::without_seal;
 use crate::lmdb::{Env, Room};
@@ -237,6 +238,11 @@ impl Store {
             _ => (None, &record[..]),
         };
         let old = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+        let word = match self.snapshot(shard)?.get(&Key::inode(id))? {
+            Some(record) => Inode::decode(record).ok_or(Errno::IO)?.0.controls,
+            None => 0,
+        };
+        let on_files = self.keeps_on_files(word);
         let mut new = ChunkMap::default();
         let mut buffer = vec![0u8; PAGE];
         let mut from = old
@@ -247,6 +253,7 @@ impl Store {
             let taken: Extent = self
                 .media()
                 .iter()
+                .filter(|m| !on_files || !is_memory(m))
                 .find_map(|m| m.alloc(old.pages() - new.pages()).ok())
                 .ok_or(Errno::NOSPC)?;
             let mut source = Some(first);

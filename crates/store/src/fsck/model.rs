@@ -42,6 +42,8 @@ pub(crate) struct Model {
     pub entries: BTreeMap<Name, Entry>,
     /// User attributes of each object.
     pub words: BTreeMap<u64, Vec<Indexed>>,
+    /// Files that are to be moved from memory.
+    pub landed: BTreeSet<u64>,
     /// Names that are noted for the index.
     pub known: BTreeMap<u64, Vec<Name>>,
     /// What is in the index: keys of records.
@@ -161,7 +163,7 @@ impl Store {
                     // Completed by whoever comes to it.
                     b'N' => {}
                     // If the file is gone, or doesn't lie in memory, the keeper forgets it.
-                    b'B' if rest.is_empty() => {}
+                    b'B' if rest.is_empty() => _ = m.landed.insert(id.0),
                     // So is this, if the file is gone.
                     b'M' if rest.is_empty() && is_note(value) => {}
                     b'M' => bad(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::{MAX_LIVE, live_flag};
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
-use crate::repair::tests::{TestStore, make, make_in, read, store, write};
+use crate::repair::tests::{TestStore, make, make_in, read, store, store_on, write};
 use crate::{Extent, Medium, ObjectId, PAGE};
 use std::os::unix::fs::FileExt;
 
@@ -438,6 +438,34 @@ impl Filled {
             .unwrap()
             .write_all_at(bytes, at)
             .unwrap();
+    }
+}
+
+#[test]
+fn what_must_not_lie_in_memory() {
+    use forebay_media::MediumKind;
+    let media = [
+        ("medium", MediumKind::Memory),
+        ("medium-1", MediumKind::Files("/".into())),
+    ];
+    let s = store_on("fsck-places", &media);
+    let said: forebay_controls::Declared = "persistence=node".parse().unwrap();
+    let bytes = [(500, "lies in its record"), (1_500_000, "lie in memory")];
+    for (size, words) in bytes {
+        let id = make(&s, words);
+        fill(&s, id, &vec![7; size]);
+        change(&s, id, |i, _| i.controls = said.bits());
+        let found = s.check().unwrap();
+        assert!(found.len() == 1 && found[0].contains(words), "{found:#?}");
+        let report = s.mend().unwrap();
+        assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
+        // What is noted is no finding any more, and then it is moved.
+        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.drain(u64::MAX).unwrap().left, 0);
+        assert_eq!(s.media()[0].usage().used, 0);
+        assert!(s.media()[1].usage().used >= size as u64);
+        assert_eq!(content(&s, id), vec![7; size]);
+        assert_eq!(s.check(), Ok(vec![]));
     }
 }
 

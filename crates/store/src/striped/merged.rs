@@ -20,6 +20,9 @@ impl Store {
             if known.word & LAMINATED != 0 {
                 check_word(known.word, known.size, Change::From(Some(offset)))?;
             }
+            if !first {
+                self.prepare_parts(&f)?;
+            }
             let len = now.len().min(known.size.saturating_sub(offset) as usize);
             for p in self.spread(&f, offset, len)? {
                 let (from, to) = (p.done, p.done + p.len);

@@ -48,6 +48,7 @@ impl Store {
             }
             fresh = true;
             let known = known.ok_or(Errno::IO)?;
+            self.prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
             let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
             self.reach(part, known.cuts, end)?;
