@@ -198,6 +198,45 @@ static size_t count_of_many(iov_workspace *w)
     return count;
 }
 
+/* Batches of deletions, which are made together in the same way. There are `many` collections; three of them go before. */
+static void many_are_deleted(iov_session *session, iov_workspace *w, int many, const int gone[3])
+{
+    enum { FAILS, SUCCEEDS, CONTINUES };
+    char name[32];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "many %d", gone[i]);
+        CHECK(iov_collection_delete(w, name, NULL) == 0);
+    }
+    for (int pass = FAILS; pass <= CONTINUES; pass++) {
+        iov_batch *batch = NULL;
+        int64_t deletes[256];
+        int n = 0, left = 0;
+        CHECK(many < 256 && iov_batch_create(session, pass == CONTINUES ? IOV_CONTINUE : IOV_ROLLBACK, IOV_FREE, &batch) == 0);
+        for (int i = 0; i < many; i++) {
+            const int there = i != gone[0] && i != gone[1] && i != gone[2];
+            snprintf(name, sizeof name, "many %d", i);
+            /* Those with even numbers go in the second pass. */
+            if (pass != SUCCEEDS || (there && i % 2 == 0))
+                CHECK((deletes[n++] = iov_collection_delete(w, name, batch)) >= 0);
+            left += there && i % 2 != 0;
+        }
+        if (pass == CONTINUES) /* one of them twice: "many 1" */
+            CHECK((deletes[n++] = iov_collection_delete(w, "many 1", batch)) >= 0);
+        CHECK(iov_batch_start(batch) == 0 && iov_wait(batch, 60000000000) == 1);
+        CHECK(iov_batch_result(batch) == (pass == SUCCEEDS ? 0 : -ENOENT));
+        if (pass == CONTINUES) {
+            for (int i = 0; i < many; i++) {
+                const int there = i != gone[0] && i != gone[1] && i != gone[2] && i % 2 != 0;
+                CHECK(i == 1 || iov_result(batch, deletes[i]) == (there ? 0 : -ENOENT));
+            }
+            const int64_t first = iov_result(batch, deletes[1]), second = iov_result(batch, deletes[many]);
+            CHECK((first == 0 && second == -ENOENT) || (first == -ENOENT && second == 0));
+        }
+        CHECK(iov_batch_free(batch) == 0);
+        CHECK(count_of_many(w) == (size_t)(pass == FAILS ? many - 3 : pass == SUCCEEDS ? left : 0));
+    }
+}
+
 /* A batch of creations, which are made together where they concern other nodes. Three of the names are taken. */
 static void many_at_once(iov_session *session, iov_workspace *w)
 {
@@ -236,10 +275,7 @@ static void many_at_once(iov_session *session, iov_workspace *w)
         CHECK(iov_batch_free(batch) == 0);
         CHECK(count_of_many(w) == (rolled_back ? 0 : MANY - 3));
     }
-    for (int i = 0; i < MANY; i++) {
-        snprintf(name, sizeof name, "many %d", i);
-        CHECK(iov_collection_delete(w, name, NULL) == 0);
-    }
+    many_are_deleted(session, w, MANY, taken);
 }
 
 /* In a child, with a session of its own: adds one to each of the first `len` bytes. */

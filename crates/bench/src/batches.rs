@@ -1,4 +1,4 @@
-//! Collections made by the verbs from one node of four, in batches of a thousand and one by one: how many a second, and how
+//! Collections made and deleted by the verbs from one node of four, in batches of a thousand and one by one: how many a second, and how
 //! many questions to other nodes each takes. Three of four names lie on other nodes.
 
 use crate::children;
@@ -11,8 +11,7 @@ use crate::worker::Worker;
 use std::time::Duration;
 
 pub const NAME: &str = "batches";
-pub const ABOUT: &str =
-    "batches of 1000 creates by the verbs on 4 nodes, beside one by one; with questions for each";
+pub const ABOUT: &str = "batches of 1000 creates and deletes by the verbs on 4 nodes, beside one by one; with questions for each";
 
 const NODES: usize = 4;
 const BATCH: usize = 1000;
@@ -27,45 +26,60 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     report::batches_heading();
     let mut pool = Pool::new(options, "-batches", NODES, "memory:512M")?;
     pool.start()?;
-    let mut rate = Figure::new("create".into(), "k/s", Some(Goal::TimesAtLeast(GOAL)));
-    let mut asked = Figure::new("questions for each".into(), "", None);
+    let kinds = [
+        ("create", "questions for each", ["batch-one", "batch-all"]),
+        (
+            "delete",
+            "questions for each gone",
+            ["batch-one-gone", "batch-all-gone"],
+        ),
+    ];
+    let mut figures = kinds.map(|(rate, asked, _)| {
+        let goal = (rate == "create").then_some(Goal::TimesAtLeast(GOAL));
+        let rate = Figure::new(rate.into(), "k/s", goal);
+        (rate, Figure::new(asked.into(), "", None))
+    });
     let passes = if options.quick { 2 } else { 5 };
     // The first process meets records and connections that were never used.
     for repetition in 0..=options.reps {
-        for (side, what) in [(Side::Plain, "batch-one"), (Side::Pool, "batch-all")] {
-            let words = [what, "batches", &repetition.to_string(), "1000"];
-            let mut words: Vec<String> = words.map(String::from).to_vec();
-            words.push(passes.to_string());
-            let mut worker = pool.worker_at(Side::Plain, 0, &words);
-            worker.env("FOREBAY_POOL", pool.name());
-            worker.env("FOREBAY_NODE", "0");
-            let before = pool.questions()?;
-            let outcome = children::run_team(vec![worker], PATIENCE, pool.scratch());
-            if sys::interrupted() {
-                return Err("interrupted".into());
-            }
-            let questions = pool.questions()? - before;
-            let (rates, counts) = match side {
-                Side::Plain => (&mut rate.raw, &mut asked.raw),
-                Side::Pool => (&mut rate.pool, &mut asked.pool),
-            };
-            match outcome {
-                Ok(outcome) if repetition > 0 => {
-                    rates.push(outcome.operations / outcome.seconds / 1e3);
-                    counts.push(questions as f64 / outcome.operations);
+        for ((rate, asked), (.., whats)) in figures.iter_mut().zip(&kinds) {
+            for (side, what) in [Side::Plain, Side::Pool].into_iter().zip(whats) {
+                let words = [*what, "batches", &repetition.to_string(), "1000"];
+                let mut words: Vec<String> = words.map(String::from).to_vec();
+                words.push(passes.to_string());
+                let mut worker = pool.worker_at(Side::Plain, 0, &words);
+                worker.env("FOREBAY_POOL", pool.name());
+                worker.env("FOREBAY_NODE", "0");
+                let before = pool.questions()?;
+                let outcome = children::run_team(vec![worker], PATIENCE, pool.scratch());
+                if sys::interrupted() {
+                    return Err("interrupted".into());
                 }
-                Ok(_) => {}
-                Err(e) => rate.error = Some(e),
+                let questions = pool.questions()? - before;
+                let (rates, counts) = match side {
+                    Side::Plain => (&mut rate.raw, &mut asked.raw),
+                    Side::Pool => (&mut rate.pool, &mut asked.pool),
+                };
+                match outcome {
+                    Ok(outcome) if repetition > 0 => {
+                        rates.push(outcome.operations / outcome.seconds / 1e3);
+                        counts.push(questions as f64 / outcome.operations);
+                    }
+                    Ok(_) => {}
+                    Err(e) => rate.error = Some(e),
+                }
             }
         }
-        if rate.error.is_some() {
-            asked.error = rate.error.clone();
+        if figures.iter().any(|(rate, _)| rate.error.is_some()) {
             break;
         }
     }
-    for figure in [rate, asked] {
-        report::figure_row(&figure);
-        results.batches.push(figure);
+    for (rate, mut asked) in figures {
+        asked.error = rate.error.clone();
+        for figure in [rate, asked] {
+            report::figure_row(&figure);
+            results.batches.push(figure);
+        }
     }
     pool.down()
 }
@@ -93,6 +107,28 @@ pub fn all(w: &Worker) -> Result<(), String> {
     let start = w.start()?;
     for pass in 0..w.passes {
         workspace.create_all(&names(w, "all", pass))?;
+    }
+    w.done(start, w.passes * w.count)
+}
+
+/// The worker that deletes one by one what [`one`] has made.
+pub fn one_gone(w: &Worker) -> Result<(), String> {
+    let workspace = Workspace::load(&w.directory)?;
+    let start = w.start()?;
+    for pass in 0..w.passes {
+        for name in names(w, "one", pass) {
+            workspace.delete(&name)?;
+        }
+    }
+    w.done(start, w.passes * w.count)
+}
+
+/// The worker that deletes in batches what [`all`] has made.
+pub fn all_gone(w: &Worker) -> Result<(), String> {
+    let workspace = Workspace::load(&w.directory)?;
+    let start = w.start()?;
+    for pass in 0..w.passes {
+        workspace.delete_all(&names(w, "all", pass))?;
     }
     w.done(start, w.passes * w.count)
 }

@@ -159,6 +159,55 @@ impl Workspace {
     pub fn create_all(&self, names: &[String]) -> Result<(), String> {
         type Create =
             unsafe extern "C" fn(Handle, *const c_char, *const Options, *mut Handle, Handle) -> i64;
+        self.batch(|batch| {
+            // SAFETY: the functions' types; all pointers are valid during the calls.
+            unsafe {
+                let create: Create = std::mem::transmute(self.function(c"iov_collection_create")?);
+                let close: unsafe extern "C" fn(Handle, Handle) -> i64 =
+                    std::mem::transmute(self.function(c"iov_collection_close")?);
+                for name in names {
+                    let (label, mut made) = (text(name)?, null_mut());
+                    let added = create(self.workspace, label.as_ptr(), null(), &mut made, batch);
+                    self.done(name, added)?;
+                    self.done(name, close(made, batch))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes a collection, at once.
+    ///
+    /// # Errors
+    /// What the library has to say.
+    pub fn delete(&self, name: &str) -> Result<(), String> {
+        self.delete_in(&[name.to_owned()], null_mut())
+    }
+
+    /// Deletes collections by one batch.
+    ///
+    /// # Errors
+    /// What the library has to say.
+    pub fn delete_all(&self, names: &[String]) -> Result<(), String> {
+        self.batch(|batch| self.delete_in(names, batch))
+    }
+
+    fn delete_in(&self, names: &[String], batch: Handle) -> Result<(), String> {
+        type Delete = unsafe extern "C" fn(Handle, *const c_char, Handle) -> i64;
+        for name in names {
+            let label = text(name)?;
+            // SAFETY: the function's type; all pointers are valid during the call.
+            let deleted = unsafe {
+                let delete: Delete = std::mem::transmute(self.function(c"iov_collection_delete")?);
+                delete(self.workspace, label.as_ptr(), batch)
+            };
+            self.done(name, deleted)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a batch of what `fill` adds to it.
+    fn batch(&self, fill: impl FnOnce(Handle) -> Result<(), String>) -> Result<(), String> {
         type New = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle) -> c_int;
         type Wait = unsafe extern "C" fn(Handle, i64) -> c_int;
         type Done = unsafe extern "C" fn(Handle) -> c_int;
@@ -166,17 +215,9 @@ impl Workspace {
         // SAFETY: the functions' types; all pointers are valid during the calls.
         unsafe {
             let new: New = std::mem::transmute(self.function(c"iov_batch_create")?);
-            let create: Create = std::mem::transmute(self.function(c"iov_collection_create")?);
-            let close: unsafe extern "C" fn(Handle, Handle) -> i64 =
-                std::mem::transmute(self.function(c"iov_collection_close")?);
             // IOV_STOP, IOV_FREE.
             self.done("a batch", new(self.session, 0, 0, &mut batch).into())?;
-            for name in names {
-                let (label, mut made) = (text(name)?, null_mut());
-                let added = create(self.workspace, label.as_ptr(), null(), &mut made, batch);
-                self.done(name, added)?;
-                self.done(name, close(made, batch))?;
-            }
+            fill(batch)?;
             let wait: Wait = std::mem::transmute(self.function(c"iov_wait")?);
             let [start, result, free]: [Done; 3] = [
                 std::mem::transmute::<Handle, Done>(self.function(c"iov_batch_start")?),

@@ -131,6 +131,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "search" => return search::search(w),
         "batch-one" => return batches::one(w),
         "batch-all" => return batches::all(w),
+        "batch-one-gone" => return batches::one_gone(w),
+        "batch-all-gone" => return batches::all_gone(w),
         "cost-spawn" => return costly::spawn(w),
         "cost-open" => return costly::open_read_close(w),
         "cost-pread" => return costly::pread(w),

@@ -300,6 +300,52 @@ impl Fs {
         Ok(made)
     }
 
+    /// Looks names up in the directory `dir`. Each by itself.
+    ///
+    /// # Errors
+    /// ENOENT, EACCES for all of them; of each, what looking it up says.
+    pub fn look_up_all(
+        &self,
+        dir: ObjectId,
+        names: &[&[u8]],
+    ) -> Result<Vec<Result<Option<Entry>>>> {
+        self.cred().check_dir(&self.dir_info(dir)?, EXEC)?;
+        Ok(self.store().lookup_all(dir, names))
+    }
+
+    /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it was that entry, and is gone.
+    ///
+    /// # Errors
+    /// ENOENT, EACCES for all of them. Of each: EPERM; others as for [`forebay_store::Store::unlink_files`].
+    pub fn remove_files(
+        &self,
+        dir: ObjectId,
+        files: &[(&[u8], Entry)],
+    ) -> Result<Vec<Result<bool>>> {
+        let store = self.store();
+        let epoch = store.names_epoch();
+        let info = self.dir_info(dir)?;
+        self.cred().check_dir(&info, WRITE | EXEC)?;
+        let allowed: Vec<Result<()>> = files
+            .iter()
+            .map(|(_, e)| self.check_sticky(&info, e.id))
+            .collect();
+        let mine = files.iter().zip(&allowed).filter(|(_, a)| a.is_ok());
+        let mine: Vec<(&[u8], Entry)> = mine.map(|(file, _)| *file).collect();
+        let mut removed = store.unlink_files(dir, &mine, epoch).into_iter();
+        let told = |((name, e), allowed): (&(&[u8], Entry), Result<()>)| {
+            allowed?;
+            let removed = removed.next().unwrap_or(Err(Errno::IO))?;
+            if removed {
+                store.tell_self(e.id, e.kind, IN_ATTRIB);
+                store.tell_if_gone(e.id, e.kind);
+                store.tell_dir(dir, name, e.kind, IN_DELETE);
+            }
+            Ok(removed)
+        };
+        Ok(files.iter().zip(allowed).map(told).collect())
+    }
+
     /// In a sticky directory only the owner of the entry or of the directory may take it.
     fn check_sticky(&self, dir: &DirInfo, id: ObjectId) -> Result<()> {
         if dir.mode & S_ISVTX == 0 || self.cred().owns(dir.uid) {

@@ -20,6 +20,7 @@
 mod exchange;
 mod links;
 mod notes;
+mod removed;
 mod rename;
 mod together;
 
@@ -252,18 +253,24 @@ impl Store {
     /// Lets everybody see what has become of an entry whose object has lost the name `dropped`.
     fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
-        let key = Key::entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
-            match w.get(shard, &key)?.and_then(entry_in) {
-                Some((there, true)) if there == dropped => _ = w.del(shard, &key)?,
-                Some((there, true)) => w.put(shard, &key, &there.encode())?,
-                _ => {}
-            }
+            self.let_see(w, name, dropped)?;
             if forget {
                 w.del(shard, &Key::note(name.0, name.1))?;
             }
             Ok(())
         })
+    }
+
+    /// In a transaction: what [`Store::end_drop`] does but for the note.
+    fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        match w.get(shard, &key)?.and_then(entry_in) {
+            Some((there, true)) if there == dropped => w.del(shard, &key).map(|_| ()),
+            Some((there, true)) => w.put(shard, &key, &there.encode()),
+            _ => Ok(()),
+        }
     }
 
     // ---- whole operations ----

@@ -15,7 +15,7 @@ mod run;
 
 use crate::meta::{Change, Key, Record};
 use crate::model::{Collection, Log, NewCollection, Options, Workspace};
-use crate::{Error, Meta, Predicate, Result, Session};
+use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Failure;
 use std::collections::HashMap;
 
@@ -26,6 +26,8 @@ pub const OPERATIONS_MAX: usize = 1 << 18;
 
 /// What [`Batch::close`] adds is called.
 const CLOSE: &str = "close";
+const CREATE: &str = "create";
+const DELETE: &str = "delete";
 
 /// In which order the operations of a batch run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +66,12 @@ enum Work {
     Alone(Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>),
     /// A collection is made, together with others if there are any.
     Create(NewCollection),
+    /// A collection is deleted, in the same way.
+    Delete(Workspace, OwnKey),
 }
+
+/// What can be done together: of one kind, and in one workspace.
+type Group = (&'static str, Uuid);
 
 impl Work {
     fn run(self, log: Log<'_>) -> Result<Outcome> {
@@ -73,6 +80,41 @@ impl Work {
             Work::Create(new) => {
                 let made = new.collection.fill_new(&new.name, &new.options, log);
                 made.map(|()| Outcome::Done)
+            }
+            Work::Delete(workspace, key) => {
+                let deleted = Collection::delete_logged(&workspace, key.as_key(), log);
+                deleted.map(|()| Outcome::Done)
+            }
+        }
+    }
+
+    /// With which others it can be done together.
+    fn group(&self, session: &Session) -> Option<Group> {
+        match self {
+            Work::Create(new) => Some((CREATE, new.collection.workspace().uuid())),
+            Work::Delete(workspace, _) if session.store().removes_together() => {
+                Some((DELETE, workspace.uuid()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Does these together, all of one group.
+    fn run_all(all: Vec<Work>, log: Log<'_>) -> Vec<Result<()>> {
+        let (mut new, mut gone) = (Vec::new(), Vec::new());
+        for work in all {
+            match work {
+                Work::Create(one) => new.push(one),
+                Work::Delete(workspace, key) => gone.push((workspace, key)),
+                // Belongs to no group.
+                Work::Alone(_) => {}
+            }
+        }
+        match gone.first() {
+            None => Collection::fill_all(&new, log),
+            Some((workspace, _)) => {
+                let keys: Vec<Key<'_>> = gone.iter().map(|(_, key)| key.as_key()).collect();
+                Collection::delete_all_logged(workspace, &keys, log)
             }
         }
     }
@@ -251,7 +293,7 @@ impl Batch {
             name: name.to_owned(),
             options,
         });
-        let op = self.add_work("create", &[Touch::Opens(&new)], work)?;
+        let op = self.add_work(CREATE, &[Touch::Opens(&new)], work)?;
         Ok((op, new))
     }
 
@@ -295,10 +337,8 @@ impl Batch {
     /// # Errors
     /// E2BIG if the batch is full.
     pub fn delete(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
-        let (workspace, key) = (workspace.clone(), OwnKey::of(key));
-        self.add("delete", &[], move |log| {
-            Collection::delete_logged(&workspace, key.as_key(), log).map(|()| Outcome::Done)
-        })
+        let work = Work::Delete(workspace.clone(), OwnKey::of(key));
+        self.add_work(DELETE, &[], work)
     }
 
     /// [`Collection::read`] into memory of its own: brings bytes.

@@ -135,6 +135,21 @@ pub trait Store: Send + Sync {
     /// ENOENT if there is none, ENOTEMPTY for a workspace with collections.
     fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()>;
 
+    /// Finds several records of one scope, as `find` would, each by itself.
+    fn find_all(&self, scope: Scope, keys: &[Key<'_>]) -> Vec<Result<Record>> {
+        keys.iter().map(|key| self.find(scope, *key)).collect()
+    }
+
+    /// Removes several records of one scope that were found just now, as `remove` would, each by itself.
+    fn remove_all(&self, scope: Scope, all: &[Record]) -> Vec<Result<()>> {
+        all.iter().map(|r| self.remove(scope, r.uuid)).collect()
+    }
+
+    /// Whether finding and removing several together takes less than one after the other.
+    fn removes_together(&self) -> bool {
+        false
+    }
+
     /// A log for a batch that can be undone, kept as long as the store's own records.
     ///
     /// # Errors

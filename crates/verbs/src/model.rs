@@ -108,6 +108,15 @@ impl Workspace {
         })
     }
 
+    /// Notes that a collection goes when its batch is committed.
+    fn note_delete(&self, log: &dyn UndoLog, record: &Record) -> Result<()> {
+        let session = &self.session;
+        let outlives = session.outlives_process(&*session.backend_of(record)?);
+        check_log(Some(log), outlives, &record.backend)?;
+        let (workspace, uuid) = (self.uuid, record.uuid);
+        log.note(Undo::Delete { workspace, uuid })
+    }
+
     /// Notes how the making of a collection is undone.
     fn note_created(&self, log: Log<'_>, record: &Record) -> Result<()> {
         let (workspace, uuid) = (self.uuid, record.uuid);
@@ -154,6 +163,23 @@ impl Collection {
         Ok(new)
     }
 
+    /// Makes several collections and opens them, each by itself, with what is asked of others for that asked together.
+    ///
+    /// # Errors
+    /// Of each, as for [`Collection::create`].
+    pub fn create_all(workspace: &Workspace, all: Vec<(&str, Options)>) -> Vec<Result<Collection>> {
+        let new = |(name, options): (&str, Options)| NewCollection {
+            collection: Collection::pending(workspace),
+            name: name.into(),
+            options,
+        };
+        let all: Vec<NewCollection> = all.into_iter().map(new).collect();
+        let made = Collection::fill_all(&all, None);
+        let made = made.into_iter().zip(all);
+        made.map(|(made, new)| made.map(|()| new.collection))
+            .collect()
+    }
+
     /// Opens a collection.
     ///
     /// # Errors
@@ -172,6 +198,15 @@ impl Collection {
         workspace.session.check()?;
         let store = workspace.session.store();
         store.find(Scope::In(workspace.uuid), key)
+    }
+
+    /// Whether this session has the back end in which a collection's bytes lie. They aren't looked for.
+    ///
+    /// # Errors
+    /// ENODEV if it isn't attached, or another one is under its name; it says which one has them.
+    pub fn reaches(workspace: &Workspace, record: &Record) -> Result<()> {
+        workspace.session.check()?;
+        workspace.session.backend_of(record).map(|_| ())
     }
 
     /// The collections whose metadata fits, by name.
@@ -194,16 +229,40 @@ impl Collection {
 
     pub(crate) fn delete_logged(workspace: &Workspace, key: Key<'_>, log: Log<'_>) -> Result<()> {
         let record = Collection::lookup(workspace, key)?;
+        match log {
+            None => {
+                let session = &workspace.session;
+                session.delete_collection(workspace.uuid, record.uuid)
+            }
+            Some(log) => workspace.note_delete(log, &record),
+        }
+    }
+
+    /// Deletes several collections, each by itself: what other nodes are asked for that, they are asked together.
+    ///
+    /// # Errors
+    /// Of each, as for [`Collection::delete`].
+    pub fn delete_all(workspace: &Workspace, keys: &[Key<'_>]) -> Vec<Result<()>> {
+        Collection::delete_all_logged(workspace, keys, None)
+    }
+
+    pub(crate) fn delete_all_logged(
+        workspace: &Workspace,
+        keys: &[Key<'_>],
+        log: Log<'_>,
+    ) -> Vec<Result<()>> {
         let session = &workspace.session;
-        let Some(log) = log else {
-            return session.delete_collection(workspace.uuid, record.uuid);
-        };
-        let outlives = session.outlives_process(&*session.backend_of(&record)?);
-        check_log(Some(log), outlives, &record.backend)?;
-        log.note(Undo::Delete {
-            workspace: workspace.uuid,
-            uuid: record.uuid,
-        })
+        if let Err(error) = session.check() {
+            return vec![Err(error); keys.len()];
+        }
+        let found = session.store().find_all(Scope::In(workspace.uuid), keys);
+        match log {
+            None => session.delete_found(workspace.uuid, found),
+            Some(log) => found
+                .into_iter()
+                .map(|record| workspace.note_delete(log, &record?))
+                .collect(),
+        }
     }
 
     /// One that a batch will open.

@@ -313,6 +313,47 @@ impl Session {
         Ok((record, object))
     }
 
+    /// Deletes collections that were found just now, each by itself, as [`Session::delete_collection`] does.
+    pub(crate) fn delete_found(
+        &self,
+        workspace: Uuid,
+        found: Vec<Result<Record>>,
+    ) -> Vec<Result<()>> {
+        let place = self.store().find(Scope::Root, Key::Uuid(workspace));
+        let without_bytes = |record: &Record| {
+            let about = |e: Error| e.about(format!("collection '{}'", record.name));
+            let place = place.as_ref().map_err(Clone::clone)?;
+            let address = Address {
+                workspace: place.name.clone(),
+                workspace_uuid: place.uuid,
+                name: record.name.clone(),
+                uuid: record.uuid,
+            };
+            let backend = self.backend_of(record).map_err(about)?;
+            backend.delete(&address).map_err(about)
+        };
+        let mut ready = Vec::new();
+        let mut failed = Vec::with_capacity(found.len());
+        for found in found {
+            let deleted = found.and_then(|record| without_bytes(&record).map(|()| record));
+            failed.push(match deleted {
+                Ok(record) => {
+                    ready.push(record);
+                    None
+                }
+                Err(error) => Some(error),
+            });
+        }
+        let removed = self.store().remove_all(Scope::In(workspace), &ready);
+        let mut removed = removed.into_iter();
+        let nothing = || Err(Error::new(Errno::IO, "the metadata store removed nothing"));
+        let one = |failed: Option<Error>| match failed {
+            Some(error) => Err(error),
+            None => removed.next().unwrap_or_else(nothing),
+        };
+        failed.into_iter().map(one).collect()
+    }
+
     /// Deletes a collection: its bytes first, so that nothing is left that nobody knows of.
     pub(crate) fn delete_collection(&self, workspace: Uuid, uuid: Uuid) -> Result<()> {
         let record = self.store().find(Scope::In(workspace), Key::Uuid(uuid))?;

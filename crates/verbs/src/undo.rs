@@ -12,7 +12,11 @@
 use crate::meta::{Change, Key, Scope};
 use crate::{Error, Meta, Result, Session, Uuid};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+
+/// Collections that are deleted together, at most.
+const TOGETHER: usize = 256;
 
 /// What takes an operation back, or completes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,11 +185,20 @@ pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
 
 /// Does what waited for the commit.
 fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result<()> {
-    let delete = |entry| match entry {
-        Undo::Delete { workspace, uuid } => session.delete_collection(workspace, uuid).err(),
-        _ => None,
-    };
-    let failed = entries.into_iter().filter_map(delete).collect();
+    let mut gone: BTreeMap<Uuid, Vec<Key<'_>>> = BTreeMap::new();
+    for entry in entries {
+        if let Undo::Delete { workspace, uuid } = entry {
+            gone.entry(workspace).or_default().push(Key::Uuid(uuid));
+        }
+    }
+    let mut failed = Vec::new();
+    for (workspace, keys) in &gone {
+        for some in keys.chunks(TOGETHER) {
+            let found = session.store().find_all(Scope::In(*workspace), some);
+            let deleted = session.delete_found(*workspace, found);
+            failed.extend(deleted.into_iter().filter_map(Result::err));
+        }
+    }
     told(
         log,
         failed,

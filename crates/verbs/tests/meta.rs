@@ -122,6 +122,57 @@ fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
     for made in made {
         assert_eq!(made.unwrap_err().errno(), Errno::NOENT);
     }
+    many_are_found_and_removed_together(store, scope, nowhere);
+}
+
+/// Of the records n0 to n149 in `scope`.
+fn many_are_found_and_removed_together(store: &dyn Store, scope: Scope, nowhere: Scope) {
+    let uuid = store.find(scope, Key::Name("n3")).unwrap().uuid;
+    let unknown = Uuid::random().unwrap();
+    let keys = [
+        Key::Name("n1"),
+        Key::Name("nothing"),
+        Key::Uuid(uuid),
+        Key::Name("a/b"),
+        Key::Uuid(unknown),
+        Key::Name("n2"),
+    ];
+    let found = store.find_all(scope, &keys);
+    let names: Vec<Result<&str, Errno>> = found
+        .iter()
+        .map(|r| r.as_ref().map(|r| &*r.name).map_err(|e| e.errno()))
+        .collect();
+    let absent = Err(Errno::NOENT);
+    assert_eq!(
+        names,
+        [Ok("n1"), absent, Ok("n3"), absent, absent, Ok("n2")]
+    );
+    for found in store.find_all(nowhere, &keys) {
+        assert_eq!(found.unwrap_err().errno(), Errno::NOENT);
+    }
+    let all = store.search(scope, &Predicate::everything(), 999).unwrap();
+    assert_eq!(all.len(), 150);
+    for n in ["n5", "n70"] {
+        let gone = all.iter().find(|r| r.name == n).unwrap();
+        store.remove(scope, gone.uuid).unwrap();
+    }
+    // A new one of an old one's name isn't the old one.
+    create(store, scope, "n5", &[("k", "again")]);
+    let twice = [&all[..], &all[..1]].concat();
+    let removed = store.remove_all(scope, &twice);
+    assert_eq!(removed.len(), 151);
+    for (i, (removed, record)) in removed.iter().zip(&twice).enumerate() {
+        match removed {
+            Ok(()) => assert!(record.name != "n5" && record.name != "n70" && i < 150),
+            Err(e) => {
+                assert!(record.name == "n5" || record.name == "n70" || i == 150);
+                assert_eq!(e.errno(), Errno::NOENT, "{e}");
+            }
+        }
+    }
+    assert_eq!(search(store, scope, ""), ["n5"]);
+    assert_eq!(search(store, scope, "k = \"again\""), ["n5"]);
+    assert_eq!(search(store, scope, "k = \"n1\""), [""; 0]);
 }
 
 fn records_with_much_metadata(store: &dyn Store, fresh: Fresh<'_>) {

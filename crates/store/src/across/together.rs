@@ -7,7 +7,7 @@
 //! once; then the names are confirmed, and with that the files are in the index.
 
 use super::{Link, is_unclear};
-use crate::elsewhere::messages::{List, decode, encode, kind};
+use crate::elsewhere::messages::{List, Part, decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_HEAD, Question};
 use crate::record::{Entry, Inode, Key};
 use crate::shards::{Need, Write};
@@ -17,7 +17,7 @@ use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 
 /// Files of one transaction, and bytes of their attributes, at most.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 const MOST_BYTES: usize = 256 << 10;
 
 /// A file to be made by [`Store::create_files`].
@@ -52,15 +52,48 @@ impl NewFile<'_> {
     }
 }
 
-/// Entries that one node is asked for: which files, and the question.
-struct Asked {
-    home: NodeId,
-    files: Vec<usize>,
+/// What one node is asked of several files: which, and the question.
+pub(super) struct Asked {
+    pub home: NodeId,
+    pub files: Vec<usize>,
     head: Vec<u8>,
 }
 
-/// What a home has said of an entry: what was there, or an errno.
-type Said = std::result::Result<Option<Entry>, u32>;
+/// What each of these nodes is asked of its files, in as many questions as it takes: `head` makes one.
+pub(super) fn questions(
+    by_home: BTreeMap<NodeId, Vec<usize>>,
+    head: impl Fn(&[usize]) -> Vec<u8>,
+) -> Vec<Asked> {
+    let mut asked = Vec::new();
+    for (home, all) in by_home {
+        for part in all.chunks(MAX_HEAD / (2 * NAME_MAX)) {
+            asked.push(Asked {
+                home,
+                files: part.to_vec(),
+                head: head(part),
+            });
+        }
+    }
+    asked
+}
+
+/// What was told of each file.
+pub(super) fn of_each<T: Part>(answer: Result<Vec<u8>>, asked: &Asked) -> Vec<Result<T>> {
+    let said = answer.and_then(|head| {
+        let List(said) = decode::<List<std::result::Result<T, u32>>>(&head).ok_or(Errno::PROTO)?;
+        match said.len() == asked.files.len() {
+            true => Ok(said),
+            false => Err(Errno::PROTO),
+        }
+    });
+    match said {
+        Ok(said) => said
+            .into_iter()
+            .map(|one| one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff)))
+            .collect(),
+        Err(e) => asked.files.iter().map(|_| Err(e)).collect(),
+    }
+}
 
 impl Store {
     /// Numbers for new files with these names in `parent`, for [`Store::create_files`]. Nothing is there yet.
@@ -231,33 +264,17 @@ impl Store {
                 by_home.entry(home).or_default().push(i);
             }
         }
-        let mut asked = Vec::new();
-        for (home, all) in by_home {
-            for part in all.chunks(MAX_HEAD / (2 * NAME_MAX)) {
-                let entry = |&i: &usize| (files[i].name.to_vec(), files[i].entry());
-                let entries = List(part.iter().map(entry).collect());
-                asked.push(Asked {
-                    home,
-                    files: part.to_vec(),
-                    head: encode(&(parent, entries, epoch)),
-                });
-            }
-        }
+        let asked = questions(by_home, |part| {
+            let entry = |&i: &usize| (files[i].name.to_vec(), files[i].entry());
+            let entries = List(part.iter().map(entry).collect());
+            encode(&(parent, entries, epoch))
+        });
         let mut confirmed = Vec::new();
-        for (asked, answer) in asked.iter().zip(self.ask_together(&asked)) {
-            let said = answer.and_then(|head| {
-                let List(said) = decode::<List<Said>>(&head).ok_or(Errno::PROTO)?;
-                match said.len() == asked.files.len() {
-                    true => Ok(said),
-                    false => Err(Errno::PROTO),
-                }
-            });
-            for (n, &i) in asked.files.iter().enumerate() {
+        let answers = self.ask_together(kind::INSERT_ALL, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            let said = of_each::<Option<Entry>>(answer, asked);
+            for (&i, said) in asked.files.iter().zip(said) {
                 let (id, name) = (files[i].id, (parent, files[i].name));
-                let said = match &said {
-                    Ok(said) => said[n].map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff)),
-                    Err(e) => Err(*e),
-                };
                 results[i] = match said {
                     Ok(None) => {
                         confirmed.push(i);
@@ -311,12 +328,12 @@ impl Store {
     }
 
     /// Asks nodes at once: their answers, encoded, in the same order.
-    fn ask_together(&self, asked: &[Asked]) -> Vec<Result<Vec<u8>>> {
+    pub(super) fn ask_together(&self, kind: u16, asked: &[Asked]) -> Vec<Result<Vec<u8>>> {
         let questions: Vec<Question<'_>> = asked
             .iter()
             .map(|asked| Question {
                 node: asked.home,
-                kind: kind::INSERT_ALL,
+                kind,
                 head: &asked.head,
                 bytes: Bytes::None,
             })

@@ -162,6 +162,12 @@ pub mod kind {
     pub const INSERT: u16 = 65;
     /// `parent, (name, Entry)..., epoch -> of each, what is there, or an errno`
     pub const INSERT_ALL: u16 = 98;
+    /// `parent, names -> of each, Option<Entry>, or an errno`
+    pub const LOOKUP_ALL: u16 = 102;
+    /// `parent, (name, Entry)..., epoch -> of each, whether it was that and is gone, or an errno`: of files
+    pub const REMOVE_ALL: u16 = 103;
+    /// `parent, (id, name)... -> of each, nothing, or an errno`: they have lost these names, as by DROP_LINK
+    pub const DROP_LINKS: u16 = 104;
     /// `parent, name, epoch`
     pub const UNLINK: u16 = 66;
     /// `id, parent, name, epoch`

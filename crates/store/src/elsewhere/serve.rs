@@ -78,6 +78,12 @@ pub(super) fn told<T: Part>(answer: T) -> Result<Reply, Errno> {
     })
 }
 
+/// What came of each of several.
+fn told_each<T: Part>(each: impl Iterator<Item = Result<T, Errno>>) -> Result<Reply, Errno> {
+    let said = each.map(|one| one.map_err(|e| e.raw_os_error() as u32));
+    told(List(said.collect::<Vec<_>>()))
+}
+
 pub(super) fn parts<T: Part>(head: &[u8]) -> Result<T, Errno> {
     decode(head).ok_or(Errno::PROTO)
 }
@@ -89,10 +95,10 @@ impl Server {
             kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
-            kind::PART_ON_FILES => Some(Class::Leaf),
+            kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
-            kind::TOGETHER => Some(Class::Entry),
+            kind::TOGETHER | kind::REMOVE_ALL => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             kind::COPY | kind::TO_FILES => Some(Class::Bulk),
@@ -124,6 +130,8 @@ impl Server {
                 | kind::ADD_LINK
                 | kind::UNDO_LINK
                 | kind::DROP_LINK
+                | kind::DROP_LINKS
+                | kind::LOOKUP_ALL
                 | kind::HAS_LINK
                 | kind::OPEN
                 | kind::CLOSE
@@ -210,6 +218,14 @@ impl Server {
                 let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
                 home_of_entry(store, parent, &name)?;
                 told(store.lookup(parent, &name)?)
+            }
+            kind::LOOKUP_ALL => {
+                let (parent, List(names)): (ObjectId, List<Vec<u8>>) = parts(head)?;
+                let one = |name: &Vec<u8>| {
+                    home_of_entry(store, parent, name)?;
+                    store.lookup(parent, name)
+                };
+                told_each(names.iter().map(one))
             }
             kind::LOOKUP_STAT => {
                 let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
@@ -416,6 +432,14 @@ impl Server {
                 let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
                 told(store.undo_link(home(store, id)?, (dir, &name), from)?)
+            }
+            kind::DROP_LINKS => {
+                let (dir, List(files)): (ObjectId, List<(ObjectId, Vec<u8>)>) = parts(head)?;
+                let one = |(id, name): &(ObjectId, Vec<u8>)| {
+                    check_name(name)?;
+                    store.lose_name(home(store, *id)?, (dir, name), None, false)
+                };
+                told_each(files.iter().map(one))
             }
             kind::DROP_LINK => {
                 type Question = (
@@ -682,9 +706,15 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
                 .iter()
                 .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
             let epoch = store.epoch_for(epoch)?;
-            let made = store.insert_all(dir, &entries, epoch).into_iter();
-            let said = made.map(|there| there.map_err(|e| e.raw_os_error() as u32));
-            told(List(said.collect::<Vec<_>>()))
+            told_each(store.insert_all(dir, &entries, epoch).into_iter())
+        }
+        kind::REMOVE_ALL => {
+            let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
+            entries
+                .iter()
+                .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
+            let epoch = store.epoch_for(epoch)?;
+            told_each(store.remove_all(dir, &entries, epoch).into_iter())
         }
         kind::UNLINK => {
             let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;

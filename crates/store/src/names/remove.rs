@@ -210,9 +210,27 @@ impl Store {
     /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or something else had to end
     /// first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        let t = now();
+        match self.remove_beside(name, entry, epoch, t) {
+            Err(Errno::AGAIN) => {
+                self.retry_noted(name, || self.note_gone(name))?;
+                Ok(false)
+            }
+            Ok(true) => self.touch_dir(name.0, t).map(|()| true),
+            other => other,
+        }
+    }
+
+    /// As [`Store::unlink_beside`], without waiting for what has to end first (EAGAIN), nor noting the directory's time.
+    pub(crate) fn remove_beside(
+        &self,
+        name: Named<'_>,
+        entry: Entry,
+        epoch: u64,
+        t: i64,
+    ) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
-        let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
         let set = self.set(&[shard, self.shard_of(entry.id)]);
@@ -231,19 +249,13 @@ impl Store {
             }
             self.drop_link(w, entry.id, name, t, &mut freed).map(Some)
         });
-        let done = self.undo_mark(done, entry.id);
-        if done == Err(Errno::AGAIN) {
-            self.retry_noted(name, || self.note_gone(name))?;
-            return Ok(false);
-        }
-        let Some(dropped) = done? else {
+        let Some(dropped) = self.undo_mark(done, entry.id)? else {
             return Ok(false);
         };
         self.free_extents(freed);
         if dropped == Dropped::Stays {
             self.set_live_ctime(entry.id, t)?;
         }
-        self.touch_dir(name.0, t)?;
         Ok(true)
     }
 

@@ -1,9 +1,9 @@
 //! A batch that was started: which operations may run, what became of them, waiting and cancelling.
 
-use super::{Batch, CLOSE, Edge, Op, Outcome, Work};
+use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::crew::Task;
 use crate::undo::{UndoLog, complete, undo};
-use crate::{Collection, Error, Result, Session, Uuid};
+use crate::{Error, Result, Session};
 use forebay_controls::Failure;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Collections that are made together, at most: several threads share a large batch.
+/// Collections that are made or deleted together, at most: several threads share a large batch.
 const TOGETHER: usize = 256;
 
 /// What became of an operation.
@@ -263,49 +263,48 @@ impl Inner {
         self.session.crew().push(tasks)
     }
 
-    /// Has those run with which the batch begins. Where operations ask other nodes, collections of one workspace are made together.
+    /// Has those run with which the batch begins. Where operations ask other nodes, collections of one workspace are made together, and
+    /// deleted together.
     fn queue_first(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         if !self.session.asks() {
             return self.queue(ready);
         }
         let mut tasks: Vec<Task> = Vec::new();
-        let mut together: BTreeMap<Uuid, Vec<u32>> = BTreeMap::new();
+        let mut together: BTreeMap<Group, Vec<u32>> = BTreeMap::new();
         let progress = self.lock();
         for number in ready {
             let inner = self.clone();
-            match &progress.operations[number as usize].work {
-                Some(Work::Create(new)) => {
-                    let workspace = new.collection.workspace().uuid();
-                    together.entry(workspace).or_default().push(number);
-                }
-                _ => tasks.push(Box::new(move || inner.run(number))),
+            let work = progress.operations[number as usize].work.as_ref();
+            match work.and_then(|work| work.group(&self.session)) {
+                Some(group) => together.entry(group).or_default().push(number),
+                None => tasks.push(Box::new(move || inner.run(number))),
             }
         }
         drop(progress);
         for group in together.values().flat_map(|all| all.chunks(TOGETHER)) {
             let (inner, group) = (self.clone(), group.to_vec());
-            tasks.push(Box::new(move || inner.create_together(&group)));
+            tasks.push(Box::new(move || inner.run_together(&group)));
         }
         self.session.crew().push(tasks.into_iter())
     }
 
-    /// Makes collections together. What waited for them is queued.
-    fn create_together(self: &Arc<Inner>, group: &[u32]) {
+    /// Makes collections together, or deletes them. What waited for them is queued.
+    fn run_together(self: &Arc<Inner>, group: &[u32]) {
         let mut taken = Vec::new();
         let mut all = Vec::new();
         let mut progress = self.lock();
         if progress.stopped.is_none() {
             for &number in group {
                 let operation = &mut progress.operations[number as usize];
-                if let Some(Work::Create(new)) = operation.work.take() {
+                if let Some(work) = operation.work.take() {
                     operation.status = Status::Running;
                     taken.push(number);
-                    all.push(new);
+                    all.push(work);
                 }
             }
         }
         drop(progress);
-        let make = AssertUnwindSafe(|| Collection::fill_all(&all, self.log.as_deref()));
+        let make = AssertUnwindSafe(|| Work::run_all(all, self.log.as_deref()));
         let made = catch_unwind(make).unwrap_or_default();
         let mut made = made.into_iter();
         let mut ready = Vec::new();

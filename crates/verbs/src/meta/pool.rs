@@ -17,7 +17,7 @@ use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared, Persistence};
-use forebay_posix::{Fail, FileToMake, Follow, ObjectId, RenameMode};
+use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};
 use forebay_store::{Description, Match, uses::said};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -538,6 +538,63 @@ impl Store for Pool {
             (Errno::NOENT, Key::Uuid(uuid)) => self.gone(uuid),
             (e, _) => self.failed("can't look it up", e),
         })
+    }
+
+    fn find_all(&self, scope: Scope, keys: &[Key<'_>]) -> Vec<Result<Record>> {
+        let name = |key: &Key<'_>| match *key {
+            Key::Name(name) if super::check_name(name).is_ok() => Some(name.to_owned()),
+            _ => None,
+        };
+        let names: Vec<Option<String>> = keys.iter().map(name).collect();
+        let asked: Vec<&[u8]> = names.iter().flatten().map(String::as_bytes).collect();
+        let found = match scope {
+            Scope::In(_) if !asked.is_empty() => {
+                let dir = self.dir(scope).ok();
+                dir.and_then(|(dir, _)| self.fs.look_up_all(dir, &asked).ok())
+            }
+            _ => None,
+        };
+        let mut found = found.unwrap_or_default().into_iter();
+        let one = |(key, name): (&Key<'_>, &Option<String>)| {
+            let there = name.as_ref().and_then(|name| Some((found.next()?, name)));
+            match there {
+                Some((Ok(Some(e)), name)) if Pool::is_record(scope, e.kind, name.as_bytes()) => {
+                    let record = self.record(e.id, name.as_bytes());
+                    record.map_err(|e| self.failed("can't look it up", e))
+                }
+                // It isn't there, or is asked for by itself: that says why.
+                _ => self.find(scope, *key),
+            }
+        };
+        keys.iter().zip(&names).map(one).collect()
+    }
+
+    fn remove_all(&self, scope: Scope, all: &[Record]) -> Vec<Result<()>> {
+        let entry = |record: &Record| Entry {
+            id: self.id_of(record.uuid).unwrap_or(ObjectId(0)),
+            kind: libc::S_IFREG,
+        };
+        let entries = all.iter().map(|r| (r.name.as_bytes(), entry(r)));
+        let entries: Vec<(&[u8], Entry)> = entries.collect();
+        let removed = match (scope, self.dir(scope)) {
+            (Scope::In(_), Ok((dir, _))) => self.fs.remove_files(dir, &entries).ok(),
+            _ => None,
+        };
+        let mut removed = removed.unwrap_or_default().into_iter();
+        let one = |record: &Record| match removed.next() {
+            Some(Ok(true)) => Ok(()),
+            // Nobody knows what has become of it.
+            Some(Err(e @ (Errno::HOSTDOWN | Errno::IO | Errno::TIMEDOUT | Errno::PROTO))) => {
+                Err(self.failed(format!("can't remove '{}'", record.name), e))
+            }
+            // Something is in the way, or has changed: by itself it is waited for, or said why.
+            _ => self.remove(scope, record.uuid),
+        };
+        all.iter().map(one).collect()
+    }
+
+    fn removes_together(&self) -> bool {
+        self.fs.store().node_of_several().is_some()
     }
 
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
