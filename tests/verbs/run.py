@@ -235,7 +235,24 @@ def command_line(room, nodes):
             with open(os.path.join(back, "f%04d" % n), "rb") as f:
                 expect("the content of f%04d" % n, f.read(), content[n:n + n % 100 * 50])
         forebay("workspace", "rm", "w", status=1, says="has collections")
-        forebay("collection", "rm", "w", *names("collection", "list", "w"))
+        # Killed while it removes: each is there, whole, or gone.
+        there = names("collection", "list", "w")
+        for delay in (0.03, 0.08, 0.2):
+            with subprocess.Popen([program, "collection", "rm", "w", *there[:len(there) // 3]], env=environment,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as half:
+                try:
+                    half.wait(delay)
+                except subprocess.TimeoutExpired:
+                    half.kill()
+            # The keeper completes what it had begun.
+            time.sleep(2.5)
+            there = names("collection", "list", "w")
+        for name in [n for n in there if n[:1] == "f"][::50]:
+            n = int(name[1:])
+            expect("what is left in " + name, forebay("collection", "get", "w", name), content[n:n + n % 100 * 50])
+        forebay("fsck")
+        forebay("collection", "rm", "w", "missing", *there[:9], "gone", status=1, says="gone")
+        forebay("collection", "rm", "w", *there[9:])
         expect("what is left", names("collection", "list", "w"), [])
         forebay("workspace", "rm", "w")
         forebay("fsck")
@@ -318,7 +335,13 @@ def command_line_etcd(room):
             forebay("collection", "get", "w", "a", "--pool", "two", status=1, says="the pool 'one'")
             shown = json.loads(forebay("collection", "show", "w", "a", "--json", "--pool", "two"))
             expect("its place", shown["place"][:14], "the pool 'one'")
-            forebay("collection", "import", "w", room, "--pool", "one", status=2, says="with etcd")
+            source, back = tempfile.mkdtemp(dir=room), tempfile.mkdtemp(dir=room)
+            with open(os.path.join(source, "a"), "w") as f:
+                f.write("in two")
+            forebay("collection", "import", "w", source, "--pool", "two", status=120, says="the pool 'one'")
+            expect("what is there", forebay("collection", "get", "w", "a", "--pool", "one"), "in one")
+            forebay("collection", "export", "w", back, "--pool", "two", status=120, says="the pool 'one'")
+            expect("what was exported", os.listdir(back), ["b"])
             forebay("collection", "list", "w", "--store", "memory", status=2, says="etcd://")
             forebay("collection", "list", "w", "--store", "etcd:here", status=2, says="etcd://[USER@]HOST")
             run([program, "down", "--pool", "one"], env=environment)
@@ -337,6 +360,160 @@ def command_line_etcd(room):
             for pool in ("one", "two"):
                 subprocess.run([program, "down", "--force", "--pool", pool], env=environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(home + "-cache", ignore_errors=True)
+
+
+def import_export_etcd(room, nodes):
+    """Files become collections known to an etcd, and files again: by all nodes of the pool, and to directories through the command."""
+    home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
+    program = os.path.join(TARGET, "forebay")
+    with Etcd(room) as etcd:
+        environment = {**os.environ, "FOREBAY_HOME": home, "FOREBAY_POOL": "verbs", "FOREBAY_METADATA": etcd.place()}
+
+        def forebay(*words, status=0, says=""):
+            done = subprocess.run([program, *words], capture_output=True, timeout=120, env=environment)
+            told = done.stderr.decode()
+            if done.returncode != status or says not in told:
+                raise Failed("%s: exit status %d, %r isn't in:\n%s" % (" ".join(words), done.returncode, says, told))
+            return done.stdout
+
+        def names(*words):
+            return forebay(*words).decode().split()
+
+        def expect(what, is_, should):
+            if is_ != should:
+                raise Failed("%s: %r instead of %r" % (what, is_, should))
+
+        def expect_files(directory, wanted):
+            expect("files in " + directory, sorted(os.listdir(directory)), sorted(wanted))
+            for name, content in wanted.items():
+                with open(os.path.join(directory, name), "rb") as f:
+                    expect("the content of " + name, f.read(), content)
+
+        def attributes(path):
+            return {a[5:]: os.getxattr(path, a).decode() for a in os.listxattr(path) if a.startswith("user.")}
+
+        source, back, killed, scratch, other = (tempfile.mkdtemp(dir=room) for _ in range(5))
+        # So many that it is worth starting movers on the other nodes.
+        many = 1800 if nodes > 1 else 60
+        files = {"f%04d" % n: os.urandom(n % 100 * 50) for n in range(many)}
+        for name, content in files.items():
+            with open(os.path.join(source, name), "wb") as f:
+                f.write(content)
+        os.makedirs(os.path.join(source, "below"))
+        for n in (21, 22):
+            os.setxattr(os.path.join(source, "f%04d" % n), "user.step", b"%d" % n)
+        os.setxattr(os.path.join(source, "f0022"), "user.odd", b"\xff")
+        try:
+            forebay("collection", "import", "w", source, status=1, says="workspace create w")
+            forebay("workspace", "create", "w")
+            forebay("collection", "import", "w", source, status=3, says="verbs")
+            run(up(nodes), env=environment)
+            forebay("collection", "import", "w", "/fb/here", status=1, says="can't be listed")
+            importing = ["collection", "import", "w", source, "--meta", "project=import", "--json"]
+            report = json.loads(forebay(*importing, says="below: left out"))
+            expect("files that were moved", report["moved_files"], many)
+            expect("warnings", [w["path"] for w in report["warnings"]], ["f0022"])
+            if nodes > 1:
+                expect("nodes that took part", len(report["nodes"]), nodes)
+            expect("what was imported", names("collection", "find", "w", 'project = "import"'), sorted(files))
+            expect("attributes", names("collection", "find", "w", "step >= 21"), ["f0021", "f0022"])
+            expect("a file", forebay("cat", "/w/f0021"), files["f0021"])
+            expect("a collection", forebay("collection", "get", "w", "f0022"), files["f0022"])
+            with open(os.path.join(source, "f0007"), "wb") as f:
+                files["f0007"] = b"another content"
+                f.write(files["f0007"])
+            os.setxattr(os.path.join(source, "f0021"), "user.step", b"33")
+            report = json.loads(forebay(*importing))
+            expect("a repetition", (report["moved_files"], report["unchanged"]), (1, many - 1))
+            expect("what it says", names("collection", "find", "w", "step > 22"), ["f0021"])
+
+            forebay("collection", "export", "w", back, "step >= 22")
+            expect_files(back, {name: files[name] for name in ("f0021", "f0022")})
+            expect("its metadata", attributes(os.path.join(back, "f0021")), {"project": "import", "step": "33"})
+            forebay("collection", "put", "w", "f0022", os.path.join(source, "f0022"), "--meta", "step=44")
+            report = json.loads(forebay("collection", "export", "w", back, "--json"))
+            if nodes > 1:
+                expect("nodes that wrote it", len(report["nodes"]), nodes)
+            expect_files(back, files)
+            expect("its new metadata", attributes(os.path.join(back, "f0022")), {"project": "import", "step": "44"})
+
+            # Bytes without a collection, and a collection without bytes.
+            with open(os.path.join(other, "stray"), "wb") as f:
+                f.write(b"mine")
+            forebay("stage", "in", os.path.join(other, "stray"), "/w/stray")
+            with open(os.path.join(other, "stray"), "wb") as f:
+                f.write(b"not mine")
+            with open(os.path.join(other, "sound"), "wb") as f:
+                f.write(b"sound")
+            forebay("collection", "import", "w", other, status=120, says="which no collection here has")
+            expect("what others have", forebay("cat", "/w/stray"), b"mine")
+            expect("what came", forebay("collection", "get", "w", "sound"), b"sound")
+            expect("no collection", names("collection", "find", "w", "not exists project"), ["sound"])
+            forebay("exec", "--", "rm", "/fb/w/sound", "/fb/w/stray")
+            forebay("collection", "export", "w", back, status=120, says="there is no file /w/sound")
+            forebay("collection", "import", "w", other)
+            expect("what came again", forebay("collection", "get", "w", "sound"), b"sound")
+
+            # Killed somewhere, then repeated.
+            forebay("workspace", "create", "k")
+            for delay in (0.05, 0.2, 0.4):
+                with subprocess.Popen([program, "collection", "import", "k", source], env=environment,
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as half:
+                    try:
+                        half.wait(delay)
+                    except subprocess.TimeoutExpired:
+                        half.kill()
+            forebay("collection", "import", "k", source)
+            forebay("collection", "export", "k", killed)
+            expect_files(killed, files)
+
+            # In a directory.
+            attach = ["--attach", "scratch=" + scratch]
+            forebay("workspace", "create", "v")
+            few = tempfile.mkdtemp(dir=room)
+            wanted = {name: files[name] for name in ("f0000", "f0021", "f0022")}
+            wanted["large"] = os.urandom(9 << 20)
+            for name, content in wanted.items():
+                with open(os.path.join(few, name), "wb") as f:
+                    f.write(content)
+            os.setxattr(os.path.join(few, "large"), "user.step", b"5")
+            importing = ["collection", "import", "v", few, "--backend", "scratch", "--json"]
+            forebay(*importing, status=2, says="--attach scratch=DIR")
+            forebay(*importing, "--attach", "forebay=" + scratch, status=2, says="--pool")
+            expect("what was moved", json.loads(forebay(*importing, *attach))["moved_files"], 4)
+            expect_files(os.path.join(scratch, "v"), wanted)
+            with open(os.path.join(few, "f0000"), "wb") as f:
+                wanted["f0000"] = b"not empty"
+                f.write(wanted["f0000"])
+            report = json.loads(forebay(*importing, *attach))
+            expect("what was moved again", (report["moved_files"], report["unchanged"]), (1, 3))
+            expect("where it is", json.loads(forebay("collection", "show", "v", "large", "--json", *attach))["size"], 9 << 20)
+            forebay("collection", "put", "v", "inside", os.path.join(few, "f0021"))
+            wanted["inside"] = wanted["f0021"]
+            out = os.path.join(room, "out-%d" % nodes)
+            forebay("collection", "export", "v", out, status=1, says="--attach scratch=DIR")
+            expect("what was exported", json.loads(forebay("collection", "export", "v", out, "--json", *attach))["moved_files"], 5)
+            expect_files(out, wanted)
+            expect("its metadata", attributes(os.path.join(out, "large")), {"step": "5"})
+            report = json.loads(forebay("collection", "export", "v", out, "--json", *attach))
+            expect("exported again", (report["moved_files"], report["unchanged"]), (0, 5))
+            forebay("collection", "rm", "v", *wanted, *attach)
+            forebay("workspace", "rm", "v")
+            expect("what is left", os.listdir(scratch), [])
+            # With the pool's own metadata a directory can be attached, too.
+            own = ["--store", "pool:verbs"]
+            forebay("workspace", "create", "p", *own)
+            forebay(*(word if word != "v" else "p" for word in importing), *attach, *own)
+            shutil.rmtree(out)
+            forebay("collection", "export", "p", out, *attach, *own)
+            del wanted["inside"]
+            expect_files(out, wanted)
+            forebay("fsck")
+        finally:
+            subprocess.run([program, "down", "--force"], env=environment,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
             shutil.rmtree(home, ignore_errors=True)
             shutil.rmtree(home + "-cache", ignore_errors=True)
 
@@ -370,6 +547,7 @@ def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help="write down what the interface is now")
+    parser.add_argument("--only", metavar="WORDS", default="", help="only cases whose names have WORDS in them")
     options = parser.parse_args()
     room = tempfile.mkdtemp(prefix="forebay-verbs-")
 
@@ -442,6 +620,8 @@ def main():
         ("command line", lambda: command_line(room, 1)),
         ("command line, three nodes", lambda: command_line(room, 3)),
         ("command line, etcd", lambda: command_line_etcd(room)),
+        ("import and export, etcd", lambda: import_export_etcd(room, 1)),
+        ("import and export, etcd, three nodes", lambda: import_export_etcd(room, 3)),
         ("valgrind", valgrind),
         ("example: cost", cost),
         ("sanitizers", lambda: sanitized("gcc")),
@@ -449,6 +629,9 @@ def main():
         ("installed: pkg-config and CMake, clang", lambda: installed("clang", "clang++")),
         ("use-case kernels", kernels),
     ]
+    cases = [case for case in cases if options.only in case[0]]
+    if not cases:
+        parser.error("there is no such case")
     failed = 0
     try:
         for name, case in cases:

@@ -1,20 +1,18 @@
 //! `forebay workspace` and `forebay collection`: the verbs on the command line.
 //!
 //! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold them (`import`,
-//! `export`). A pool is open once in a process, so the session is closed before the staging begins.
+//! `export`: [`transfer`]).
 
-use crate::exec;
+mod records;
+mod transfer;
+
 use crate::fail::{Fail, code};
-use crate::output::{count, json, quoted, say, write};
-use crate::stage::{Way, summary, tell_troubles, transfer};
+use crate::output::{json, quoted, say, write};
 use clap::{Args, Subcommand};
-use forebay_iov::meta::check_name;
 use forebay_iov::{
     Collection, Errno, Error, Key, Meta, Options, Predicate, Record, Session, Workspace,
     read_controls, write_controls,
 };
-use forebay_staging::{Names, Report};
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -43,7 +41,7 @@ pub struct CollectionCommand {
 /// Who knows of workspaces and collections.
 #[derive(Debug, Args)]
 struct Known {
-    /// Where metadata lie, if not in the pool: etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
+    /// Where metadata lie, if not in the pool: etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
     #[arg(
         long = "store",
         global = true,
@@ -51,6 +49,9 @@ struct Known {
         env = "FOREBAY_METADATA"
     )]
     store: Option<String>,
+    /// Where the bytes of collections lie that name the back end NAME: in files below the directory DIR; repeatable
+    #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
+    attached: Vec<(String, String)>,
 }
 
 /// Where metadata and bytes are.
@@ -58,6 +59,16 @@ struct At<'a> {
     pool: &'a str,
     /// The metadata store, if it isn't the pool.
     store: Option<&'a str>,
+    /// Back ends that are directories: names and directories.
+    attached: &'a [(String, String)],
+}
+
+/// Which back end gets the bytes.
+#[derive(Debug, Args)]
+struct Target {
+    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if there is one)
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
 }
 
 /// What is said of something new.
@@ -119,6 +130,8 @@ enum OfCollection {
         /// What its use needs, such as mutability=append; repeatable
         #[arg(long = "control", value_name = "CONTROL=VALUE")]
         controls: Vec<String>,
+        #[command(flatten)]
+        into: Target,
     },
     /// List the collections of a workspace
     #[command(after_help = "Example:\n  forebay collection list campaign")]
@@ -159,6 +172,8 @@ enum OfCollection {
         file: PathBuf,
         #[command(flatten)]
         said: Said,
+        #[command(flatten)]
+        into: Target,
     },
     /// Write a collection to a file or to the standard output
     #[command(after_help = "Example:\n  forebay collection get campaign pressure.3 p3.dat")]
@@ -180,6 +195,8 @@ links are left out, and named. A repetition moves only what differs.")]
         directory: PathBuf,
         #[command(flatten)]
         said: Said,
+        #[command(flatten)]
+        into: Target,
         /// Print the report as JSON
         #[arg(long)]
         json: bool,
@@ -189,7 +206,7 @@ links are left out, and named. A repetition moves only what differs.")]
 Example:
   forebay collection export campaign ./fields 'step >= 2'
 
-The nodes that hold them write them. Metadata become attributes `user.*`, where the file system has these.")]
+The nodes that hold them write them; what lies in directories (--attach) goes through this process. Metadata become attributes `user.*`, where the file system has these.")]
     Export {
         workspace: String,
         directory: PathBuf,
@@ -214,6 +231,17 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
+fn attached(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=');
+    let (name, dir) = parts
+        .filter(|(name, dir)| !name.is_empty() && !dir.is_empty())
+        .ok_or("isn't NAME=DIR, such as scratch=/scratch/me")?;
+    match name {
+        FILES => Err("'forebay' is the pool; choose it with --pool".into()),
+        _ => Ok((name.into(), dir.into())),
+    }
+}
+
 impl Said {
     fn meta(&self) -> Meta {
         self.meta.iter().cloned().collect()
@@ -235,30 +263,49 @@ fn failed(e: Error) -> Fail {
 
 impl<'a> At<'a> {
     fn new(pool: &'a str, known: &'a Known) -> Result<At<'a>, Fail> {
+        let attached = &known.attached;
         let store = known.store.as_deref().filter(|s| !s.is_empty());
-        match store.map(|s| s.split_once(':').unwrap_or((s, ""))) {
-            None | Some(("pool", "")) => Ok(At { pool, store: None }),
-            Some(("pool", pool)) => Ok(At { pool, store: None }),
-            Some(("etcd", _)) => Ok(At { pool, store }),
-            Some(_) => Err(Fail::usage(format!(
-                "--store {}: metadata lie in the pool, or in an etcd: etcd://HOST:PORT",
-                store.unwrap_or_default()
-            ))),
-        }
+        let (pool, store) = match store.map(|s| s.split_once(':').unwrap_or((s, ""))) {
+            None | Some(("pool", "")) => (pool, None),
+            Some(("pool", pool)) => (pool, None),
+            Some(("etcd", _)) => (pool, store),
+            Some(_) => {
+                return Err(Fail::usage(format!(
+                    "--store {}: metadata lie in the pool, or in an etcd: etcd://HOST:PORT",
+                    store.unwrap_or_default()
+                )));
+            }
+        };
+        Ok(At {
+            pool,
+            store,
+            attached,
+        })
     }
 
     fn open(&self) -> Result<Session, Fail> {
         let no_pool = |e| Fail::new(code::NO_POOL, e);
-        let Some(store) = self.store else {
-            return Session::open(&format!("pool:{}", self.pool)).map_err(no_pool);
+        let session = match self.store {
+            None => Session::open(&format!("pool:{}", self.pool)).map_err(no_pool)?,
+            Some(store) => {
+                let session = Session::open(store).map_err(failed)?;
+                match session.attach(FILES, FILES, self.pool) {
+                    // What is known of collections is seen without it, too.
+                    Err(e) if e.errno() == Errno::NOENT => {}
+                    attached => attached.map_err(no_pool)?,
+                }
+                session
+            }
         };
-        let session = Session::open(store).map_err(failed)?;
-        match session.attach(FILES, FILES, self.pool) {
-            // What is known of collections is seen without it, too.
-            Err(e) if e.errno() == Errno::NOENT => {}
-            attached => attached.map_err(no_pool)?,
+        for (name, dir) in self.attached {
+            session.attach(name, "directory", dir).map_err(failed)?;
         }
         Ok(session)
+    }
+
+    /// Whether this command knows where the bytes of such a back end lie.
+    fn knows(&self, backend: &str) -> bool {
+        backend == FILES || self.attached.iter().any(|(name, _)| name == backend)
     }
 
     fn load(&self, name: &str) -> Result<Workspace, Fail> {
@@ -275,16 +322,6 @@ impl<'a> At<'a> {
             )),
             _ => failed(e),
         })
-    }
-
-    /// Files are staged by name: what they are has to lie with them.
-    fn only_pool(&self, what: &str) -> Result<&'a str, Fail> {
-        match self.store {
-            None => Ok(self.pool),
-            Some(_) => Err(Fail::usage(format!(
-                "{what} stages files of a pool with what the pool knows of them; with etcd, use put and get"
-            ))),
-        }
     }
 }
 
@@ -323,11 +360,12 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             name,
             said,
             controls,
+            into,
         } => {
             let options = Options {
                 meta: said.meta(),
                 controls: read_controls(&controls.join(",")).map_err(failed)?,
-                ..Options::default()
+                backend: into.backend.clone(),
             };
             let made = Collection::create(&at.load(workspace)?, name, &options);
             made.and_then(|c| c.close()).map_err(failed)?;
@@ -359,7 +397,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             if !record.place.is_empty() {
                 more.push(("place", record.place.clone()));
             }
-            if record.backend == FILES {
+            if at.knows(&record.backend) {
                 match Collection::open(&workspace, Key::Name(name)) {
                     // It lies in another pool.
                     Err(e) if e.errno() == Errno::NODEV => {}
@@ -376,7 +414,8 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             name,
             file,
             said,
-        } => put(&at.load(workspace)?, name, file, said)?,
+            into,
+        } => put(&at.load(workspace)?, name, file, said, into)?,
         OfCollection::Get {
             workspace,
             name,
@@ -390,27 +429,28 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             workspace,
             directory,
             said,
+            into,
             json,
-        } => return import(at.only_pool("import")?, workspace, directory, said, *json),
+        } => {
+            let (into, json) = (into.backend.as_deref(), *json);
+            return transfer::import(&at, workspace, directory, said, into, json);
+        }
         OfCollection::Export {
             workspace,
             directory,
             predicate,
             json,
-        } => {
-            return export(
-                at.only_pool("export")?,
-                workspace,
-                directory,
-                predicate,
-                *json,
-            );
-        }
+        } => return transfer::export(&at, workspace, directory, predicate, *json),
         OfCollection::Rm { workspace, names } => {
             let workspace = at.load(workspace)?;
-            for name in names {
-                Collection::delete(&workspace, Key::Name(name)).map_err(failed)?;
-            }
+            let keys: Vec<Key<'_>> = names.iter().map(|name| Key::Name(name)).collect();
+            let mut errors: Vec<Error> = Collection::delete_all(&workspace, &keys)
+                .into_iter()
+                .filter_map(Result::err)
+                .collect();
+            let last = errors.pop();
+            errors.iter().for_each(say);
+            last.map_or(Ok(()), |error| Err(failed(error)))?;
         }
     }
     Ok(code::OK)
@@ -466,7 +506,13 @@ fn show(
     write(text.as_bytes())
 }
 
-fn put(workspace: &Workspace, name: &str, file: &Path, said: &Said) -> Result<(), Fail> {
+fn put(
+    workspace: &Workspace,
+    name: &str,
+    file: &Path,
+    said: &Said,
+    into: &Target,
+) -> Result<(), Fail> {
     let cannot = |e| Fail::failed(format!("{}: can't be read: {e}", file.display()));
     let mut from: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
@@ -479,6 +525,7 @@ fn put(workspace: &Workspace, name: &str, file: &Path, said: &Said) -> Result<()
         Err(e) if e.errno() == Errno::NOENT => {
             let options = Options {
                 meta: said.meta(),
+                backend: into.backend.clone(),
                 ..Options::default()
             };
             Collection::create(workspace, name, &options)
@@ -534,95 +581,4 @@ fn get(collection: &Collection, file: Option<&Path>) -> Result<(), Fail> {
         }
         at += n as u64;
     }
-}
-
-/// Stages, tells about it, and says whether it is complete.
-fn staged(
-    pool: &str,
-    way: &Way<'_>,
-    names: Names,
-    what: &str,
-    as_json: bool,
-) -> Result<Report, Fail> {
-    let open = exec::open(pool, None)?;
-    let report = transfer(&open, way, (0, false), Some(names), &|| false)
-        .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
-    if as_json {
-        json(&report)?;
-    }
-    tell_troubles(&report);
-    if !as_json {
-        say(format!("{what}: {}", summary(&report)));
-    }
-    match report.complete() {
-        true => Ok(report),
-        false => Err(Fail::new(
-            code::STAGE_OUT,
-            format!("{what} is incomplete; repeat the command for the rest"),
-        )),
-    }
-}
-
-fn import(
-    pool: &str,
-    workspace: &str,
-    directory: &Path,
-    said: &Said,
-    as_json: bool,
-) -> Result<u8, Fail> {
-    let cannot = |e| Fail::failed(format!("{}: can't be listed: {e}", directory.display()));
-    let (mut names, mut left_out) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(directory).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let is_file = entry.file_type().map_err(cannot)?.is_file();
-        match entry.file_name().into_string() {
-            Ok(name) if is_file && check_name(&name).is_ok() => names.push(name),
-            Ok(name) => left_out.push(name),
-            Err(name) => left_out.push(name.to_string_lossy().into_owned()),
-        }
-    }
-    left_out.sort();
-    for name in &left_out {
-        say(format!(
-            "{name}: left out: only regular files whose names are UTF-8 and don't begin with '.' can be collections"
-        ));
-    }
-    let at = At { pool, store: None };
-    drop(at.load(workspace)?);
-    let to = OsString::from(format!("/{workspace}"));
-    let only: Names = names.iter().map(|name| name.clone().into_bytes()).collect();
-    let what = format!("import of {}", count(names.len() as u64, "file"));
-    staged(pool, &Way::In(directory, &to), only, &what, as_json)?;
-    let changes = said.changes();
-    if !changes.is_empty() {
-        let workspace = at.load(workspace)?;
-        for name in &names {
-            let collection = Collection::open(&workspace, Key::Name(name)).map_err(failed)?;
-            collection.set_meta(&changes).map_err(failed)?;
-        }
-    }
-    Ok(code::OK)
-}
-
-fn export(
-    pool: &str,
-    workspace: &str,
-    directory: &Path,
-    predicate: &str,
-    as_json: bool,
-) -> Result<u8, Fail> {
-    let wanted = Predicate::parse(predicate).map_err(failed)?;
-    let found =
-        Collection::search(&At { pool, store: None }.load(workspace)?, &wanted).map_err(failed)?;
-    if let Some(other) = found.iter().find(|r| r.backend != FILES) {
-        return Err(Fail::failed(format!(
-            "'{}' has its bytes in the back end '{}', which only the program knows that made it; leave it out by a predicate",
-            other.name, other.backend
-        )));
-    }
-    let from = OsString::from(format!("/{workspace}"));
-    let only: Names = found.iter().map(|r| r.name.clone().into_bytes()).collect();
-    let what = format!("export of {}", count(found.len() as u64, "collection"));
-    staged(pool, &Way::Out(&from, directory), only, &what, as_json)?;
-    Ok(code::OK)
 }

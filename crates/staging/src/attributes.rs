@@ -54,6 +54,27 @@ pub fn apply<S: Place, D: Place>(
     Ok(applied)
 }
 
+/// Makes the `user.*` attributes of the file `dst` those of `src`, and changes nothing else. True if `dst` can't have any, and `src` has some.
+///
+/// # Errors
+/// What failed, and how.
+pub fn user_attributes<S: Place, D: Place>(
+    from: &S,
+    src: &[u8],
+    to: &D,
+    dst: &[u8],
+) -> std::result::Result<bool, Failed> {
+    let at = |what| move |e| (what, e);
+    let before = to.stat(dst, false).map_err(at("reading its attributes"))?;
+    let applied = xattrs(from, src, to, dst, &before);
+    // It may have been made writable for that.
+    if before.permissions() & 0o200 == 0 {
+        to.chmod(dst, before.permissions())
+            .map_err(at("setting its mode"))?;
+    }
+    applied
+}
+
 /// Gives `dst` its owner and group as far as this user may.
 fn own<D: Place>(to: &D, dst: &[u8], meta: &Meta, now: &Meta) -> Result<()> {
     let denied = |e: &Errno| matches!(*e, Errno::PERM | Errno::INVAL);

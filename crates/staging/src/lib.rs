@@ -29,6 +29,7 @@ mod team;
 mod tree;
 mod wire;
 
+pub use attributes::user_attributes;
 pub use mover::mover;
 pub use part::{PREFIX as PART_PREFIX, is_part};
 pub use place::{Meta, Place, PlaceFile, explain};
