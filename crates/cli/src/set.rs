@@ -102,7 +102,17 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     if let Some(why) = impossible(&said.resolve(), &fs.pool().config().media) {
         return Err(Fail::usage(why));
     }
-    fs.set_controls(id, said).map_err(|e| match e {
+    // For what is told of it.
+    let known = path.iter().rposition(|&b| b == b'/').and_then(|cut| {
+        let dir = fs.stat(&path[..cut.max(1)], true).ok()?;
+        Some((ObjectId(dir.ino), &path[cut + 1..]))
+    });
+    fs.say(id, said, known).map_err(|unsaid| match unsaid.error {
+        Errno::BUSY if unsaid.why.is_some() => Fail::failed(format!(
+            "{}: can't say {said} of it: {}",
+            a.path.to_string_lossy(),
+            unsaid.why.unwrap_or_default()
+        )),
         // All else was looked at before.
         Errno::OPNOTSUPP if said.persistence == Some(Persistence::Process) => Fail::usage(format!(
             "{}: persistence = \"process\" is decided when a file is made, by whom it goes with: say it of its directory before, or by a rule",

@@ -12,12 +12,15 @@ use forebay_client::controls::{
 };
 use forebay_client::{Violation, impossible};
 use forebay_store::process::{pid, process_of, write_notice};
-use forebay_store::uses::{Change, LAMINATED, Party, goes_with_maker, is_allowed, said};
+use forebay_store::uses::{
+    Change, LAMINATED, Party, SERVED, Said, User, goes_with_maker, is_allowed, is_keeping,
+    open_for, pid_of_party, said, settled,
+};
 use forebay_store::{Inode, Maker, ObjectId, SetAttr, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::hash::Hasher;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 use twox_hash::XxHash3_64;
 
 /// The attribute by which the controls of a file or directory are seen and set.
@@ -25,9 +28,6 @@ pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
 
 /// Longest part of a path in a sentence.
 const SHOWN: usize = 100;
-
-/// In a [`Party`]: it isn't a process of the pool, but one that a face serves.
-const SERVED: Party = 1 << 63;
 
 thread_local! {
     /// The process that this thread works for, if it isn't its own.
@@ -43,6 +43,7 @@ pub const UNSEEN: u32 = u32::MAX;
 /// others; 0: for its own.
 pub fn work_for(id: u32) {
     FOR.set(id);
+    open_for(id);
 }
 
 /// Does `f`, in which this thread makes files; of them is said, before what their directory and the rules say, `said`.
@@ -69,6 +70,7 @@ impl Fs {
         inode: &Inode,
         value: &[u8],
         create: Option<bool>,
+        known: Option<(ObjectId, &[u8])>,
     ) -> Result<()> {
         match (create, as_attribute(inode).is_ok()) {
             (Some(true), true) => return Err(Errno::EXIST),
@@ -76,7 +78,13 @@ impl Fs {
             _ => {}
         }
         let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
-        self.set_controls(id, text.parse().map_err(|_| Errno::INVAL)?)
+        let declared = text.parse().map_err(|_| Errno::INVAL)?;
+        self.say(id, declared, known).map_err(|unsaid| {
+            if let Some(why) = unsaid.why {
+                write_notice(format_args!("{declared} can't be said: {why}"));
+            }
+            unsaid.error
+        })
     }
 
     /// What is said of the object that is made as `name` in `dir`, as a word: first what was said of the directory,
@@ -198,31 +206,60 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that; a file would go with a
-    /// process from now on. Of a file whose bytes are to lie on `files` media from now on, with `persistence = "node"`: ENOSPC if these are full, EBUSY if it
-    /// is mapped; then nothing was said.
+    /// As for [`Fs::say`].
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
+        self.say(id, declared, None).map_err(|unsaid| unsaid.error)
+    }
+
+    /// As [`Fs::set_controls`], of what has a name that is `known`: directory and name.
+    ///
+    /// # Errors
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that; a file would go with a
+    /// process from now on. EBUSY: others have the file open, or map it, who mustn't then. EHOSTDOWN: a node
+    /// that has it open can't be asked. Of a file whose bytes are to lie on `files` media from now on, with `persistence = "node"`:
+    /// ENOSPC if these are full, EBUSY if it is mapped; then nothing was said.
+    pub fn say(
+        &self,
+        id: ObjectId,
+        declared: Declared,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> std::result::Result<(), Unsaid> {
         let inode = self.store().stat(id)?;
         let (controls, media) = (declared.resolve(), &self.pool().config().media);
         let kept = impossible(&controls, media).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
-            return Err(Errno::OPNOTSUPP);
+            return Err(Errno::OPNOTSUPP.into());
         }
         if !self.cred().is_root() && self.cred().uid() != inode.uid {
-            return Err(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         self.write_back(id);
-        let set = SetAttr {
-            controls: Some(declared.bits()),
-            ..SetAttr::default()
-        };
-        self.store().set_attr(id, &set)?;
         if !inode.is_file() {
-            return Ok(());
+            let set = SetAttr {
+                controls: Some(declared.bits()),
+                ..SetAttr::default()
+            };
+            return Ok(self.store().set_attr(id, &set)?);
+        }
+        let done = self.store().say(id, declared)?;
+        let why = || in_words(&done, controls.parallelism, self.store().node_of_several());
+        if done.refused {
+            return Err(Unsaid {
+                error: Errno::BUSY,
+                why: Some(why()),
+            });
+        }
+        for (which, others) in [
+            (Which::Parallelism, &done.open),
+            (Which::Mutability, &done.mapped),
+        ] {
+            if !others.is_empty() {
+                self.note_against(id, &controls, which, known, &why());
+            }
         }
         self.store().tell_writers(id)?;
         let (before, now) = (inode.controls, declared.bits());
-        self.place_bytes(id, before, now).inspect_err(|_| {
+        let placed = self.place_bytes(id, before, now).inspect_err(|_| {
             // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
             let (was, laminated) = said(before);
             let was = Declared {
@@ -236,14 +273,70 @@ impl Fs {
             };
             let unsaid = self.store().set_attr(id, &set);
             _ = unsaid.and_then(|()| self.place_bytes(id, now, before));
-        })
+        });
+        Ok(placed?)
+    }
+
+    /// Lists that something was said of a file that doesn't hold just now.
+    fn note_against(
+        &self,
+        id: ObjectId,
+        controls: &Controls,
+        which: Which,
+        known: Option<(ObjectId, &[u8])>,
+        why: &str,
+    ) {
+        let mut hash = XxHash3_64::with_seed(which as u64 | 2);
+        hash.write_u64(id.0);
+        self.pool().note_violation(hash.finish(), || {
+            let path = known.and_then(|(dir, name)| {
+                let mut path = self.store().path_of(dir).ok()?;
+                if path.last() != Some(&b'/') {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name);
+                Some(String::from_utf8_lossy(&path).into_owned())
+            });
+            Violation {
+                time: now() / 1_000_000_000,
+                pid: self.works_for(),
+                path: path.unwrap_or_else(|| "?".into()),
+                control: which.of(controls),
+                what: format!("said while {why}"),
+                refused: false,
+            }
+        });
     }
 
     /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut if the
-    /// flags say so. If it mustn't be opened, the description is released.
-    pub(crate) fn opened(&self, open: u32, live: u32, flags: i32) -> Result<u32> {
-        let word = self.store().controls(live);
-        if word == 0 {
+    /// flags say so. If it mustn't be opened, the description is released. Its home has `told` what was said of it, or nothing
+    /// but that nothing was, when [`forebay_store::Store::counts`] was `counts`, or later.
+    pub(crate) fn opened(
+        &self,
+        open: u32,
+        live: u32,
+        flags: i32,
+        (counts, told): (u32, u64),
+    ) -> Result<u32> {
+        let store = self.store();
+        let mut word = match store.controls(live) {
+            0 => told,
+            word => word,
+        };
+        if store.counts() != counts && store.is_object_away(store.live_id(live)) {
+            word = match store.stat(store.live_id(live)) {
+                Ok(inode) => {
+                    store.note_controls(live, &inode);
+                    inode.controls
+                }
+                Err(e) => {
+                    let _ = store.open_release(open);
+                    return Err(e);
+                }
+            };
+        }
+        // What is kept for a moment is nobody's use.
+        if word == 0 || is_keeping() {
             return Ok(open);
         }
         self.look_again_open(open);
@@ -270,9 +363,7 @@ impl Fs {
         let party = match FOR.get() {
             0 => self.store().lock_owner_process()?.number,
             // Its threads are one party.
-            id if controls.parallelism == Parallelism::Process => {
-                SERVED | Party::from(process_of(id).unwrap_or(id))
-            }
+            id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
             id => SERVED | Party::from(id),
         };
         let begun = self.store().begin_use(open, word, party, writes);
@@ -359,6 +450,19 @@ impl Fs {
         }
     }
 
+    /// As [`Fs::check_shared_writing`], by who has noted such a mapping already, and takes it back if it mustn't be: it may have
+    /// been said since. Who says it looks for mappings behind that.
+    ///
+    /// # Errors
+    /// EPERM.
+    pub fn check_shared_writing_again(&self, open: u32, live: u32) -> Result<()> {
+        fence(SeqCst);
+        match self.only_grows(live) {
+            true => self.check_shared_writing(open, live),
+            false => Ok(()),
+        }
+    }
+
     /// Whether an open file only grows, and that isn't only to be reported.
     pub fn only_grows(&self, live: u32) -> bool {
         let controls = said(self.store().controls(live)).0.resolve();
@@ -385,11 +489,7 @@ impl Fs {
     ) {
         let mut hash = XxHash3_64::with_seed(which as u64);
         hash.write_u64(self.store().open_file(open).id.load(Relaxed));
-        let control = match which {
-            Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
-            Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
-            Which::Persistence => format!("persistence = \"{}\"", controls.persistence),
-        };
+        let control = which.of(controls);
         let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
         let path = String::from_utf8_lossy(&path).into_owned();
         let note = || Violation {
@@ -424,4 +524,53 @@ enum Which {
     Parallelism,
     Mutability,
     Persistence,
+}
+
+impl Which {
+    /// As it is written.
+    fn of(self, controls: &Controls) -> String {
+        match self {
+            Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
+            Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
+            Which::Persistence => format!("persistence = \"{}\"", controls.persistence),
+        }
+    }
+}
+
+/// Why something wasn't said.
+#[derive(Clone, Debug)]
+pub struct Unsaid {
+    pub error: Errno,
+    /// Of EBUSY: who is in the way.
+    pub why: Option<String>,
+}
+
+impl From<Errno> for Unsaid {
+    fn from(error: Errno) -> Unsaid {
+        Unsaid { error, why: None }
+    }
+}
+
+/// Most users that are named.
+const NAMED: usize = 6;
+
+/// Who has a file open, or maps it, in words; in a pool of several nodes, with them.
+fn in_words(said: &Said, parallelism: Parallelism, of_several: Option<u32>) -> String {
+    let nodes_only = parallelism == Parallelism::Node && !said.open.is_empty();
+    let (users, what) = match said.open.is_empty() {
+        true if said.mapped.len() == 1 => (&said.mapped, "process maps it for writing"),
+        true => (&said.mapped, "processes map it for writing"),
+        false if nodes_only => (&said.open, "nodes have it open"),
+        false => (&said.open, "processes have it open"),
+    };
+    let one = |user: &User| match (nodes_only, of_several) {
+        (true, _) => user.node.to_string(),
+        (false, None) => pid_of_party(user.party).to_string(),
+        (false, Some(_)) => format!("{} on node {}", pid_of_party(user.party), user.node),
+    };
+    let mut names: Vec<String> = users.iter().take(NAMED).map(one).collect();
+    if users.len() > NAMED {
+        names.push("...".into());
+    }
+    format!("{} {what} ({})", users.len(), names.join(", "))
 }

@@ -49,6 +49,7 @@ impl Fs {
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
+                let counts = self.store().counts();
                 let section = self.store().section()?;
                 match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
                     Ok((id, live, held)) => {
@@ -60,7 +61,7 @@ impl Fs {
                             .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
                             .inspect_err(|_| _ = self.store().live_release(live))?;
                         drop(section);
-                        return self.opened(open, live, flags & !libc::O_TRUNC);
+                        return self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0));
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
                     // Somebody was faster: open theirs.
@@ -167,6 +168,10 @@ impl Fs {
                 if check && !late {
                     permitted(away)?;
                 }
+                let counts = match away.inode {
+                    Some(_) => away.counts,
+                    None => store.counts(),
+                };
                 let section = store.section()?;
                 let (live, held) = store.live_acquire_opened(e.id, away)?;
                 let mut ready = Ok(());
@@ -181,7 +186,12 @@ impl Fs {
                     ready = permitted(away);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
-                let controlled = !path_only && store.controls(live) != 0;
+                // What is known here may be an older answer by now, of one who opens it as well.
+                let told = match store.is_object_away(e.id) {
+                    true => away.inode.map_or(0, |inode| inode.controls),
+                    false => 0,
+                };
+                let controlled = store.controls(live) != 0 || told != 0;
                 if ready.is_ok() && cut && !controlled {
                     ready = store.truncate(live, 0);
                 }
@@ -195,12 +205,14 @@ impl Fs {
                     .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
                     .inspect_err(|_| _ = store.live_release(live))?;
                 drop(section);
-                match controlled {
-                    true => {
-                        self.opened(open, live, if cut { flags } else { flags & !libc::O_TRUNC })
-                    }
-                    false => Ok(open),
+                if path_only {
+                    return Ok(open);
                 }
+                let flags = match cut && controlled {
+                    true => flags,
+                    false => flags & !libc::O_TRUNC,
+                };
+                self.opened(open, live, flags, (counts, told))
             }
             _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
             S_IFLNK => Err(Errno::LOOP),
@@ -221,6 +233,7 @@ impl Fs {
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let store = self.store();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
+        let counts = store.counts();
         let section = store.section()?;
         let id = store.create_unnamed(e.id, &new)?;
         let (live, held) = store.live_acquire_held(id)?;
@@ -230,6 +243,6 @@ impl Fs {
             .open_create_held(id, S_IFREG, opened, flags as u32, e.id, UNNAMED)
             .inspect_err(|_| _ = store.live_release(live))?;
         drop(section);
-        self.opened(open, live, flags & !libc::O_TRUNC)
+        self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0))
     }
 }

@@ -399,12 +399,17 @@ impl Fs {
                     entry,
                     inode,
                     opened,
+                    counts,
                 } = match purpose {
                     Purpose::MakeNew if self.may_make_unseen(&dir, &name) => Found::default(),
                     _ => (self.store()).find(dir.id, last, purpose == Purpose::Open)?,
                 };
                 if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
-                    let away = RefCell::new(Away { opened, inode });
+                    let away = RefCell::new(Away {
+                        opened,
+                        inode,
+                        counts,
+                    });
                     return Ok(Place::Entry {
                         dir,
                         name,
@@ -491,7 +496,12 @@ impl Fs {
                 }
                 _ => {}
             }
-            let Found { entry, inode, .. } = self.store().find(dir.id, &name, false)?;
+            let Found {
+                entry,
+                inode,
+                counts,
+                ..
+            } = self.store().find(dir.id, &name, false)?;
             let is_last = todo[end..].iter().all(|&b| b == b'/');
             let slash = end < todo.len();
             match entry {
@@ -538,6 +548,7 @@ impl Fs {
                         entry,
                         away: RefCell::new(Away {
                             inode,
+                            counts,
                             ..Away::default()
                         }),
                         slash,

@@ -91,7 +91,7 @@ impl Fs {
         };
         let inode = self.attribute_object(id, name, WRITE)?;
         if name == controls::ATTRIBUTE {
-            return self.set_as_attribute(id, &inode, value, create);
+            return self.set_as_attribute(id, &inode, value, create, known);
         }
         self.store().set_attribute(id, name, value, create, known)
     }

@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3930_4c54_4359_4246; // "FBYCTL09"
+const MAGIC: u64 = 0x3031_4c54_4359_4246; // "FBYCTL10"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -76,6 +76,9 @@ pub struct Header {
     pub namespace: AtomicU64,
     pub watches: crate::watches::State,
     pub copies: crate::copies::State,
+    /// Counts how often those who have files of any node open were counted, as something was to be said of one
+    /// (`uses/say.rs`): who was opening one meanwhile looks again.
+    pub counts: AtomicU32,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -367,6 +370,8 @@ pub struct Open {
     pub locker: AtomicU32,
     /// Identity of the process that holds the reference outside any descriptor table.
     pub owner: AtomicU32,
+    /// For whom it was opened: a [`crate::uses::Party`].
+    pub party: AtomicU64,
     /// The name it was opened by; for a directory being read, the last name returned.
     pub name: [AtomicU8; 256],
 }

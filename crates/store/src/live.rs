@@ -563,6 +563,8 @@ pub struct Away {
     pub opened: Option<Opened>,
     /// Its attributes, if they came along.
     pub inode: Option<Inode>,
+    /// With them: [`Store::counts`], as of before they were asked for.
+    pub counts: u32,
 }
 
 /// A number by which a node knows one use of another node's file: another one each time.

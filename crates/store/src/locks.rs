@@ -16,6 +16,7 @@ mod tests;
 mod wait;
 
 pub use deadlock::Waits;
+pub(crate) use table::Locks;
 pub(crate) use wait::{Waiting, stamp};
 pub use wait::{handler_begins, interruptible};
 

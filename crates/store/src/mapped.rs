@@ -7,10 +7,13 @@
 //! live entry ([`Store::settle_maps`]): each mapping is one, from before pages are handed
 //! out until after the kernel has unmapped them.
 
-use crate::control::{Live, MapRef, live_flag as flag, map_flag, slot_state as state};
+use crate::control::{
+    Live, MAX_PROCESSES, MapRef, live_flag as flag, map_flag, slot_state as state,
+};
 use crate::data::{CHUNK, MAX_SIZE, pages};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};
+use crate::uses::Party;
 use crate::{ObjectId, Store};
 use forebay_media::PAGE;
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
@@ -132,35 +135,49 @@ impl Store {
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but` not this
     /// place.
     pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
-        let me = self.attached_slot();
-        (0..crate::control::MAX_PROCESSES as u32).any(|slot| {
-            let p = self.control.process(slot as usize);
-            let end = p.maps_end.load(Acquire) as usize;
-            if end == 0 || state_of(p.owner.load(SeqCst)) == state::FREE {
-                return false;
-            }
-            let is = |m: &MapRef| {
+        // Who can't be asked may have one.
+        (0..MAX_PROCESSES as u32).any(|slot| {
+            self.some_mapping(slot, |m| {
                 let open = m.open.load(SeqCst).checked_sub(1);
                 m.flags.load(Acquire) & map_flag::COPY != 0
                     && open.is_some_and(|o| self.open_file(o).id.load(Acquire) == id.0)
                     && but.is_none_or(|b| !std::ptr::eq(b, m))
-            };
-            if me == Some(slot) {
-                let area = self.area();
-                return area.is_ok_and(|a| a.maps[..end.min(a.maps.len())].iter().any(is));
-            }
-            // Who can't be asked may have one.
-            let Ok(area) = self.map_area(slot) else {
-                return true;
-            };
-            // SAFETY: just mapped; made of atomics. Not used any more after that.
-            unsafe {
-                let maps = &(*area).maps;
-                let found = maps[..end.min(maps.len())].iter().any(is);
-                self.unmap_area(area);
-                found
-            }
+            }) != Some(false)
         })
+    }
+
+    /// The processes of this node that can store to the file `id` by shared mappings, or could, or are about to map it so.
+    pub(crate) fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
+        let is = |m: &MapRef| {
+            let open = m.open.load(SeqCst).checked_sub(1);
+            m.flags.load(Acquire) & map_flag::CHANGES != 0
+                && open.is_some_and(|o| self.open_file(o).id.load(Acquire) == id.0)
+        };
+        (0..MAX_PROCESSES as u32)
+            .filter(|&slot| self.some_mapping(slot, is) != Some(false))
+            .map(|slot| self.lock_owner_slot(slot).number)
+            .collect()
+    }
+
+    /// Whether one of the mappings of the process in `slot` is so; None if it can't be found out.
+    fn some_mapping(&self, slot: u32, is: impl Fn(&MapRef) -> bool) -> Option<bool> {
+        let p = self.control.process(slot as usize);
+        let end = p.maps_end.load(Acquire) as usize;
+        if end == 0 || state_of(p.owner.load(SeqCst)) == state::FREE {
+            return Some(false);
+        }
+        if self.attached_slot() == Some(slot) {
+            let maps = &self.area().ok()?.maps;
+            return Some(maps[..end.min(maps.len())].iter().any(is));
+        }
+        let area = self.map_area(slot).ok()?;
+        // SAFETY: just mapped; made of atomics. Not used any more after that.
+        unsafe {
+            let maps = &(*area).maps;
+            let found = maps[..end.min(maps.len())].iter().any(is);
+            self.unmap_area(area);
+            Some(found)
+        }
     }
 
     // ---- pages ----

@@ -10,13 +10,14 @@ mod remove;
 mod rename;
 
 use crate::across::{Nap, entry_in};
-use crate::control::live_flag;
+use crate::control::{Live, live_flag};
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::live::{Away, Held, new_use};
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::striped::has_parts;
+use crate::uses::COUNTED;
 use crate::{Distribution, Maker, NAME_MAX, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
@@ -78,6 +79,8 @@ pub struct Found {
     pub inode: Option<Inode>,
     /// The file is open on its home.
     pub opened: Option<Opened>,
+    /// [`Store::counts`], as of before that was asked.
+    pub counts: u32,
 }
 
 /// What became of an object that lost a name.
@@ -210,6 +213,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::lookup`].
     pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
+        let counts = self.counts();
         let away = match name.len() {
             ..=NAME_MAX => self.entry_away(parent, name),
             _ => None,
@@ -220,6 +224,7 @@ impl Store {
                 entry,
                 inode: None,
                 opened: None,
+                counts,
             });
         };
         let number = new_use();
@@ -235,6 +240,7 @@ impl Store {
             entry,
             inode: record.map(|r| r.0),
             opened: id.map(|id| Opened { home, id, number }),
+            counts,
         })
     }
 
@@ -271,6 +277,7 @@ impl Store {
             inode.pages = live.pages;
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
+            inode.controls |= live.controls & COUNTED;
             if inode.is_file() && id.stripe().is_some() {
                 inode.rdev = live.cuts;
                 inode.parent |= u64::from(live.parts && !id.is_part());
@@ -364,7 +371,23 @@ impl Store {
     }
 
     pub(crate) fn set_attr_here(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+        self.set_attr_judged(id, set, |_| Ok(()))
+    }
+
+    /// As [`Store::set_attr`], of an object of this node, unless `judge` says no: it is asked first, with the live entry of what is
+    /// open, which is locked.
+    ///
+    /// # Errors
+    /// As for [`Store::set_attr`]; those of `judge`.
+    pub(crate) fn set_attr_judged(
+        &self,
+        id: ObjectId,
+        set: &SetAttr,
+        judge: impl FnOnce(Option<&Live>) -> Result<()>,
+    ) -> Result<()> {
         let t = now();
+        let mut judge = Some(judge);
+        let mut judged = |live: Option<&Live>| judge.take().map_or(Ok(()), |judge| judge(live));
         let shard = self.shard_of(id);
         let in_record = || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
@@ -400,8 +423,9 @@ impl Store {
         };
         // An open file's times are in the live table: both change under its lock.
         let open = self.with_live(id, |index| {
-            let result = in_record();
             let live = self.live(index);
+            judged(Some(live))?;
+            let result = in_record();
             if let Ok((_, edition)) = result
                 && live.flags.load(Acquire) & live_flag::LOADED != 0
             {
@@ -413,7 +437,8 @@ impl Store {
                     if live.refs.load(Acquire) > 1 {
                         live.flags.fetch_or(live_flag::SAID, AcqRel);
                     }
-                    live.controls.store(controls, Release);
+                    let counted = live.controls.load(Relaxed) & COUNTED;
+                    live.controls.store(controls | counted, Release);
                     live.edition.store(edition, Release);
                 }
             }
@@ -422,6 +447,7 @@ impl Store {
         let (is_dir, _) = match open {
             Some(result) => result?,
             None => {
+                judged(None)?;
                 let done = in_record()?;
                 if set.controls.is_some() {
                     self.reread_controls(id)?;

@@ -5,7 +5,7 @@ use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
 use crate::{ObjectId, Store};
-use forebay_media::atomics::{AtomicU32, Ordering::*, spin_loop};
+use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop};
 use rustix::io::{Errno, Result};
 
 /// The numbers in a process's table at which descriptors on their way to another process lie:
@@ -62,7 +62,8 @@ impl Store {
     ) -> Result<u32> {
         let _section = self.section()?;
         let h = self.control.header();
-        let me = identity(&self.control, self.me()?);
+        let slot = self.me()?;
+        let me = identity(&self.control, slot);
         let index = h
             .free_open
             .pop(MAX_OPEN, |i| &self.control.open_file(i).next)
@@ -73,9 +74,11 @@ impl Store {
         o.refs.store(1, Relaxed);
         // From here on, whoever reaps this process finds it.
         o.owner.store(me, Release);
-        o.id.store(id.0, Relaxed);
         o.kind.store(kind, Relaxed);
         o.flags.store(flags & !open_flag::OURS, Relaxed);
+        o.party.store(self.opener(slot), Relaxed);
+        // From here on, whoever counts those who have it open finds it.
+        o.id.store(id.0, Release);
         o.offset.store(0, Relaxed);
         o.parent.store(parent.0, Relaxed);
         o.shard.store(0, Relaxed);
@@ -84,6 +87,9 @@ impl Store {
             // From one that would release it to the other: never two at once.
             drop(held);
             o.live.store(live + 1, Release);
+            // What was said of the file is looked at behind this: who says something, and counts then, either finds
+            // this description, or is seen (`uses/say.rs`).
+            fence(SeqCst);
         }
         Ok(index)
     }

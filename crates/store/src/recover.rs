@@ -1,7 +1,9 @@
 //! Releasing what dead processes held, and rebuilding what only memory knew.
 
 use crate::control::ProcessArea;
-use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, slot_state as state};
+use crate::control::{
+    MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, map_flag, slot_state as state,
+};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
 use crate::record::extents_in;
@@ -98,6 +100,11 @@ impl Store {
     /// # Errors
     /// What writing their files back says.
     pub fn reap(&self) -> Result<Reaped> {
+        self.reap_but(&[])
+    }
+
+    /// As [`Store::reap`], but for what these processes held, dead or not: of whom are these numbers ([`crate::control::Open::owner`]).
+    pub(crate) fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
         for slot in 0..MAX_PROCESSES as u32 {
@@ -106,7 +113,10 @@ impl Store {
                 continue;
             }
             let me = self.me()?;
-            if slot == me || !process::begin_reaping(&self.control, slot) {
+            if slot == me || but.contains(&process::identity(&self.control, slot)) {
+                continue;
+            }
+            if !process::begin_reaping(&self.control, slot) {
                 continue;
             }
             // What fails for one file must not keep the others, nor the slot.
@@ -212,6 +222,12 @@ impl Store {
         }
         let maps = p.maps_end.load(Acquire) as usize;
         for map in &a.maps[..maps.min(a.maps.len())] {
+            if killed
+                && map.flags.load(Acquire) & map_flag::CHANGES != 0
+                && let Some(open) = map.open.load(Acquire).checked_sub(1)
+            {
+                self.cut_short(open);
+            }
             result = self.map_release(map).and(result);
         }
         p.maps_end.store(0, Release);

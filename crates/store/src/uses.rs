@@ -11,42 +11,111 @@
 //! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is laminated, unless
 //!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
 //! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
+//!
+//! Those who have a file open already when something is said of it are counted then: [`say`].
+
+mod say;
 
 use crate::control::live_flag::{PARTS, SAID};
 use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::elsewhere::messages::kind;
-use crate::locks::{LockType, Request, Sort};
-use crate::process::Critical;
+use crate::locks::{InTheWay, LockType, Locks, Request, Sort};
+use crate::process::{Critical, pid_of, process_of};
 use crate::shards::Need;
 use crate::striped::CHANGED;
-use crate::{Inode, ObjectId, Store, now};
+use crate::{Inode, NodeId, ObjectId, Store, now};
 use forebay_controls::{
     Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Temporality,
 };
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
+pub use say::{Said, User};
+use std::cell::Cell;
 
 /// In the word of a file: it never changes again. No bit of [`Declared::bits`].
 pub const LAMINATED: u64 = 1 << 31;
+/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no record.
+pub(crate) const COUNTED: u64 = 1 << 30;
+/// All that is in a word besides [`Declared::bits`].
+const OURS: u64 = LAMINATED | COUNTED;
 
 /// In a use: the file may be written by it.
 const WRITES: u64 = 1;
+/// When a use is noted: it has begun before, and isn't judged any more.
+const THERE: u64 = 2;
 /// All that a use can say.
-pub(crate) const ALL: u64 = WRITES;
+pub(crate) const ALL: u64 = WRITES | THERE;
 
-/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node.
+/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node. That of a process of
+/// the pool, [`SERVED`], or [`KEPT`].
 pub type Party = u64;
+
+/// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
+pub const SERVED: Party = 1 << 63;
+/// In a [`Party`]: no program's, but kept for others, on this node.
+const KEPT: Party = 1 << 62;
+
+thread_local! {
+    /// For whom this thread opens files; 0: for its own process.
+    static OPENER: Cell<Party> = const { Cell::new(0) };
+}
+
+/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its own.
+pub fn open_for(id: u32) {
+    OPENER.set(match id {
+        0 => 0,
+        id => SERVED | Party::from(id),
+    });
+}
+
+/// Does `f`, in which this thread opens files that no program has open by that: they are kept for those of a node.
+pub fn keeping_for<T>(node: NodeId, f: impl FnOnce() -> T) -> T {
+    let before = OPENER.replace(KEPT | Party::from(node.0));
+    let result = f();
+    OPENER.set(before);
+    result
+}
+
+/// Whether this thread opens files that no program has open by that.
+pub fn is_keeping() -> bool {
+    is_kept(OPENER.get())
+}
+
+fn is_kept(party: Party) -> bool {
+    party & (KEPT | SERVED) == KEPT
+}
+
+/// The number of the node for which it is kept, if it is.
+fn kept_for(party: Party) -> Option<u32> {
+    is_kept(party).then_some(party as u32)
+}
+
+/// The party of a process that a face serves, of whatever thread of it; others are what they are.
+pub fn settled(party: Party) -> Party {
+    match party & SERVED {
+        0 => party,
+        _ => SERVED | Party::from(process_of(party as u32).unwrap_or(party as u32)),
+    }
+}
+
+/// The id of a party's process, as its node knows it.
+pub fn pid_of_party(party: Party) -> u32 {
+    match party & SERVED {
+        0 => pid_of(party),
+        _ => party as u32,
+    }
+}
 
 /// What was said of a file with this word, and whether it is laminated.
 pub fn said(word: u64) -> (Declared, bool) {
-    let declared = Declared::from_bits(word & !LAMINATED).unwrap_or_default();
+    let declared = Declared::from_bits(word & !OURS).unwrap_or_default();
     (declared, word & LAMINATED != 0)
 }
 
 /// The word, if it can be one.
 pub(crate) fn checked(word: u64) -> Option<u64> {
-    Declared::from_bits(word & !LAMINATED).map(|_| word)
+    Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
 }
 
 /// Whether a file with this word goes with the process that made it.
@@ -211,11 +280,11 @@ impl Store {
     ) -> Result<Option<Errno>> {
         let (declared, _) = said(word);
         let controls = declared.resolve();
-        let immutable = controls.mutability == Mutability::Immutable;
-        let (want, party) = match controls.parallelism {
-            Parallelism::Process => (LockType::Exclusive, party),
-            Parallelism::Node => (LockType::Exclusive, 0),
-            Parallelism::Shared if immutable && writes => (LockType::Shared, 0),
+        let counted = word & COUNTED != 0;
+        let laminates = writes && (controls.mutability == Mutability::Immutable || counted);
+        let want = match controls.parallelism {
+            Parallelism::Process | Parallelism::Node => LockType::Exclusive,
+            Parallelism::Shared if laminates || counted => LockType::Shared,
             Parallelism::Shared => return Ok(None),
         };
         let o = self.open_file(open);
@@ -234,13 +303,12 @@ impl Store {
             begun = self.lock(&request, false);
         }
         let report = controls.on_violation == OnViolation::Report;
+        // One that is only to be reported is noted all the same.
+        if laminates && (begun.is_ok() || report && begun == Err(Errno::AGAIN)) {
+            o.flags.fetch_or(LAMINATES, AcqRel);
+        }
         match begun {
-            Ok(()) => {
-                if immutable && writes {
-                    o.flags.fetch_or(LAMINATES, AcqRel);
-                }
-                Ok(None)
-            }
+            Ok(()) => Ok(None),
             Err(e @ (Errno::AGAIN | Errno::PERM)) => {
                 let e = if e == Errno::AGAIN { Errno::BUSY } else { e };
                 if report { Ok(Some(e)) } else { Err(e) }
@@ -249,24 +317,44 @@ impl Store {
         }
     }
 
-    /// A use is about to be noted, with the locks of its object held: EPERM if it would write what is laminated.
-    pub(crate) fn check_use(&self, request: &Request) -> Result<()> {
-        if request.sort != Sort::Use
-            || request.want == LockType::Unlocked
-            || request.end & WRITES == 0
-        {
-            return Ok(());
-        }
-        let live = self.live_probe(request.object)?;
-        let word = match live {
+    /// Notes a use of a file of this node, whose locks are held, if what was said of it by now allows that. Some: who is in the way.
+    ///
+    /// # Errors
+    /// EPERM: it would write what is laminated. ENOLCK.
+    pub(crate) fn note_use(
+        &self,
+        locks: &Locks<'_>,
+        request: &Request,
+    ) -> Result<Option<InTheWay>> {
+        let word = match self.live_probe(request.object)? {
             Some(live) => live.controls,
             None => self.stat(request.object)?.controls,
         };
-        match said(word) {
-            (declared, true) if declared.mutability == Some(Mutability::Immutable) => {
-                Err(Errno::PERM)
-            }
-            _ => Ok(()),
+        let (declared, laminated) = said(word);
+        let controls = declared.resolve();
+        let was_there = request.end & THERE != 0;
+        let its = Request {
+            end: request.end & !THERE,
+            ..*request
+        };
+        let immutable = controls.mutability == Mutability::Immutable;
+        if laminated && immutable && its.end & WRITES != 0 && !was_there {
+            return Err(Errno::PERM);
+        }
+        let excludes = |other: &User| match controls.parallelism {
+            _ if was_there => false,
+            Parallelism::Shared => false,
+            Parallelism::Process => (other.node, other.party) != (its.owner.node.0, its.start),
+            Parallelism::Node => other.node != its.owner.node.0,
+        };
+        locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
+    }
+
+    /// For whom this thread opens files; `slot` is that of its process.
+    pub(crate) fn opener(&self, slot: u32) -> Party {
+        match OPENER.get() {
+            0 => self.lock_owner_slot(slot).number,
+            party => party,
         }
     }
 

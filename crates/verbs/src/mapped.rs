@@ -165,7 +165,11 @@ impl Mapped {
                 e => failed(e),
             })?
         };
-        let put = put_pages(fs, live, at, len, access);
+        let still = match access {
+            Access::Read => Ok(()),
+            Access::Write => fs.check_shared_writing_again(open, live),
+        };
+        let put = still.and_then(|()| put_pages(fs, live, at, len, access));
         match put {
             Ok((range, skip)) => {
                 // SAFETY: `skip` is less than a page of the range.

@@ -3,6 +3,7 @@ import ctypes
 import mmap
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -243,6 +244,144 @@ def rules_hold_between_nodes(t):
         t.ok(any(v["path"] == "/ckpt/%d" % node for v in listed), "%s" % listed)
     t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
+
+
+# Has a file open, or nothing but a mapping of it. Stores what it is told to.
+USER = r"""
+import ctypes, os, signal, sys
+signal.alarm(100)
+path, how = sys.argv[1:3]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+fd = os.open(path, os.O_RDONLY if how == "read" else os.O_RDWR)
+if how == "map":
+    at = libc.mmap(None, 4096, 3, 1, fd, 0)
+    assert at != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+    os.close(fd)
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    line = line.strip().encode()
+    if how == "map":
+        ctypes.memmove(at, line, len(line))
+        done = libc.msync(at, 4096, 4) == 0
+    else:
+        done = os.pwrite(fd, line, 0) == len(line)
+    print("stored" if done else "not stored", flush=True)
+"""
+
+
+class User:
+    """A process with a file open, or mapped, under `forebay exec` or through a mount."""
+
+    def __init__(self, t, face, path, how):
+        self.process = t.start(face[0] + [sys.executable, "-c", USER, face[1] + path, how], stdin=subprocess.PIPE)
+        line = self.process.stdout.readline()
+        t.ok(line.strip().isdigit(), "%s, %s: %s" % (face, path, line or self.process.stderr.read()))
+        self.pid = int(line)
+
+    def store(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip().decode()
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+@case(150)
+def what_is_said_holds_for_those_who_have_it_open(t):
+    """`exclusive` counts them, on all nodes and through mounts; `append` waits for mappings, and so does lamination."""
+    for nodes in (0, 3):
+        t.up("p", *(("--nodes", "3", "--patience", "5") if nodes else ()))
+        faces = [([t.forebay, "exec", "--pool", "p", *(["--node", str(n)] if nodes else []), "--"], "/fb")
+                 for n in range(nodes or 1)]
+        t.bash("p", "mkdir /fb/s")
+        if nodes:
+            t.bash("p", "rmdir /fb/s")
+            t.fb("set", "--pool", "p", "/s", "--distribution", "striped", "--chunk-size", "1M")
+        with mounted(t, "p") as at:
+            users = faces + [([], at)]
+            for where in ("/", "/s/"):
+                for k, face in enumerate(users):
+                    others(t, face, users[(k + 1) % len(users)], users[(k + 2) % len(users)], "%s%d" % (where, k), at)
+            t.fb("umount", at)
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")
+
+
+def others(t, one, two, three, path, mount):
+    """`path` is made by one; what the others have of it."""
+    def on(face, script, rc=0):
+        return t.command([*face[0], "bash", "-c", script.replace("@", face[1] + path)], rc=rc)
+
+    def say(what, rc=0):
+        return t.fb("set", "--pool", "p", path, what, rc=rc)
+
+    def said(what, face=one):
+        # The kernel tells of the end of one who used a mount when it comes to that.
+        def now():
+            r = say(what, rc=(0, 1))
+            return r.rc == 0
+        wait_until(now, 5 if mount in (one[1], two[1], three[1]) else 0.2, "%s to be said of %s" % (what, path))
+
+    def shown():
+        return t.fb("set", "--pool", "p", path).out
+
+    on(one, "head -c 3000000 /dev/zero > @")
+    # Two have it open.
+    first, second = User(t, two, path, "write"), User(t, three, path, "read")
+    say("parallelism=exclusive", rc=1).says("2 processes have it open", r"\b%d\b" % first.pid, r"\b%d\b" % second.pid)
+    on(one, "setfattr -n user.forebay.controls -v parallelism=exclusive @", rc=1).says("Device or resource busy")
+    t.ok("exclusive" not in shown(), shown())
+    on(one, "echo x >> @")
+    # One of them is killed; the other one is alone.
+    second.kill()
+    said("parallelism=exclusive")
+    for face in (one, three):
+        on(face, "cat @", rc=1).says("Device or resource busy")
+        on(face, "stat @ && ls -l @")
+    t.ok(first.store("still") == "stored", "who is alone can't write")
+    first.kill()
+
+    def is_free():
+        return t.command([*three[0], "bash", "-c", "head -c 5 " + three[1] + path], rc=None).out == "still"
+    wait_until(is_free, 5, "the file of a killed process to be free")
+    say("parallelism=")
+    # Mappings without a descriptor.
+    mapping = User(t, two, path, "map")
+    if two[1] == mount:
+        # Nobody tells a file system what is mapped; but the kernel is told that it can't be written back.
+        say("mutability=append")
+        t.ok(mapping.store("xxxxx") == "not stored", "a file that only grows was changed by a mapping")
+        on(one, "head -c 5 @").prints("^still")
+        mapping.kill()
+    else:
+        say("mutability=append", rc=1).says("1 process maps it for writing", r"\b%d\b" % mapping.pid)
+        t.ok("append" not in shown(), shown())
+        t.ok(mapping.store("there") == "stored", "it can't be stored to")
+        on(one, "head -c 5 @").prints("^there")
+        mapping.end()
+        said("mutability=append")
+        refused = t.command([*two[0], sys.executable, "-c", USER, two[1] + path, "map"], rc=1)
+        refused.says("not permitted")
+    say("mutability=overwrite")
+    mapping = User(t, two, path, "map")
+    say("mutability=immutable")
+    on(three, "printf first | dd of=@ conv=notrunc status=none")
+    t.ok("laminated" not in shown(), "it is laminated while it is mapped")
+    t.ok(mapping.store("after") == "stored", "it can't be stored to")
+    mapping.end()
+    wait_until(lambda: "laminated" in shown(), 5, "%s to be laminated" % path)
+    for face in (one, two, three):
+        on(face, "echo x >> @", rc=1).says("Operation not permitted")
+        on(face, "head -c 5 @").prints("^after")
 
 
 @case(60)

@@ -7,6 +7,7 @@ use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::Entry;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
+use forebay_store::uses::keeping_for;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +100,10 @@ impl Face {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        let open = fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")?;
+        // By this nobody uses it: the program has it open besides.
+        let open = keeping_for(fs.store().node(), || {
+            fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
+        })?;
         let holder = Arc::new(Holder {
             fs,
             open,

@@ -3,6 +3,7 @@
 use super::{Face, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
+use forebay_store::uses::keeping_for;
 
 impl Face {
     /// A regular file that is found is kept for a moment: the next request may be to open it.
@@ -22,7 +23,8 @@ impl Face {
             if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
                 return fs.stat_place(place);
             }
-            let open = fs.open_place(place, FLAGS, 0)?;
+            let node = fs.store().node();
+            let open = keeping_for(node, || fs.open_place(place, FLAGS, 0))?;
             let stat = fs.stat_open(open);
             self.recent.keep(fs, entry.id.0, open);
             stat

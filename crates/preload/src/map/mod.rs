@@ -191,6 +191,9 @@ unsafe fn map_range(
     }
     let span = spans.claim(open, kind)?;
     let result = (|| {
+        if kind & map_flag::CHANGES != 0 {
+            fs.check_shared_writing_again(open, live)?;
+        }
         let range = offset..offset + len as u64;
         let twin = if is_away {
             let twin = twin::Twin::make(spans, live, span, range.end)?;
@@ -313,8 +316,16 @@ pub fn mprotect(a: &[i64; 6]) -> i64 {
     {
         let (start, end) = range(a);
         for span in spans.within(start, end) {
-            if span.has(map_flag::SHARED) && !span.has(map_flag::READ_ONLY) {
-                span.set(map_flag::CHANGES);
+            if !span.has(map_flag::SHARED) || span.has(map_flag::READ_ONLY | map_flag::CHANGES) {
+                continue;
+            }
+            span.set(map_flag::CHANGES);
+            let live = |open| spans.fs.live_of(open).ok().map(|live| (open, live));
+            if let Some((open, live)) = span.open().and_then(live)
+                && spans.fs.check_shared_writing_again(open, live).is_err()
+            {
+                span.unset(map_flag::CHANGES);
+                return errno(Errno::ACCESS);
             }
         }
     }

@@ -58,6 +58,10 @@ impl Span {
         self.0.flags.fetch_or(flag, Relaxed);
     }
 
+    pub fn unset(self, flag: u32) {
+        self.0.flags.fetch_and(!flag, Relaxed);
+    }
+
     /// Live entry and size of the file, the size rounded up to pages.
     pub fn file(self, fs: &Fs) -> Option<(u32, u64)> {
         let live = fs.live_of(self.open()?).ok()?;

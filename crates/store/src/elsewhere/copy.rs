@@ -8,6 +8,7 @@ use super::parts::{check_size, part_here};
 use super::serve::{Reply, Server, home, parts, told};
 use super::{Bytes, Question};
 use crate::data::{COPIED_AT_ONCE, Range, Source, Target};
+use crate::uses::keeping_for;
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -133,9 +134,12 @@ pub(crate) fn with_open<T>(
     })?;
     let use_of = Some((live, Some(held)));
     let flags = libc::O_RDWR as u32;
-    let open = store
-        .open_create_held(id, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
-        .inspect_err(|_| _ = store.live_release(live))?;
+    let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
+    // Whoever asks has it open himself.
+    let open = keeping_for(store.node(), || {
+        store.open_create_held(id, kind, use_of, flags, root, b"")
+    })
+    .inspect_err(|_| _ = store.live_release(live))?;
     let done = f(live);
     store.open_release(open).and(done)
 }

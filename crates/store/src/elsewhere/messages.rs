@@ -195,6 +195,13 @@ pub mod kind {
     pub const UNLINK_FROM: u16 = 91;
     /// `id, lease, cuts -> it is laminated, and the lease is given back`: as LAMINATE, all parts being cut
     pub const SEAL: u16 = 92;
+    /// `id, word, it was -> processes that map it for writing`: the word is about to be said of a file, or was; who has it open on the asked node has
+    /// noted that at its home now (`uses/say.rs`)
+    pub const COUNT_USES: u16 = 105;
+    /// `id, word -> Option<nodes that have it open>`: the word is about to be said of a file; None: it was said, nobody has it open
+    pub const BEGIN_SAYING: u16 = 106;
+    /// `id, word -> Option<whether it was said, and who has it open, who maps it>`; None: it has to be begun again
+    pub const END_SAYING: u16 = 107;
     /// `source, id, Option<cuts>, (from offset, to offset, length)... -> copied`: as writes of what lies in the source, to a file, or to what the
     /// node has of a striped one; of some first bytes of them, at least one. ENODATA: there are none
     pub const COPY: u16 = 94;

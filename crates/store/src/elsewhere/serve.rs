@@ -10,6 +10,7 @@ use super::{MAX_BODY, names};
 use crate::across::{Placed, in_a_hurry};
 use crate::locks::{Owner, Request, Waits};
 use crate::record::Word;
+use crate::uses::keeping_for;
 use crate::{Distribution, Entry, Held, Maker, NewObject, ObjectId, Slot, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
@@ -96,6 +97,8 @@ impl Server {
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
+            kind::BEGIN_SAYING | kind::END_SAYING => Some(Class::Leaf),
+            kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::TOGETHER | kind::REMOVE_ALL => Some(Class::Entry),
@@ -173,6 +176,9 @@ impl Server {
                 | kind::PART_ON_FILES
                 | kind::TO_FILES
                 | kind::UNLINK_FROM
+                | kind::COUNT_USES
+                | kind::BEGIN_SAYING
+                | kind::END_SAYING
                 // Who commits waits: a second time is a later one.
                 | kind::WRITE_PIECES
         )
@@ -482,6 +488,16 @@ impl Server {
                 let (id, lease, cuts) = parts(head)?;
                 told(store.seal_here(home(store, id)?, (lease, cuts))?)
             }
+            kind::BEGIN_SAYING => {
+                let (id, word) = parts(head)?;
+                let (id, word) = (home(store, id)?, checked(word)?);
+                told(store.begin_saying_here(id, word)?.map(List))
+            }
+            kind::END_SAYING => {
+                let (id, word) = parts(head)?;
+                let (id, word) = (home(store, id)?, checked(word)?);
+                told(store.end_saying_here(id, word)?)
+            }
             kind::COPIED => {
                 let List(asked): List<(ObjectId, u64)> = parts(head)?;
                 let stand = asked.iter().map(|&(id, edition)| {
@@ -556,7 +572,7 @@ impl Server {
             rdev,
             target: &target,
             distribution: Some(distribution),
-            controls: crate::uses::checked(controls).ok_or(Errno::PROTO)?,
+            controls: checked(controls)?,
             maker,
         };
         let epoch = store.epoch_for(epoch)?;
@@ -591,9 +607,11 @@ impl Server {
     ) -> Result<(), Errno> {
         let flags = libc::O_RDWR as u32;
         let use_of = Some((live, Some(held)));
-        let open = store
-            .open_create_held(id, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
-            .inspect_err(|_| _ = store.live_release(live))?;
+        let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
+        let open = keeping_for(node, || {
+            store.open_create_held(id, kind, use_of, flags, root, b"")
+        })
+        .inspect_err(|_| _ = store.live_release(live))?;
         let mut all = lock(&self.open);
         let uses = Vec::new();
         let there = all.entry((node, id)).or_insert(OpenThere { uses, open });
@@ -651,6 +669,11 @@ pub(super) fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
         None => Ok(id),
         Some(_) => Err(Errno::REMCHG),
     }
+}
+
+/// What can be said of a file.
+fn checked(word: u64) -> Result<u64, Errno> {
+    crate::uses::checked(word).ok_or(Errno::PROTO)
 }
 
 /// What another node asks for its own.
@@ -715,6 +738,13 @@ fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
                 .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
             let epoch = store.epoch_for(epoch)?;
             told_each(store.remove_all(dir, &entries, epoch).into_iter())
+        }
+        kind::COUNT_USES => {
+            let (id, word, is_said): (ObjectId, _, _) = parts(head)?;
+            if id.is_part() || id.is_view() {
+                return Err(Errno::PROTO);
+            }
+            told(List(store.count_here(id, checked(word)?, is_said)?))
         }
         kind::UNLINK => {
             let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;

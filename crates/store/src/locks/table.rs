@@ -7,6 +7,7 @@ use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
 use crate::process::Critical;
 use crate::quiet::Section;
+use crate::uses::User;
 use crate::{NodeId, ObjectId, Store};
 use forebay_media::atomics::{Ordering::*, futex};
 use rustix::io::{Errno, Result};
@@ -49,6 +50,25 @@ impl FileLock {
 
     fn is_note(&self) -> bool {
         self.kind.load(Relaxed) & lock_kind::AWAY != 0
+    }
+
+    fn in_the_way(&self) -> InTheWay {
+        let (start, end) = self.range();
+        InTheWay {
+            owner: self.owner(),
+            has: LockType::of_kind(self.kind.load(Relaxed)),
+            start,
+            end,
+        }
+    }
+
+    /// If it is a use: whose.
+    fn user(&self) -> Option<User> {
+        let is_use = Sort::of_kind(self.kind.load(Relaxed)) == Sort::Use && !self.is_note();
+        is_use.then(|| User {
+            node: self.owner().node.0,
+            party: self.range().0,
+        })
     }
 
     /// Whether it is of the owner and sort that `r` is about.
@@ -134,15 +154,33 @@ impl<'a> Locks<'a> {
     pub fn conflict(&self, r: &Request) -> Option<InTheWay> {
         self.each()
             .find(|(_, lock)| lock.is_in_the_way(r))
-            .map(|(_, lock)| {
-                let (start, end) = lock.range();
-                InTheWay {
-                    owner: lock.owner(),
-                    has: LockType::of_kind(lock.kind.load(Relaxed)),
-                    start,
-                    end,
-                }
-            })
+            .map(|(_, lock)| lock.in_the_way())
+    }
+
+    /// All uses of the object.
+    pub fn users(&self) -> Vec<User> {
+        let uses = self.each().filter_map(|(_, lock)| lock.user());
+        uses.collect()
+    }
+
+    /// Notes a use of the object, instead of the one that its owner had, unless another is there that it `excludes`; or
+    /// beside that, too. Some: that is there.
+    pub fn set_use(
+        &self,
+        r: &Request,
+        excludes: impl Fn(&User) -> bool,
+        beside: bool,
+    ) -> Result<Option<InTheWay>> {
+        self.retain(|_, lock| !lock.is_of(r));
+        let other = self
+            .each()
+            .find(|(_, lock)| lock.user().is_some_and(|user| excludes(&user)))
+            .map(|(_, lock)| lock.in_the_way());
+        if other.is_none() || beside {
+            let kind = r.want.kind() | r.sort as u32;
+            self.link(self.place()?, r.owner, kind, (r.start, r.end));
+        }
+        Ok(other)
     }
 
     /// Whether a use of the object says one of `bits`.
@@ -314,8 +352,10 @@ impl Store {
     /// Sets a lock on an object of this node, or gives it up. Some: that is in the way.
     pub(crate) fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
         let locks = self.locks_of(request.object)?;
-        self.check_use(request)?;
-        locks.set(request)
+        match (request.sort, request.want) {
+            (Sort::Use, LockType::Shared | LockType::Exclusive) => self.note_use(&locks, request),
+            _ => locks.set(request),
+        }
     }
 
     fn all_locks(&self) -> impl Iterator<Item = (ObjectId, &FileLock)> {

@@ -46,7 +46,7 @@ impl Store {
                 drop(held);
                 let mut away = Away {
                     opened,
-                    inode: None,
+                    ..Away::default()
                 };
                 let acquired = self.live_acquire_opened(id, &mut away);
                 if let Ok((live, _)) = &acquired {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::elsewhere::merge::{Conflict, pack};
-use crate::uses::LAMINATED;
 
 impl Store {
     /// As [`Store::merge`].
@@ -17,13 +16,13 @@ impl Store {
         self.retry_cut(&f, || {
             let first = Store::is_first(&f, offset, now.len());
             let known = self.look(&f, !first)?;
-            if known.word & LAMINATED != 0 {
+            let len = now.len().min(known.size.saturating_sub(offset) as usize);
+            if len > 0 {
                 check_word(known.word, known.size, Change::From(Some(offset)))?;
             }
             if !first {
                 self.prepare_parts(&f)?;
             }
-            let len = now.len().min(known.size.saturating_sub(offset) as usize);
             for p in self.spread(&f, offset, len)? {
                 let (from, to) = (p.done, p.done + p.len);
                 let cuts = Some(known.cuts);
