@@ -19,6 +19,9 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// A name that no rule means: those that match it match any.
+const UNGUESSED: &[u8] = "\u{fdd0}".as_bytes();
+
 /// Most rules of a pool.
 pub const MAX_RULES: usize = 1000;
 
@@ -270,6 +273,11 @@ impl Rules {
         self.said(&self.below(at, name))
     }
 
+    /// What the rules say of whatever is made in a directory of which `at` is known, whatever its name.
+    pub fn said_within(&self, at: &At) -> Declared {
+        self.said_of(at, UNGUESSED)
+    }
+
     /// The rules that match that of which `at` is known, the last first.
     fn matching(&self, at: &At) -> impl Iterator<Item = usize> {
         at.0.iter()
@@ -340,6 +348,17 @@ mutability = "append"
         assert_eq!(of("/other"), "");
         let directory = r.at(b"/ckpt");
         assert_eq!(r.said_of(&directory, b"x").to_string(), ckpt);
+    }
+
+    #[test]
+    fn what_is_said_of_all_in_a_directory() {
+        let text = "[[rule]]\npath = '/a/**'\nparallelism = 'exclusive'\n[[rule]]\npath = '/b/*.x'\nmutability = 'append'";
+        let r = rules(text).unwrap();
+        let within = |path: &str| r.said_within(&r.at(path.as_bytes())).to_string();
+        assert_eq!(within("/a"), "parallelism=exclusive");
+        assert_eq!(within("/a/b"), "parallelism=exclusive");
+        assert_eq!(within("/b"), "");
+        assert_eq!(within("/"), "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::cache::DirInfo;
 use crate::fs::Fs;
 use crate::path::Place;
 use forebay_client::controls::{
-    Controls, Declared, Mutability, OnViolation, Parallelism, Persistence,
+    At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
 };
 use forebay_client::{Violation, impossible};
 use forebay_store::process::{pid, process_of, write_notice};
@@ -16,7 +16,7 @@ use forebay_store::uses::{
     Change, LAMINATED, Party, SERVED, Said, User, goes_with_maker, is_allowed, is_keeping,
     open_for, pid_of_party, said, settled,
 };
-use forebay_store::{Inode, Maker, ObjectId, SetAttr, now};
+use forebay_store::{Distribution, Inode, Maker, ObjectId, SetAttr, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::hash::Hasher;
@@ -89,30 +89,65 @@ impl Fs {
 
     /// What is said of the object that is made as `name` in `dir`, as a word: first what was said of the directory,
     /// then the rules.
-    pub(crate) fn controls_of_new(&self, dir: &DirInfo, name: &[u8], mode: u32) -> u64 {
+    ///
+    /// # Errors
+    /// Those of looking up the directory's path (EHOSTDOWN): what isn't known can't be kept.
+    pub(crate) fn controls_of_new(&self, dir: &DirInfo, name: &[u8], mode: u32) -> Result<u64> {
         let rules = &self.pool().config().rules;
         if rules.is_empty() && dir.controls == 0 && SAYING.get().is_nothing() {
-            return 0;
+            return Ok(0);
         }
-        let inherited = said(dir.controls).0;
-        match mode & libc::S_IFMT {
+        let said = match mode & libc::S_IFMT {
             // Rules find what is in it by its path.
-            libc::S_IFDIR => inherited.bits(),
-            libc::S_IFREG if self.settles() => SAYING.get().bits(),
-            libc::S_IFREG => self.said_of_file(dir, name).bits(),
-            _ => 0,
-        }
+            libc::S_IFDIR => said(dir.controls).0,
+            libc::S_IFREG if self.settles() => SAYING.get(),
+            libc::S_IFREG => self.said_of_file(dir, name)?,
+            _ => Declared::NOTHING,
+        };
+        Ok(said.bits())
     }
 
     /// What is said of a file that is made as `name` in `dir`.
-    fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Declared {
-        let (inherited, rules) = (said(dir.controls).0, &self.pool().config().rules);
-        let inherited = SAYING.get().or(inherited);
+    fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Result<Declared> {
+        let inherited = SAYING.get().or(said(dir.controls).0);
+        let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
+        Ok(inherited.or(ruled))
+    }
+
+    /// What the rules say, as `of` finds by what is known of `dir`.
+    fn ruled_in(
+        &self,
+        dir: &DirInfo,
+        of: impl FnOnce(&Rules, &At) -> Declared,
+    ) -> Result<Declared> {
+        let rules = &self.pool().config().rules;
         if rules.is_empty() {
-            return inherited;
+            return Ok(Declared::NOTHING);
         }
-        let at = self.store().path_of(dir.id).map(|path| rules.at(&path));
-        inherited.or(at.map_or(Declared::NOTHING, |at| rules.said_of(&at, name)))
+        let key = (dir.id, self.store().names_epoch());
+        let find = || Ok(rules.at(&self.store().path_of(dir.id)?));
+        self.ruled().with(key, find, |at| of(rules, at))
+    }
+
+    /// How the content of the directory that is made as `name` in `dir` is distributed, if not as that of `dir`: one whose
+    /// files are `exclusive` keeps its entries on the node that makes it, which is likely to use them
+    /// (`docs/decisions/0060-exclusive-directories.md`).
+    ///
+    /// # Errors
+    /// As for [`Fs::controls_of_new`].
+    pub(crate) fn distribution_of_new(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Option<Distribution>> {
+        if mode & libc::S_IFMT != libc::S_IFDIR || dir.id.distribution() != Distribution::Local {
+            return Ok(None);
+        }
+        let ruled = self.ruled_in(dir, |rules, at| rules.said_within(&rules.below(at, name)))?;
+        let said = said(dir.controls).0.or(ruled).parallelism;
+        let exclusive = !matches!(said, None | Some(Parallelism::Shared));
+        Ok(exclusive.then_some(Distribution::LocalAll))
     }
 
     /// With whom a new object of this mode and word goes, if with anybody: the process that this thread works for.
@@ -134,7 +169,7 @@ impl Fs {
     /// What is said of a file that is staged in as `to`. Nobody made it who could end: `persistence = "process"` is left out.
     fn said_of_staged(&self, to: &[u8]) -> Result<Declared> {
         let said = self.simple(to, false, |place| match place {
-            Place::Entry { dir, name, .. } => Ok(self.said_of_file(dir, name)),
+            Place::Entry { dir, name, .. } => self.said_of_file(dir, name),
             Place::Dir { .. } => Err(Errno::ISDIR),
         })?;
         Ok(Declared {

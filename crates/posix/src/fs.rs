@@ -5,6 +5,7 @@ use crate::cred::Cred;
 use crate::path::{Fail, Follow, Place};
 use crate::places::Places;
 use crate::readahead::Window;
+use crate::rule_cache::RuleCache;
 use crate::writeback::Kept;
 use crate::{File, RenameMode};
 use forebay_client::Pool;
@@ -76,6 +77,7 @@ pub struct Fs {
     pool: Arc<Pool>,
     cred: Cred,
     cache: DirCache,
+    ruled: RuleCache,
     /// What it makes gets its controls by [`Fs::settle`].
     settles: bool,
     /// What files with weaker consistency keep here; None: all are strict.
@@ -89,6 +91,7 @@ impl Fs {
             pool,
             cred: Cred::new(),
             cache: DirCache::new(),
+            ruled: RuleCache::new(),
             settles: false,
             kept: None,
         }
@@ -153,6 +156,11 @@ impl Fs {
         &self.cache
     }
 
+    /// What the rules know of directories.
+    pub(crate) fn ruled(&self) -> &RuleCache {
+        &self.ruled
+    }
+
     /// The mount prefix.
     pub fn mount(&self) -> &[u8] {
         self.pool.config().mount.as_bytes()
@@ -166,6 +174,7 @@ impl Fs {
     /// In a forked child, before anything else.
     pub fn after_fork_in_child(&self) {
         self.cache.after_fork_in_child();
+        self.ruled.begin_anew();
         if let Some(kept) = &self.kept {
             kept.0.begin_anew();
             kept.1.begin_anew();

@@ -26,6 +26,7 @@ mod ops;
 mod path;
 mod places;
 mod readahead;
+mod rule_cache;
 mod writeback;
 mod xattr;
 

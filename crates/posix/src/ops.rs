@@ -110,7 +110,7 @@ impl Fs {
     /// What is made as `name` in `dir`.
     ///
     /// # Errors
-    /// As for [`Fs::maker_of_new`].
+    /// As for [`Fs::controls_of_new`] and [`Fs::maker_of_new`].
     pub(crate) fn new_object<'a>(
         &self,
         dir: &DirInfo,
@@ -124,14 +124,14 @@ impl Fs {
         } else {
             0
         };
-        let controls = self.controls_of_new(dir, name, mode);
+        let controls = self.controls_of_new(dir, name, mode)?;
         Ok(NewObject {
             mode: mode | inherit,
             uid: self.cred().uid(),
             gid: if setgid { dir.gid } else { self.cred().gid() },
             rdev: 0,
             target,
-            distribution: None,
+            distribution: self.distribution_of_new(dir, name, mode)?,
             controls,
             maker: self.maker_of_new(mode, controls)?,
         })

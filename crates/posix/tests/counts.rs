@@ -217,3 +217,54 @@ fn files_made_together_take_a_question_for_each_node() {
     nodes.assert_whole();
     assert!(nodes.views[1].list(b"/.by").unwrap().is_empty());
 }
+
+#[test]
+fn what_is_made_where_files_are_exclusive_asks_nobody() {
+    const RULES: &str = "[[rule]]\npath = '/ranks/**'\nparallelism = 'exclusive'
+        [[rule]]\npath = '/**/*.own'\nparallelism = 'exclusive(node)'";
+    let nodes = Nodes::ruled("counts-exclusive", 3, &["memory:64M"], RULES, 100);
+    let (top, fs) = (&nodes.views[0], &nodes.views[2]);
+    let distribution = |path: &[u8]| {
+        let id = ObjectId(top.stat(path, true).unwrap().ino);
+        (id.distribution(), id.slot())
+    };
+    let keeps = |path: &[u8]| distribution(path).0 == Distribution::LocalAll;
+    for (dir, said) in [
+        (&b"/ranks"[..], ""),
+        (b"/said", "parallelism=exclusive(node)"),
+    ] {
+        top.mkdir(dir, 0o755).unwrap();
+        let id = ObjectId(top.stat(dir, true).unwrap().ino);
+        top.set_controls(id, said.parse().unwrap()).unwrap();
+        let rank = [dir, b"/rank2"].concat();
+        fs.mkdir(&rank, 0o755).unwrap();
+        assert!(keeps(&rank));
+        assert_eq!(nodes.together.node_of(distribution(&rank).1), NodeId(2));
+        let path = |i: u32| [&rank[..], format!("/{i}").as_bytes()].concat();
+        // From here on the way to the directory is known, and what the rules say there.
+        make(fs, &path(50));
+        for i in 0..50 {
+            let (path, new) = (path(i), path(i + 100));
+            assert_eq!(asked(&nodes, || make(fs, &path)), (0, 0));
+            assert_eq!(asked(&nodes, || fs.stat(&path, true).unwrap()), (0, 0));
+            let rename = || fs.rename(&path, &new).unwrap();
+            assert_eq!(asked(&nodes, rename), (0, 0));
+            assert_eq!(asked(&nodes, || fs.unlink(&new).unwrap()), (0, 0));
+        }
+        // It is one directory for all nodes.
+        assert_eq!(top.list(&rank).unwrap().len(), 1);
+    }
+    // The one for which all is said keeps its entries, not those in which some are.
+    assert!(keeps(b"/ranks") && !keeps(b"/said"));
+    fs.mkdir(b"/other", 0o755).unwrap();
+    assert!(!keeps(b"/other"));
+    // What was chosen by hand stays.
+    let striped = Distribution::Striped(Default::default());
+    fs.mkdir_with(b"/ranks/striped", 0o755, striped).unwrap();
+    fs.mkdir(b"/ranks/striped/below", 0o755).unwrap();
+    assert_eq!(distribution(b"/ranks/striped/below").0, striped);
+    fs.mkdir_with(b"/ranks/spread", 0o755, Distribution::Local)
+        .unwrap();
+    assert!(!keeps(b"/ranks/spread"));
+    nodes.assert_whole();
+}

@@ -467,7 +467,8 @@ impl Store {
             let live = self.live(index);
             if live.flags.load(Acquire) & live_flag::LOADED != 0 {
                 let inode = self.inode_tail(id)?.0;
-                live.controls.store(inode.controls, Release);
+                let counted = live.controls.load(Relaxed) & COUNTED;
+                live.controls.store(inode.controls | counted, Release);
                 live.edition.store(inode.edition, Release);
             }
             Ok(())

@@ -186,8 +186,13 @@ pub struct Nodes {
 impl Nodes {
     /// A pool of `n` nodes with these media each.
     pub fn new(name: &str, n: u32, media: &[&str], seconds: u64) -> Nodes {
+        Nodes::ruled(name, n, media, "", seconds)
+    }
+
+    /// As [`Nodes::new`], with these rules.
+    pub fn ruled(name: &str, n: u32, media: &[&str], rules: &str, seconds: u64) -> Nodes {
         let made: Vec<TestPool> = (0..n)
-            .map(|k| TestPool::limited(&format!("{name}.{k}"), media, seconds))
+            .map(|k| TestPool::ruled(&format!("{name}.{k}"), media, rules, seconds))
             .collect();
         let dirs = made.iter().map(|p| p.pool().dir().to_owned()).collect();
         let mut nodes = Nodes::open(dirs, seconds);

@@ -1,0 +1,80 @@
+//! What a pool's rules know of the directories in which a process makes files, kept by this process.
+//!
+//! Rules go by path, and a directory knows but its own name: without this, each new file would take a question to the
+//! home of every directory above it. What is kept holds as long as the epoch of names: the path is the same then.
+
+use crate::guarded::Guarded;
+use forebay_client::controls::At;
+use forebay_store::ObjectId;
+use rustix::io::Result;
+
+/// Directories that are kept at one time, at most.
+const SLOTS: usize = 64;
+
+/// A directory, the epoch in which its path was looked up, and what the rules know of it.
+type Known = (ObjectId, u64, At);
+
+/// See the module.
+pub(crate) struct RuleCache(Box<[Guarded<Option<Known>>]>);
+
+impl RuleCache {
+    pub fn new() -> RuleCache {
+        RuleCache((0..SLOTS).map(|_| Guarded::default()).collect())
+    }
+
+    /// Does `f` with what the rules know of directory `dir` in this epoch of names: what is kept, or else what `find` says.
+    ///
+    /// # Errors
+    /// Those of `find`.
+    pub fn with<T>(
+        &self,
+        (dir, epoch): (ObjectId, u64),
+        find: impl FnOnce() -> Result<At>,
+        f: impl FnOnce(&At) -> T,
+    ) -> Result<T> {
+        let slot = &self.0[dir.0 as usize % SLOTS];
+        if let Some((_, _, at)) = slot.hold().as_ref().filter(|k| (k.0, k.1) == (dir, epoch)) {
+            return Ok(f(at));
+        }
+        // Not while it is held: other nodes may be asked.
+        let at = find()?;
+        let result = f(&at);
+        *slot.hold() = Some((dir, epoch, at));
+        Ok(result)
+    }
+
+    /// In a forked child, before anything else: nothing is kept.
+    pub fn begin_anew(&self) {
+        for slot in &self.0 {
+            slot.begin_anew(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_client::controls::Rules;
+    use rustix::io::Errno;
+
+    #[test]
+    fn it_holds_for_one_directory_and_epoch() {
+        let cache = RuleCache::new();
+        let rules = Rules::parse("[[rule]]\npath = '/a/*'\nmutability = 'append'", "/fb").unwrap();
+        let said = |key, path: Option<&str>| {
+            let find = || path.map(|p| rules.at(p.as_bytes())).ok_or(Errno::NOENT);
+            cache.with(key, find, |at| rules.said_of(at, b"x").to_string())
+        };
+        let (one, other) = (ObjectId(5), ObjectId(5 + SLOTS as u64));
+        assert_eq!(said((one, 1), None), Err(Errno::NOENT));
+        assert_eq!(said((one, 1), Some("/a")).unwrap(), "mutability=append");
+        assert_eq!(said((one, 1), None).unwrap(), "mutability=append");
+        // Renamed, and another directory in the same slot.
+        assert_eq!(said((one, 2), Some("/b")).unwrap(), "");
+        assert_eq!(said((one, 2), None).unwrap(), "");
+        assert_eq!(said((other, 2), Some("/a")).unwrap(), "mutability=append");
+        assert_eq!(said((one, 2), None), Err(Errno::NOENT));
+        cache.begin_anew();
+        assert_eq!(said((other, 2), None), Err(Errno::NOENT));
+    }
+}
