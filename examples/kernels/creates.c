@@ -1,9 +1,10 @@
 /* creates.c: many small objects: made, looked up, deleted; one by one, and in batches of 1,000 (as mdtest does, and IO500's "mdtest easy").
  *
  * With the verbs, what is done one by one is done again by a batch; with POSIX calls there is only the first. Each rank has names of its own in
- * a workspace, or directory, that all share.
+ * a workspace, or directory, that all share. --apart: in one of its own (mdtest -u).
  *
- * Controls: none would change it.
+ * Controls: who has a file open has it alone (exclusive). So a directory of its own keeps its names with the rank; in one that all share it
+ * changes nothing.
  */
 #define _GNU_SOURCE
 
@@ -101,13 +102,17 @@ static void in_batches(struct job *job, int files)
 static void run(struct job *job)
 {
     const int files = 250 * job->scale;
+    if (job->apart)
+        objects_apart(job);
     one_by_one(job, files);
     if (!job->dir)
         in_batches(job, files);
+    if (job->apart)
+        objects_together(job);
 }
 
 int main(int argc, char **argv)
 {
-    const struct kernel kernel = {.name = "creates", .declares = "", .run = run};
+    const struct kernel kernel = {.name = "creates", .declares = "parallelism=exclusive", .run = run};
     return kernel_main(argc, argv, &kernel);
 }

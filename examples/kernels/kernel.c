@@ -184,7 +184,7 @@ struct said {
 
 static const char *const usage =
     "usage: %s [--place pool:NAME] [--backend KIND:CONFIGURATION] | --posix DIR\n"
-    "    [--controls default|declared|CONTROL=VALUE,...] [--ranks N [--rank R --meet FILE]] [--scale N] [--collective]\n"
+    "    [--controls default|declared|CONTROL=VALUE,...] [--ranks N [--rank R --meet FILE]] [--scale N] [--collective] [--apart]\n"
     "declared are: %s\n";
 
 static int number(const char *text, int least, int most)
@@ -205,6 +205,10 @@ static struct said parse(int argc, char **argv, const struct kernel *kernel)
         const char *option = argv[i];
         if (strcmp(option, "--collective") == 0) {
             said.job.collective = true;
+            continue;
+        }
+        if (strcmp(option, "--apart") == 0) {
+            said.job.apart = true;
             continue;
         }
         const char *value = i + 1 < argc ? argv[++i] : "";

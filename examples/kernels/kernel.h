@@ -31,6 +31,7 @@ struct job {
     int rank, ranks;
     int scale;                /* --scale: how much it does; 1 is little */
     bool collective;          /* --collective */
+    bool apart;               /* --apart */
     const char *dir;          /* POSIX: its directory. NULL: verbs, with */
     iov_session *session;
     iov_workspace *workspace; /* of its own, made and removed by the rank 0 */
@@ -88,6 +89,9 @@ void object_read(struct object *object, void *to, size_t len, uint64_t at);
 void object_commit(struct object *object);
 void object_close(struct object *object);
 void object_delete(struct job *job, const char *name);
+/* From here on the rank has a directory, or workspace, of its own, until objects_together(), which finds it empty. */
+void objects_apart(struct job *job);
+void objects_together(struct job *job);
 /* The collection, for what else the verbs can do; NULL: it is a file. */
 iov_collection *object_collection(const struct object *object);
 

@@ -66,6 +66,34 @@ void objects_end(struct job *job)
     job_verb(job, iov_session_close(job->session), "close the session");
 }
 
+/* What all ranks have, while one is apart. */
+static const char *common_dir;
+static iov_workspace *common;
+
+void objects_apart(struct job *job)
+{
+    static char own[PATH + 32];
+    common_dir = job->dir;
+    common = job->workspace;
+    snprintf(own, sizeof own, "%s%crank.%d", job->dir ? job->dir : "ranks", job->dir ? '/' : '.', job->rank);
+    if (job->dir) {
+        job_call(job, mkdir(own, 0777), own);
+        job->dir = own;
+    } else {
+        job_verb(job, iov_workspace_create(job->session, own, NULL, 0, &job->workspace), own);
+    }
+}
+
+void objects_together(struct job *job)
+{
+    if (job->dir)
+        job_call(job, rmdir(job->dir), job->dir);
+    else
+        job_verb(job, iov_workspace_delete(job->workspace), "delete the rank's workspace");
+    job->dir = common_dir;
+    job->workspace = common;
+}
+
 /* Whether `controls` can be kept: 0, or the errno. */
 static int can_keep(struct job *job, const char *controls)
 {

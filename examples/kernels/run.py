@@ -25,7 +25,7 @@ from pools import FOREBAY, ROOT, TARGET, Failed, run  # noqa: E402
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # Name, and what else is said.
 KERNELS = [("ior_easy",), ("ior_hard",), ("strided",), ("strided", "--collective"), ("chunks",), ("stream",),
-           ("checkpoint",), ("update",), ("samples",), ("creates",), ("stream-cpp",), ("stream-rs",)]
+           ("checkpoint",), ("update",), ("samples",), ("creates",), ("creates", "--apart"), ("stream-cpp",), ("stream-rs",)]
 POSIX = ["tmpfs", "pool", "pool+"]
 VERBS = ["verbs", "verbs+"]
 
@@ -152,7 +152,7 @@ def table(programs, nodes, ranks, scale, reps, only, media):
                     cells.append("%.2f" % (both / one) if one and both and unit else "")
                 alone = [(w.split("=")[1], medians["verbs+"] / m) for w, m in medians.items() if "=" in w and m and unit]
                 cells.append(", ".join("%s %.2fx" % one for one in alone))
-                print("| %s | %s | %s |" % (kernel[0], what + " " + unit, " | ".join(cells)), flush=True)
+                print("| %s | %s | %s |" % (" ".join(kernel), what + " " + unit, " | ".join(cells)), flush=True)
             notes += ["%s, %s: %s" % (kernel[0], way, what) for way, what in sorted(refused)]
     for note in notes:
         print("- " + note)
