@@ -6,6 +6,7 @@ use forebay_posix::{ChunkSize, Distribution, Fs, ObjectId};
 use forebay_store::Store;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use support::nodes::Nodes;
+use support::said::say;
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -21,11 +22,6 @@ fn worker() {
     loop {
         let _ = fs.store().drain(u64::MAX);
     }
-}
-
-fn say(fs: &Fs, path: &str, what: &str) {
-    let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
-    fs.set_controls(id, what.parse().unwrap()).unwrap();
 }
 
 /// Bytes that tell where in which file they are.

@@ -8,15 +8,11 @@ mod support;
 use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs, ObjectId};
 use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
+use support::said::{get, say};
 use support::*;
 
 fn nodes(name: &str) -> Nodes {
     Nodes::new(name, 3, &["memory:64M"], 120)
-}
-
-fn say(fs: &Fs, path: &str, what: &str) {
-    let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
-    fs.set_controls(id, what.parse().unwrap()).unwrap();
 }
 
 /// Makes a file on this node of which this is said.
@@ -28,10 +24,6 @@ fn make(fs: &Fs, path: &str, what: &str) {
 
 fn open<'a>(fs: &'a Fs, path: &str) -> File<'a> {
     fs.open(path.as_bytes(), O_RDWR, 0).unwrap()
-}
-
-fn get(fs: &Fs, path: &str) -> Vec<u8> {
-    read_all(&fs.open(path.as_bytes(), O_RDONLY, 0).unwrap())
 }
 
 fn part(f: &File<'_>, at: u64, len: usize) -> Vec<u8> {

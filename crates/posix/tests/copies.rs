@@ -5,10 +5,11 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use support::nodes::Nodes;
+use support::said::say;
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -47,11 +48,6 @@ fn nodes(name: &str, media: &[&str]) -> Nodes {
         say(fs, dir, "mutability=immutable");
     }
     nodes
-}
-
-fn say(fs: &Fs, path: &str, what: &str) {
-    let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
-    fs.set_controls(id, what.parse().unwrap()).unwrap();
 }
 
 fn put(fs: &Fs, path: &str, bytes: &[u8]) {

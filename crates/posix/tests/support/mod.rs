@@ -8,6 +8,7 @@
 
 pub mod nodes;
 pub mod operations;
+pub mod said;
 
 use forebay_client::controls::Rules;
 use forebay_client::{CreateOptions, Pool};
