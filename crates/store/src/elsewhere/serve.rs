@@ -4,15 +4,19 @@
 //! make. What is added: whether this node is the home of what is asked for, and what is kept for
 //! other nodes as long as they run (files they have open, locks).
 
+mod entries;
+mod opened;
+
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
 use super::{MAX_BODY, names};
-use crate::across::{Placed, in_a_hurry};
+use crate::across::in_a_hurry;
 use crate::locks::{Owner, Request, Waits};
 use crate::record::Word;
-use crate::uses::keeping_for;
-use crate::{Distribution, Entry, Held, Maker, NewObject, ObjectId, Slot, Store};
+use crate::{Maker, ObjectId, Slot, Store};
+use entries::composite;
 use forebay_placement::NodeId;
+use opened::OpenThere;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,23 +44,6 @@ pub struct Reply {
     pub head: Vec<u8>,
     /// Bytes that go with it; at most [`super::MAX_BODY`].
     pub body: Vec<u8>,
-}
-
-/// A file that a node has open.
-struct OpenThere {
-    /// By what numbers it knows its uses: one most of the time, more while one takes the place of
-    /// another. To open or close the same twice changes nothing.
-    uses: Vec<u64>,
-    /// Our open file description that keeps it.
-    open: u32,
-}
-
-impl OpenThere {
-    fn note(&mut self, number: u64) {
-        if !self.uses.contains(&number) {
-            self.uses.push(number);
-        }
-    }
 }
 
 /// What this node keeps for others: the files they have open. Belongs to the daemon.
@@ -546,119 +533,6 @@ impl Server {
             _ => Err(Errno::PROTO),
         }
     }
-
-    /// Makes something for `node`; a file that it opens by a number is open from the start.
-    fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
-        type Question = (
-            (ObjectId, Vec<u8>),
-            (u32, u32, u32, u64, Vec<u8>),
-            u8,
-            u64,
-            u64,
-            Option<u64>,
-            Option<Maker>,
-        );
-        let ((dir, name), new, bits, controls, epoch, number, maker): Question = parts(head)?;
-        let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
-        home_of_entry(store, dir, &name)?;
-        let (mode, uid, gid, rdev, target) = new;
-        if target.len() > crate::PATH_MAX {
-            return Err(Errno::PROTO);
-        }
-        let new = NewObject {
-            mode,
-            uid,
-            gid,
-            rdev,
-            target: &target,
-            distribution: Some(distribution),
-            controls: checked(controls)?,
-            maker,
-        };
-        let epoch = store.epoch_for(epoch)?;
-        let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
-            return told(store.create_object(dir, &name, &new, epoch)?);
-        };
-        told(match store.create_open(dir, &name, &new, epoch)? {
-            Ok((id, live, held)) => {
-                self.keep(store, (node, id, number), (live, held))?;
-                Ok(id)
-            }
-            Err(there) => Err(there),
-        })
-    }
-
-    /// A file is open on `node`: it must not go with its last name.
-    fn open(&self, store: &Store, node: NodeId, id: ObjectId, number: u64) -> Result<(), Errno> {
-        home(store, id)?;
-        if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
-            there.note(number);
-            return Ok(());
-        }
-        self.keep(store, (node, id, number), store.live_acquire_held(id)?)
-    }
-
-    /// Keeps a file open for a node that has opened it by this number.
-    fn keep(
-        &self,
-        store: &Store,
-        (node, id, number): (NodeId, ObjectId, u64),
-        (live, held): (u32, Held<'_>),
-    ) -> Result<(), Errno> {
-        let flags = libc::O_RDWR as u32;
-        let use_of = Some((live, Some(held)));
-        let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
-        let open = keeping_for(node, || {
-            store.open_create_held(id, kind, use_of, flags, root, b"")
-        })
-        .inspect_err(|_| _ = store.live_release(live))?;
-        let mut all = lock(&self.open);
-        let uses = Vec::new();
-        let there = all.entry((node, id)).or_insert(OpenThere { uses, open });
-        there.note(number);
-        let twice = there.open != open;
-        drop(all);
-        if twice {
-            store.open_release(open)?;
-        }
-        Ok(())
-    }
-
-    fn close(&self, store: &Store, node: NodeId, id: ObjectId, number: u64) -> Result<(), Errno> {
-        let mut all = lock(&self.open);
-        let Some(there) = all.get_mut(&(node, id)) else {
-            return Ok(());
-        };
-        there.uses.retain(|n| *n != number);
-        if !there.uses.is_empty() {
-            return Ok(());
-        }
-        let open = there.open;
-        all.remove(&(node, id));
-        drop(all);
-        store.open_release(open)
-    }
-
-    /// Gives up all that is kept for `node`: its daemon has ended.
-    pub fn gone(&self, store: &Store, node: NodeId) {
-        if let Err(e) = store.end_node_locks(node) {
-            eprintln!(
-                "forebay keeper: can't release the locks of node {}: {e}",
-                node.0
-            );
-        }
-        let mut left = Vec::new();
-        lock(&self.open).retain(|key, there| {
-            if key.0 == node {
-                left.push(there.open);
-            }
-            key.0 != node
-        });
-        for open in left {
-            // What can't be written back is tried again when all is put in order.
-            let _ = store.open_release(open);
-        }
-    }
 }
 
 /// EREMCHG if the object lies elsewhere.
@@ -713,101 +587,4 @@ pub(super) fn with_file<T>(
     let result = f(live);
     drop(held);
     store.live_release(live).and(result)
-}
-
-fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
-    match kind {
-        kind::INSERT => {
-            let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
-            told(store.insert((dir, &name), entry, held, epoch)?)
-        }
-        kind::INSERT_ALL => {
-            let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
-            entries
-                .iter()
-                .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
-            let epoch = store.epoch_for(epoch)?;
-            told_each(store.insert_all(dir, &entries, epoch).into_iter())
-        }
-        kind::REMOVE_ALL => {
-            let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
-            entries
-                .iter()
-                .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
-            let epoch = store.epoch_for(epoch)?;
-            told_each(store.remove_all(dir, &entries, epoch).into_iter())
-        }
-        kind::COUNT_USES => {
-            let (id, word, is_said): (ObjectId, _, _) = parts(head)?;
-            if id.is_part() || id.is_view() {
-                return Err(Errno::PROTO);
-            }
-            told(List(store.count_here(id, checked(word)?, is_said)?))
-        }
-        kind::UNLINK => {
-            let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
-            told(store.unlink_here(dir, &name, None, epoch, names)?)
-        }
-        kind::UNLINK_FROM => {
-            let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
-            told(store.unlink_entry((dir, &name), entry, epoch)?)
-        }
-        kind::LINK => {
-            let (id, dir, name, epoch): (_, _, Vec<u8>, _) = parts(head)?;
-            check_name(&name)?;
-            told(store.link(home(store, id)?, dir, &name, store.epoch_for(epoch)?)?)
-        }
-        kind::RENAME => {
-            type Name = (ObjectId, Vec<u8>);
-            let ((from, name), (to, new), mode, names, epoch): (Name, Name, _, _, _) = parts(head)?;
-            home_of_entry(store, from, &name)?;
-            check_name(&new)?;
-            let epoch = store.epoch_for(epoch)?;
-            told(store.rename_from((from, &name), (to, &new), mode, names, epoch)?)
-        }
-        kind::REPLACE => {
-            let (dir, name, source, mode, names, epoch): (_, Vec<u8>, _, _, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
-            let placed = store.replace((dir, &name), source, mode, names, epoch)?;
-            told(placed == Placed::Same)
-        }
-        kind::TOGETHER => {
-            type Question = (ObjectId, Vec<u8>, Entry, ObjectId, Vec<u8>, Entry);
-            let (dir, name, entry, other, with, there): Question = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            check_name(&with)?;
-            let (x, y) = ((dir, &name[..]), (other, &with[..]));
-            told(store.are_together((x, entry), (y, there))?)
-        }
-        kind::EXCHANGE => {
-            let (dir, name, other, with, names, epoch): (_, Vec<u8>, _, Vec<u8>, _, _) =
-                parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            check_name(&with)?;
-            let epoch = store.epoch_for(epoch)?;
-            told(store.exchange((dir, &name), (other, &with), names, epoch)?)
-        }
-        kind::JOIN_EXCHANGE => {
-            type Name = (ObjectId, Vec<u8>);
-            let (y, comes, x, number, names, epoch): (Name, _, Name, _, _, _) = parts(head)?;
-            home_of_entry(store, y.0, &y.1)?;
-            check_name(&x.1)?;
-            let epoch = store.epoch_for(epoch)?;
-            let led = ((x.0, &x.1[..]), number);
-            told(store.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
-        }
-        kind::REMOVE_DIR => {
-            let (dir, name): (_, Vec<u8>) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            told(store.remove_dir_entry((dir, &name))?)
-        }
-        _ => Err(Errno::PROTO),
-    }
 }

@@ -1,0 +1,151 @@
+//! What this node keeps open for others: the files that they have open, made for them or not.
+
+use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
+use crate::uses::keeping_for;
+use crate::{Distribution, Held, Maker, NewObject, ObjectId, Store};
+use forebay_placement::NodeId;
+use rustix::io::Errno;
+
+/// A file that a node has open.
+pub(super) struct OpenThere {
+    /// By what numbers it knows its uses: one most of the time, more while one takes the place of
+    /// another. To open or close the same twice changes nothing.
+    uses: Vec<u64>,
+    /// Our open file description that keeps it.
+    open: u32,
+}
+
+impl OpenThere {
+    fn note(&mut self, number: u64) {
+        if !self.uses.contains(&number) {
+            self.uses.push(number);
+        }
+    }
+}
+
+impl Server {
+    /// Makes something for `node`; a file that it opens by a number is open from the start.
+    pub(super) fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
+        type Question = (
+            (ObjectId, Vec<u8>),
+            (u32, u32, u32, u64, Vec<u8>),
+            u8,
+            u64,
+            u64,
+            Option<u64>,
+            Option<Maker>,
+        );
+        let ((dir, name), new, bits, controls, epoch, number, maker): Question = parts(head)?;
+        let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
+        home_of_entry(store, dir, &name)?;
+        let (mode, uid, gid, rdev, target) = new;
+        if target.len() > crate::PATH_MAX {
+            return Err(Errno::PROTO);
+        }
+        let new = NewObject {
+            mode,
+            uid,
+            gid,
+            rdev,
+            target: &target,
+            distribution: Some(distribution),
+            controls: checked(controls)?,
+            maker,
+        };
+        let epoch = store.epoch_for(epoch)?;
+        let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
+            return told(store.create_object(dir, &name, &new, epoch)?);
+        };
+        told(match store.create_open(dir, &name, &new, epoch)? {
+            Ok((id, live, held)) => {
+                self.keep(store, (node, id, number), (live, held))?;
+                Ok(id)
+            }
+            Err(there) => Err(there),
+        })
+    }
+
+    /// A file is open on `node`: it must not go with its last name.
+    pub(super) fn open(
+        &self,
+        store: &Store,
+        node: NodeId,
+        id: ObjectId,
+        number: u64,
+    ) -> Result<(), Errno> {
+        home(store, id)?;
+        if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
+            there.note(number);
+            return Ok(());
+        }
+        self.keep(store, (node, id, number), store.live_acquire_held(id)?)
+    }
+
+    /// Keeps a file open for a node that has opened it by this number.
+    fn keep(
+        &self,
+        store: &Store,
+        (node, id, number): (NodeId, ObjectId, u64),
+        (live, held): (u32, Held<'_>),
+    ) -> Result<(), Errno> {
+        let flags = libc::O_RDWR as u32;
+        let use_of = Some((live, Some(held)));
+        let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
+        let open = keeping_for(node, || {
+            store.open_create_held(id, kind, use_of, flags, root, b"")
+        })
+        .inspect_err(|_| _ = store.live_release(live))?;
+        let mut all = lock(&self.open);
+        let uses = Vec::new();
+        let there = all.entry((node, id)).or_insert(OpenThere { uses, open });
+        there.note(number);
+        let twice = there.open != open;
+        drop(all);
+        if twice {
+            store.open_release(open)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(
+        &self,
+        store: &Store,
+        node: NodeId,
+        id: ObjectId,
+        number: u64,
+    ) -> Result<(), Errno> {
+        let mut all = lock(&self.open);
+        let Some(there) = all.get_mut(&(node, id)) else {
+            return Ok(());
+        };
+        there.uses.retain(|n| *n != number);
+        if !there.uses.is_empty() {
+            return Ok(());
+        }
+        let open = there.open;
+        all.remove(&(node, id));
+        drop(all);
+        store.open_release(open)
+    }
+
+    /// Gives up all that is kept for `node`: its daemon has ended.
+    pub fn gone(&self, store: &Store, node: NodeId) {
+        if let Err(e) = store.end_node_locks(node) {
+            eprintln!(
+                "forebay keeper: can't release the locks of node {}: {e}",
+                node.0
+            );
+        }
+        let mut left = Vec::new();
+        lock(&self.open).retain(|key, there| {
+            if key.0 == node {
+                left.push(there.open);
+            }
+            key.0 != node
+        });
+        for open in left {
+            // What can't be written back is tried again when all is put in order.
+            let _ = store.open_release(open);
+        }
+    }
+}
