@@ -5,6 +5,7 @@
 //! it completes ([`Store::settle_cut`]). A lease whose holder is dead, or whose time is over, may be taken over:
 //! by cutting the file where it ends, so that what its former holder had still under way is refused.
 
+use super::writing::{Content, InPlace};
 use super::*;
 use crate::process::{identity, identity_lives};
 
