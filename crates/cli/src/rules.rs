@@ -7,7 +7,7 @@ use crate::{exec, paths};
 use forebay_client::controls::{Declared, Origin, Rule, Rules};
 use forebay_client::{Pool, impossible};
 use forebay_media::MediumSpec;
-use forebay_posix::{Errno, Fs};
+use forebay_posix::{Errno, Fs, ObjectId};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
@@ -114,7 +114,7 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let shown = path.to_string_lossy();
     let failed = |e: Errno| Fail::failed(format!("{shown}: can't look at it: {e}"));
     let controls_of = |path: &[u8]| match fs.stat(path, true) {
-        Ok(stat) => fs.controls_of(forebay_posix::ObjectId(stat.ino)).map(Some),
+        Ok(stat) => fs.controls_of(ObjectId(stat.ino)).map(Some),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(e) => Err(e),
     };
@@ -133,6 +133,14 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
                     "{control:<12} {:<20} {from}",
                     value.unwrap_or_default()
                 );
+            }
+            let several = fs.pool().config().member.is_some();
+            if let Ok(stat) = fs.stat(&inside, true)
+                && several
+                && stat.mode & libc::S_IFMT == libc::S_IFDIR
+            {
+                let how = ObjectId(stat.ino).distribution().to_string();
+                let _ = writeln!(text, "{:<12} {how:<20} since it was made", "distribution");
             }
             if laminated {
                 text.push_str("laminated: it was written and closed, and never changes again\n");

@@ -219,6 +219,9 @@ def rules_hold_between_nodes(t):
         out = on(node, WORK.format(at="/fb", n="n%d" % node))
         t.ok(out.out == WANTED, "on node %d: %s" % (node, out.out))
     on(0, "mkdir /fb/all; cd /fb; for n in 0 1 2; do echo x > ckpt/$n; echo x > $n.log; done")
+    # A directory of exclusive files keeps its names.
+    t.fb("rules", "explain", "--pool", "p", "/ckpt").prints("distribution +local-all")
+    t.fb("rules", "explain", "--pool", "p", "/all").prints("distribution +local ")
     for node in (1, 2):
         t.fb("node", "kill", str(node), "--pool", "p")
         t.fb("node", "restart", str(node), "--pool", "p")
