@@ -2,7 +2,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Fs, ObjectId};
+use forebay_posix::{ChunkSize, Distribution, ObjectId};
 use forebay_store::Store;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use support::nodes::Nodes;
