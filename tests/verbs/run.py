@@ -150,8 +150,9 @@ def command_line(room, nodes):
     environment = {**os.environ, "FOREBAY_HOME": home, "FOREBAY_POOL": "verbs"}
     program = os.path.join(TARGET, "forebay")
 
-    def forebay(*words, status=0, says="", given=None):
-        done = subprocess.run([program, *words], input=given, capture_output=True, timeout=120, env=environment)
+    def forebay(*words, status=0, says="", given=None, umask=-1):
+        done = subprocess.run([program, *words], input=given, capture_output=True, timeout=120, env=environment,
+                              umask=umask)
         told = done.stderr.decode()
         if done.returncode != status or says not in told:
             raise Failed("%s: exit status %d, %r isn't in:\n%s" % (" ".join(words), done.returncode, says, told))
@@ -196,6 +197,13 @@ def command_line(room, nodes):
         expect("controls", json.loads(forebay("collection", "find", "w", "step < 4", "--json"))[0]["controls"],
                "mutability=append")
         expect("a file", forebay("cat", "/w/big"), b"short")
+        forebay("workspace", "create", "mine", umask=0o027)
+        forebay("collection", "put", "mine", "file", "-", given=b"x", umask=0o077)
+        modes = [line.split()[0] for where in ("/", "/mine")
+                 for line in forebay("ls", "-l", where).decode().splitlines() if line.endswith((" mine", " file"))]
+        expect("modes", modes, ["drwxr-x---", "-rw-------"])
+        forebay("collection", "rm", "mine", "file")
+        forebay("workspace", "rm", "mine")
         forebay("collection", "find", "w", "step =", status=2, says="column 7")
         forebay("collection", "get", "w", "nothing", status=1, says="nothing")
 

@@ -4,7 +4,7 @@ use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
 use crate::{exec, paths};
-use forebay_client::controls::{Declared, Origin, Rule, Rules};
+use forebay_client::controls::{Declared, Origin, Rule, Rules, Said};
 use forebay_client::{Pool, impossible};
 use forebay_media::MediumSpec;
 use forebay_posix::{Errno, Fs, ObjectId};
@@ -71,7 +71,8 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
         } => {
             let mount = "/fb";
             let rules = read(Some(file), mount)?;
-            write(explained(&rules, &paths::in_pool(path, mount)).as_bytes())?;
+            let said = rules.explain(&paths::in_pool(path, mount));
+            write(of_new(&rules, &said, Declared::NOTHING).as_bytes())?;
         }
         RulesWhat::Explain { file: None, path } => return explain(name, path),
     }
@@ -89,23 +90,7 @@ fn as_toml(rule: &Rule) -> String {
     text
 }
 
-/// What rules say of a path: a line for each control.
-fn explained(rules: &Rules, path: &[u8]) -> String {
-    let mut text = String::new();
-    for said in rules.explain(path) {
-        let from = match said.origin {
-            Origin::Default => "default".to_owned(),
-            Origin::Rule(i) => {
-                let rule = &rules.all()[i];
-                format!("line {}: {}", rule.line, rule.pattern.text())
-            }
-        };
-        let _ = writeln!(text, "{:<12} {:<20} {from}", said.control, said.value);
-    }
-    text
-}
-
-/// What a path of a pool has, if it is there; else what it would get.
+/// What a file of a pool has; what a directory gives to the files that are made in it; what a path that isn't there would get.
 fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let pool = exec::open(name, None)?;
     let rules = pool.config().rules.clone();
@@ -113,69 +98,87 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let fs = Fs::new(pool);
     let shown = path.to_string_lossy();
     let failed = |e: Errno| Fail::failed(format!("{shown}: can't look at it: {e}"));
-    let controls_of = |path: &[u8]| match fs.stat(path, true) {
-        Ok(stat) => fs.controls_of(ObjectId(stat.ino)).map(Some),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(e) => Err(e),
-    };
-    let mut text = String::new();
-    match controls_of(&inside).map_err(failed)? {
-        Some((has, laminated)) => {
-            let strict = Declared::NOTHING.resolve();
-            for (control, value) in Declared::from(has.resolve()).values() {
-                let said = has
-                    .values()
-                    .into_iter()
-                    .any(|(c, v)| c == control && v.is_some());
-                let from = if said { "said of it" } else { "default" };
-                let _ = writeln!(
-                    text,
-                    "{control:<12} {:<20} {from}",
-                    value.unwrap_or_default()
-                );
+    let look = |path: &[u8]| -> Result<Option<Found>, Fail> {
+        match fs.stat(path, true) {
+            Ok(stat) => {
+                let id = ObjectId(stat.ino);
+                let is_dir = stat.mode & libc::S_IFMT == libc::S_IFDIR;
+                let (said, laminated) = fs.controls_of(id).map_err(failed)?;
+                Ok(Some((id, is_dir, said, laminated)))
             }
-            let several = fs.pool().config().member.is_some();
-            if let Ok(stat) = fs.stat(&inside, true)
-                && several
-                && stat.mode & libc::S_IFMT == libc::S_IFDIR
-            {
-                let how = ObjectId(stat.ino).distribution().to_string();
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(failed(e)),
+        }
+    };
+    let text = match look(&inside)? {
+        Some((id, true, said, _)) => {
+            let mut text = of_new(&rules, &rules.explain_within(&inside), said);
+            if fs.pool().config().member.is_some() {
+                let how = id.distribution().to_string();
                 let _ = writeln!(text, "{:<12} {how:<20} since it was made", "distribution");
             }
-            if laminated {
-                text.push_str("laminated: it was written and closed, and never changes again\n");
-            } else if has.resolve() == strict {
+            say(format!(
+                "{shown} is a directory: this is what a new file gets in it, whatever its name"
+            ));
+            text
+        }
+        Some((_, false, has, laminated)) => {
+            if has.resolve() == Declared::NOTHING.resolve() && !laminated {
                 say(format!(
                     "{shown} is there, and strict; rules count when a file is made"
                 ));
             }
+            of_file(&has, laminated)
         }
         None => {
             // What is said of the nearest directory above holds for what is made there.
-            let parent = inside
-                .iter()
-                .rposition(|b| *b == b'/')
-                .map_or(0, |at| at.max(1));
-            let above = controls_of(&inside[..parent]).map_err(failed)?;
-            let above = above.map_or(Declared::NOTHING, |(said, _)| said);
-            for said in rules.explain(&inside) {
-                let of_directory = above.values().into_iter().find(|(c, _)| *c == said.control);
-                let (value, from) = match (of_directory.and_then(|(_, v)| v), said.origin) {
-                    (Some(value), _) => (value, "said of its directory".to_owned()),
-                    (None, Origin::Default) => (said.value, "default".to_owned()),
-                    (None, Origin::Rule(i)) => {
-                        let rule = &rules.all()[i];
-                        (
-                            said.value,
-                            format!("line {}: {}", rule.line, rule.pattern.text()),
-                        )
-                    }
-                };
-                let _ = writeln!(text, "{:<12} {value:<20} {from}", said.control);
-            }
+            let parent = inside.iter().rposition(|b| *b == b'/');
+            let above = look(&inside[..parent.map_or(0, |at| at.max(1))])?;
+            let above = above.map_or(Declared::NOTHING, |(_, _, said, _)| said);
+            of_new(&rules, &rules.explain(&inside), above)
         }
-    }
+    };
     let _ = fs.store().detach();
     write(text.as_bytes())?;
     Ok(code::OK)
+}
+
+/// What is there: whether it is a directory, what was said of it, whether it is laminated.
+type Found = (ObjectId, bool, Declared, bool);
+
+/// Of a file that is there: a line for each control.
+fn of_file(has: &Declared, laminated: bool) -> String {
+    let mut text = String::new();
+    for (control, value) in Declared::from(has.resolve()).values() {
+        let is_said = has
+            .values()
+            .iter()
+            .any(|(c, v)| *c == control && v.is_some());
+        let from = if is_said { "said of it" } else { "default" };
+        let value = value.unwrap_or_default();
+        let _ = writeln!(text, "{control:<12} {value:<20} {from}");
+    }
+    if laminated {
+        text.push_str("laminated: it was written and closed, and never changes again\n");
+    }
+    text
+}
+
+/// Of a file that would be made where this was said of its directory, and that by rules: a line for each control.
+fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
+    let mut text = String::new();
+    for said in by_rules {
+        let of_directory = above.values().into_iter().find(|(c, _)| *c == said.control);
+        let (value, from) = match (of_directory.and_then(|(_, value)| value), said.origin) {
+            (Some(value), _) => (value, "said of its directory".to_owned()),
+            (None, Origin::Default) => (said.value.clone(), "default".to_owned()),
+            (None, Origin::Rule(i)) => {
+                let rule = &rules.all()[i];
+                let from = format!("line {}: {}", rule.line, rule.pattern.text());
+                (said.value.clone(), from)
+            }
+        };
+        let _ = writeln!(text, "{:<12} {value:<20} {from}", said.control);
+    }
+    text
 }

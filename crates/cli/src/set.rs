@@ -10,7 +10,7 @@ use crate::output::{say, write};
 use crate::{exec, paths};
 use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
-use forebay_posix::{Distribution, Errno, Fs, ObjectId};
+use forebay_posix::{Distribution, Errno, Fs, ObjectId, umask};
 use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
@@ -65,7 +65,7 @@ fn set_distribution(fs: &Fs, a: &Set, path: &[u8], wanted: Distribution) -> Resu
         other => Some(other.map_err(|e| failed(a, "look at it", e))?),
     };
     let mode = match found {
-        None => 0o755,
+        None => 0o777 & !umask(),
         Some(stat) if stat.mode & libc::S_IFMT != libc::S_IFDIR => {
             return Err(failed(a, "set its distribution", Errno::NOTDIR));
         }

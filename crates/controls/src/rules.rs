@@ -288,9 +288,17 @@ impl Rules {
 
     /// For each control, which value a path gets and from where.
     pub fn explain(&self, path: &[u8]) -> Vec<Said> {
-        let at = self.at(path);
+        self.explain_at(&self.at(path))
+    }
+
+    /// As [`Rules::explain`], for whatever is made in the directory of this path, whatever its name.
+    pub fn explain_within(&self, path: &[u8]) -> Vec<Said> {
+        self.explain_at(&self.below(&self.at(path), UNGUESSED))
+    }
+
+    fn explain_at(&self, at: &At) -> Vec<Said> {
         let strict = Declared::from(crate::Controls::default());
-        let matching: Vec<usize> = self.matching(&at).collect();
+        let matching: Vec<usize> = self.matching(at).collect();
         let each = strict.values().into_iter().map(|(control, strict)| {
             let found = matching
                 .iter()

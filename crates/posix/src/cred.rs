@@ -128,3 +128,16 @@ impl Cred {
         self.is_root() || self.uid() == uid
     }
 }
+
+/// The process's umask, as the kernel knows it; 022 where it doesn't say.
+///
+/// From /proc: asking by umask(2) would change it for a moment, for all threads.
+pub fn umask() -> u32 {
+    let of = |line: &[u8]| {
+        let mask = std::str::from_utf8(line.strip_prefix(b"Umask:")?).ok()?;
+        u32::from_str_radix(mask.trim(), 8).ok()
+    };
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let mut lines = status.split(|&b| b == b'\n');
+    lines.find_map(of).unwrap_or(0o022)
+}

@@ -30,7 +30,7 @@ mod rule_cache;
 mod writeback;
 mod xattr;
 
-pub use cred::{EXEC, READ, WRITE};
+pub use cred::{EXEC, READ, WRITE, umask};
 pub use file::{File, Whence};
 pub use forebay_store::{
     ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,

@@ -82,20 +82,11 @@ pub fn umask(fs: &Fs) -> u32 {
     if let Some(mask) = known_umask(fs.store()) {
         return mask;
     }
-    let mask = read_umask().unwrap_or(0o022);
+    let mask = forebay_posix::umask();
     if let Ok(area) = fs.store().area() {
         area.umask.store(mask + 1, Release);
     }
     mask
-}
-
-/// From /proc: asking by umask(2) would change it for a moment, for all threads.
-fn read_umask() -> Option<u32> {
-    let status = std::fs::read("/proc/self/status").ok()?;
-    let line = status
-        .split(|&b| b == b'\n')
-        .find(|l| l.starts_with(b"Umask:"))?;
-    u32::from_str_radix(std::str::from_utf8(&line[6..]).ok()?.trim(), 8).ok()
 }
 
 /// umask(2).

@@ -7,7 +7,7 @@
 use crate::process::{Generation, patient};
 use crate::{Error, Result};
 use forebay_client::{Pool, PoolError, choose};
-use forebay_posix::Fs;
+use forebay_posix::{Fs, umask};
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,6 +21,8 @@ struct Known {
 /// A pool that is open.
 struct Open {
     fs: Fs,
+    /// The process's umask when it was opened.
+    umask: u32,
     /// Held while a place in the process's table of mappings is taken.
     claiming: Mutex<()>,
 }
@@ -69,6 +71,7 @@ impl Attached {
         }
         let fs = Arc::new(Open {
             fs: Fs::for_program(Arc::new(Pool::open_dir(&place.dir).map_err(of_pool)?)),
+            umask: umask(),
             claiming: Mutex::default(),
         });
         known.push(Known {
@@ -83,6 +86,11 @@ impl Attached {
     /// Whether both are the same pool.
     pub fn is(&self, other: &Attached) -> bool {
         std::ptr::eq::<Fs>(&**self, &**other)
+    }
+
+    /// The mode of something new, of these bits.
+    pub fn mode(&self, bits: u32) -> u32 {
+        bits & !self.fs.as_ref().expect("only drop takes it").umask
     }
 
     /// One thread at a time takes a place in the table of mappings.

@@ -194,7 +194,10 @@ def rules_are_explained(t):
         "mutability +append +line 8: ", "parallelism +exclusive +line 3: ", "consistency +sequential +default")
     t.bash("p", "mkdir /fb/ckpt /fb/said && echo x > /fb/ckpt/x")
     t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +said of it", "laminated")
+    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt").says("is a directory").prints(
+        "mutability +immutable +line 3: /ckpt", "consistency +sequential +default")
     t.fb("set", "--pool", "p", "/said", "mutability=append", "parallelism=exclusive")
+    t.fb("rules", "explain", "--pool", "p", "/said").prints("mutability +append +said of its directory")
     t.fb("set", "--pool", "p", "/said", "parallelism=")
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
     t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")

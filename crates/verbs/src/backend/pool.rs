@@ -124,7 +124,9 @@ impl Forebay {
     /// Makes the file, and opens it.
     fn create_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
-        let open = self.fs.open(path(address).as_bytes(), flags, 0o666)?;
+        let open = self
+            .fs
+            .open(path(address).as_bytes(), flags, self.fs.mode(0o666))?;
         Ok(self.opened(open.into_open(), address))
     }
 
@@ -234,7 +236,7 @@ impl Backend for Forebay {
                 }
                 Err(Errno::NOENT) => {
                     let dir = format!("/{}", address.workspace);
-                    match self.fs.mkdir(dir.as_bytes(), 0o777) {
+                    match self.fs.mkdir(dir.as_bytes(), self.fs.mode(0o777)) {
                         Ok(()) | Err(Errno::EXIST) => {}
                         Err(e) => return Err(cannot(e)),
                     }

@@ -281,7 +281,7 @@ impl Pool {
                 })
             })
             .collect();
-        let made = self.fs.make_files(dir, &files, 0o666);
+        let made = self.fs.make_files(dir, &files, self.fs.mode(0o666));
         let made = made.unwrap_or_else(|e| vec![Err(e); files.len()]);
         let mut made = made.into_iter();
         let end = |planned: Result<(Record, _)>| match planned {

@@ -27,7 +27,7 @@ impl Hidden {
         for _ in 0..100 {
             let name = Uuid::random()?.to_string();
             let path = [b"/", NAME, name.as_bytes()].concat();
-            fs.mkdir(&path, 0o777).map_err(cannot)?;
+            fs.mkdir(&path, fs.mode(0o777)).map_err(cannot)?;
             // Who sweeps may have been faster: then it goes, or has gone.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
