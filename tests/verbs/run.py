@@ -167,7 +167,11 @@ def command_line(room, nodes):
 
     try:
         forebay("workspace", "list", status=3, says="verbs")
-        run(up(nodes), env=environment)
+        rules = os.path.join(room, "rules-%d" % nodes)
+        with open(rules, "w") as f:
+            f.write("[[rule]]\npath = '/own.*/**'\nparallelism = 'exclusive(node)'\n"
+                    "[[rule]]\npath = '/w/*.only-grows'\nmutability = 'append'\n")
+        run([*up(nodes), "--rules", rules], env=environment)
         forebay("workspace", "create", "w", "--meta", "owner=me")
         forebay("workspace", "create", "w", status=1, says="exists already")
         forebay("workspace", "create", "a/b", status=2, says="'/'")
@@ -197,6 +201,15 @@ def command_line(room, nodes):
         expect("controls", json.loads(forebay("collection", "find", "w", "step < 4", "--json"))[0]["controls"],
                "mutability=append")
         expect("a file", forebay("cat", "/w/big"), b"short")
+        # Rules hold for collections and workspaces as for files and directories.
+        forebay("collection", "create", "w", "x.only-grows", "--control", "consistency=commit")
+        expect("by a rule", json.loads(forebay("collection", "show", "w", "x.only-grows", "--json"))["controls"],
+               "consistency=commit,mutability=append")
+        forebay("collection", "rm", "w", "x.only-grows")
+        for name, how in (("own.1", b"local-all"), ("others", b"local")):
+            forebay("workspace", "create", name)
+            expect(name, nodes == 1 or how in forebay("rules", "explain", "/" + name).split(), True)
+            forebay("workspace", "rm", name)
         forebay("workspace", "create", "mine", umask=0o027)
         forebay("collection", "put", "mine", "file", "-", given=b"x", umask=0o077)
         modes = [line.split()[0] for where in ("/", "/mine")

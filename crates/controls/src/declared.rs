@@ -96,6 +96,33 @@ impl Declared {
         }
     }
 
+    /// What has to be said for these controls: nothing of those that are the default.
+    pub fn needed_for(controls: &Controls) -> Declared {
+        let (all, strict) = (*controls, Controls::default());
+        Declared {
+            consistency: Some(all.consistency).filter(|c| *c != strict.consistency),
+            parallelism: Some(all.parallelism).filter(|p| *p != strict.parallelism),
+            mutability: Some(all.mutability).filter(|m| *m != strict.mutability),
+            temporality: Some(all.temporality).filter(|t| *t != strict.temporality),
+            persistence: Some(all.persistence).filter(|p| *p != strict.persistence),
+            failure: Some(all.failure).filter(|f| *f != strict.failure),
+            on_violation: Some(all.on_violation).filter(|v| *v != strict.on_violation),
+        }
+    }
+
+    /// What was said here of which `other` says nothing.
+    pub fn beside(self, other: &Declared) -> Declared {
+        Declared {
+            consistency: self.consistency.filter(|_| other.consistency.is_none()),
+            parallelism: self.parallelism.filter(|_| other.parallelism.is_none()),
+            mutability: self.mutability.filter(|_| other.mutability.is_none()),
+            temporality: self.temporality.filter(|_| other.temporality.is_none()),
+            persistence: self.persistence.filter(|_| other.persistence.is_none()),
+            failure: self.failure.filter(|_| other.failure.is_none()),
+            on_violation: self.on_violation.filter(|_| other.on_violation.is_none()),
+        }
+    }
+
     /// The controls of an object of which this was said: strict where nothing was.
     pub fn resolve(self) -> Controls {
         Controls {
@@ -281,6 +308,24 @@ mod tests {
         let strict = Declared::from(Controls::default());
         assert_eq!(Declared::from_bits(strict.bits()), Some(strict));
         assert_eq!(strict.resolve(), Declared::NOTHING.resolve());
+    }
+
+    #[test]
+    fn what_is_needed_and_what_is_left() {
+        let text = "parallelism=exclusive(node),mutability=append,failure=rollback";
+        let said: Declared = text.parse().unwrap();
+        let needed = Declared::needed_for(&said.resolve());
+        assert_eq!(needed, said);
+        assert_eq!(needed.resolve(), said.resolve());
+        let strict = Controls::default();
+        assert!(Declared::needed_for(&strict).is_nothing());
+        let of_file = Declared {
+            failure: None,
+            ..needed
+        };
+        assert_eq!(needed.beside(&of_file).to_string(), "failure=rollback");
+        assert_eq!(needed.beside(&Declared::NOTHING), needed);
+        assert!(needed.beside(&Declared::from(strict)).is_nothing());
     }
 
     #[test]

@@ -229,6 +229,15 @@ impl Fs {
         self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
     }
 
+    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is distributed as of what is made there by
+    /// that name.
+    ///
+    /// # Errors
+    /// As for `mkdir`.
+    pub fn mkdir_as(&self, path: &[u8], becomes: &[u8], mode: u32) -> Result<()> {
+        self.simple(path, false, |p| self.make_dir_as(p, becomes, mode))
+    }
+
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
         self.simple(path, false, |p| self.make_node(p, mode, rdev).map(|_| ()))
     }

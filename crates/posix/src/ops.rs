@@ -4,7 +4,6 @@ use crate::cache::DirInfo;
 use crate::controls::saying;
 use crate::cred::{EXEC, WRITE};
 use crate::fs::{Fs, Stat};
-use crate::opening::UNNAMED;
 use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
 use crate::xattr::check_attribute;
 use crate::{ObjectId, RenameMode};
@@ -178,6 +177,14 @@ impl Fs {
         self.create_new(&p, &new).map(|_| ())
     }
 
+    /// As [`Fs::make_dir`], of what will be renamed to `becomes`.
+    pub(crate) fn make_dir_as(&self, place: &Place, becomes: &[u8], mode: u32) -> Result<()> {
+        let p = self.entry_place(place, Errno::EXIST)?;
+        let mut new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"")?;
+        new.distribution = self.distribution_of_new(p.dir, becomes, S_IFDIR)?;
+        self.create_new(&p, &new).map(|_| ())
+    }
+
     /// mknod(2): regular files, FIFOs, sockets and devices as names.
     ///
     /// # Errors
@@ -285,7 +292,7 @@ impl Fs {
         let mut all: Vec<NewFile<'_>> = Vec::with_capacity(files.len());
         for file in files {
             let mode = S_IFREG | mode & 0o7777;
-            let new = || self.new_object(&info, UNNAMED, mode, b"");
+            let new = || self.new_object(&info, file.name, mode, b"");
             all.push(NewFile {
                 id: file.id,
                 name: file.name,

@@ -20,7 +20,7 @@ mod pool;
 
 use crate::chunk::Access;
 use crate::{Error, Result, Uuid};
-use forebay_controls::{Controls, Mutability, Parallelism, Persistence};
+use forebay_controls::{Controls, Declared, Mutability, Parallelism, Persistence};
 use std::sync::Arc;
 
 pub use crate::mapped::Mapped;
@@ -60,6 +60,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// ENOTSUP, naming the first of these controls that it can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;
+
+    /// Where its bytes lie in the files that are the metadata store's records: what of a collection's controls is said of the file,
+    /// from the start.
+    fn said_of_record(&self, _controls: &Controls) -> Declared {
+        Declared::NOTHING
+    }
 
     /// Makes an empty object.
     ///

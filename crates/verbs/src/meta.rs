@@ -14,7 +14,7 @@ mod pool;
 
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
-use forebay_controls::Controls;
+use forebay_controls::{Controls, Declared};
 use rustix::io::Errno;
 
 pub use etcd::Etcd;
@@ -79,6 +79,8 @@ pub struct New<'a> {
     pub place: &'a str,
     /// What was said of its use.
     pub controls: Controls,
+    /// What of that is said of the record's own file, where that has the bytes ([`Backend::said_of_record`](crate::backend::Backend)).
+    pub of_file: Declared,
 }
 
 /// A change of metadata: a key, and its new value or None.

@@ -81,6 +81,7 @@ impl Options {
             backend: &chosen.name,
             place: &chosen.place,
             controls: self.controls,
+            of_file: chosen.backend.said_of_record(&self.controls),
         }
     }
 }

@@ -71,32 +71,16 @@ impl Forebay {
 
     /// What of a collection's controls is said of its file.
     fn in_file(&self, controls: &Controls) -> Declared {
-        let strict = Controls::default();
-        let (said, by_default) = (Declared::from(*controls), Declared::from(strict));
+        let needed = Declared::needed_for(controls);
         let hint = Controls {
             temporality: controls.temporality,
-            ..strict
+            ..Controls::default()
         };
         Declared {
-            consistency: said
-                .consistency
-                .filter(|c| Some(*c) != by_default.consistency),
-            mutability: said
-                .mutability
-                .filter(|m| Some(*m) != by_default.mutability),
-            parallelism: said
-                .parallelism
-                .filter(|p| Some(*p) != by_default.parallelism),
-            temporality: said
-                .temporality
-                .filter(|t| Some(*t) != by_default.temporality && self.cannot(&hint).is_none()),
-            on_violation: said
-                .on_violation
-                .filter(|v| Some(*v) != by_default.on_violation),
-            persistence: said
-                .persistence
-                .filter(|p| Some(*p) != by_default.persistence),
-            ..Declared::NOTHING
+            temporality: needed.temporality.filter(|_| self.cannot(&hint).is_none()),
+            // What batches do with it isn't the file's.
+            failure: None,
+            ..needed
         }
     }
 
@@ -219,9 +203,15 @@ impl Backend for Forebay {
         }
     }
 
+    fn said_of_record(&self, controls: &Controls) -> Declared {
+        match self.files_are_records {
+            true => self.in_file(controls),
+            false => Declared::NOTHING,
+        }
+    }
+
     fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>> {
         if self.files_are_records {
-            self.declare(address, controls)?;
             return self.open(address, controls);
         }
         let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);

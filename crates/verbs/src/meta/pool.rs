@@ -16,7 +16,7 @@ use crate::pool::Attached;
 use crate::said::{read_controls, write_controls};
 use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
-use forebay_controls::{Controls, Declared, Persistence};
+use forebay_controls::{Controls, Declared};
 use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};
 use forebay_store::{Description, Match, uses::said};
 use rustix::io::Errno;
@@ -216,11 +216,12 @@ impl Pool {
         if scope != Scope::Root {
             all.push((BACKEND.to_vec(), new.backend.as_bytes().to_vec()));
         }
-        if new.controls != Controls::default() {
-            all.push((
-                CONTROLS.to_vec(),
-                write_controls(&new.controls).into_bytes(),
-            ));
+        // What is said of the file itself needn't be noted.
+        let noted = Declared::needed_for(&new.controls)
+            .beside(&new.of_file)
+            .resolve();
+        if noted != Controls::default() {
+            all.push((CONTROLS.to_vec(), write_controls(&noted).into_bytes()));
         }
         Ok(all)
     }
@@ -277,7 +278,7 @@ impl Pool {
                     id,
                     name: new.name.as_bytes(),
                     attributes,
-                    said: said_at_once(new),
+                    said: new.of_file,
                 })
             })
             .collect();
@@ -423,16 +424,6 @@ impl Pool {
     }
 }
 
-/// What has to be said of the file of a record when it is made: who makes it must be known from the start. What lies elsewhere is its back
-/// end's business.
-fn said_at_once(new: &New<'_>) -> Declared {
-    let process = Some(new.controls.persistence).filter(|p| *p == Persistence::Process);
-    Declared {
-        persistence: process.filter(|_| new.backend == DEFAULT),
-        ..Declared::NOTHING
-    }
-}
-
 fn inside(fail: Fail) -> Errno {
     match fail {
         Fail::Errno(e) => e,
@@ -464,7 +455,7 @@ impl Store for Pool {
         if self.at(ObjectId::ROOT, &path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
-        let hidden = hidden::Hidden::make(&self.fs)?;
+        let hidden = hidden::Hidden::make(&self.fs, new.name)?;
         let made = (|| {
             let (id, _) = self.at(ObjectId::ROOT, hidden.path()).map_err(failed)?;
             self.set_all(id, &attributes).map_err(failed)?;

@@ -21,13 +21,14 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// Makes an empty one.
-    pub fn make(fs: &Attached) -> Result<Hidden> {
+    /// Makes an empty one, which is to become the workspace `becomes`.
+    pub fn make(fs: &Attached, becomes: &str) -> Result<Hidden> {
         let cannot = |e| Error::of("can't make a directory in the pool's root", e);
         for _ in 0..100 {
             let name = Uuid::random()?.to_string();
             let path = [b"/", NAME, name.as_bytes()].concat();
-            fs.mkdir(&path, fs.mode(0o777)).map_err(cannot)?;
+            fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
+                .map_err(cannot)?;
             // Who sweeps may have been faster: then it goes, or has gone.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
