@@ -291,7 +291,7 @@ impl Store {
             done.inspect_err(|_| process::free(&self.control, slot))
                 .map(|()| slot)
         });
-        self.end_lending();
+        self.give_up_borrowed();
         let slot = slot?;
         self.control.wake_keeper();
         Ok(slot)
@@ -431,8 +431,12 @@ impl Store {
 
     /// Ends [`Store::lend`].
     pub fn end_lending(&self) {
-        let area = BORROWED.with(Cell::get).1;
         quiet::forget_sections();
+        self.give_up_borrowed();
+    }
+
+    fn give_up_borrowed(&self) {
+        let area = BORROWED.with(Cell::get).1;
         if !area.is_null() {
             // SAFETY: mapped for the child, which is gone.
             unsafe { self.unmap_area(area) };

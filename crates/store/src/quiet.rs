@@ -21,26 +21,67 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+/// Of so many stores a thread knows its sections: programs may use several pools, and nodes of one process ask each other
+/// in the middle of a section. Of further ones each section is counted for itself.
+const STORES: usize = 4;
+
+/// The sections that a thread is in.
+struct Mine {
+    /// By store, the number of its sections; those without are free.
+    of: [(Cell<*const Control>, Cell<u32>); STORES],
+}
+
+impl Mine {
+    const fn new() -> Mine {
+        Mine {
+            of: [const { (Cell::new(std::ptr::null()), Cell::new(0)) }; STORES],
+        }
+    }
+
+    /// Which are those of this store, if there are any.
+    fn find(&self, control: &Control) -> Option<usize> {
+        let is =
+            |(of, depth): &(Cell<_>, Cell<u32>)| depth.get() > 0 && of.get() == &raw const *control;
+        self.of.iter().position(is)
+    }
+
+    /// Notes the first section of a store; where, if there is room.
+    fn begin(&self, control: &Control) -> Option<usize> {
+        let place = self.of.iter().position(|(_, depth)| depth.get() == 0)?;
+        self.of[place].0.set(control);
+        self.of[place].1.set(1);
+        Some(place)
+    }
+
+    fn change(&self, place: usize, by: i32) {
+        let depth = &self.of[place].1;
+        depth.set(depth.get().wrapping_add_signed(by));
+    }
+}
+
 #[cfg(not(loom))]
 thread_local! {
-    /// Sections that this thread is in.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static MINE: Mine = const { Mine::new() };
 }
 #[cfg(loom)]
 forebay_media::atomics::loom::thread_local! {
-    static DEPTH: Cell<u32> = Cell::new(0);
+    static MINE: Mine = Mine::new();
 }
 
 /// Several steps that only together make sense. See above.
 pub struct Section<'a> {
-    /// None in a section inside another.
+    /// None in a section inside another of this store.
     count: Option<&'a AtomicU32>,
+    /// Where this thread has noted it.
+    place: Option<usize>,
     _critical: Critical,
 }
 
 impl Drop for Section<'_> {
     fn drop(&mut self) {
-        DEPTH.with(|d| d.set(d.get() - 1));
+        if let Some(place) = self.place {
+            MINE.with(|m| m.change(place, -1));
+        }
         if let Some(count) = self.count {
             count.fetch_sub(1, Release);
         }
@@ -61,7 +102,7 @@ impl Drop for Quiet<'_> {
 
 /// A vfork child may have died in a section, on this thread.
 pub(crate) fn forget_sections() {
-    DEPTH.with(|d| d.set(0));
+    MINE.with(|m| m.of.iter().for_each(|(_, depth)| depth.set(0)));
 }
 
 impl Store {
@@ -71,10 +112,11 @@ impl Store {
     /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
     pub fn section(&self) -> Result<Section<'_>> {
         let critical = Critical::enter();
-        if DEPTH.with(Cell::get) > 0 {
-            DEPTH.with(|d| d.set(d.get() + 1));
+        if let Some(place) = MINE.with(|m| m.find(&self.control)) {
+            MINE.with(|m| m.change(place, 1));
             return Ok(Section {
                 count: None,
+                place: Some(place),
                 _critical: critical,
             });
         }
@@ -90,9 +132,9 @@ impl Store {
             quiet.acquire(&self.control, me)?;
             quiet.release();
         }
-        DEPTH.with(|d| d.set(1));
         Ok(Section {
             count: Some(count),
+            place: MINE.with(|m| m.begin(&self.control)),
             _critical: critical,
         })
     }
@@ -103,7 +145,7 @@ impl Store {
     /// # Errors
     /// EBUSY if one doesn't end in time.
     pub(crate) fn quiet(&self, patience: Duration) -> Result<Quiet<'_>> {
-        debug_assert_eq!(DEPTH.with(Cell::get), 0);
+        debug_assert_eq!(MINE.with(|m| m.find(&self.control)), None);
         let me = self.me()?;
         let critical = Critical::enter();
         // Nobody is to wait for one that won't move anyway.
@@ -173,6 +215,30 @@ mod tests {
             assert_eq!(asked.join().unwrap().1, Err(Errno::BUSY));
         });
         drop((inner, section));
+    }
+
+    #[test]
+    fn sections_of_several_stores_are_counted_each() {
+        let all: Vec<_> = (0..STORES + 2)
+            .map(|n| store(&format!("quiet-several-{n}")))
+            .collect();
+        let count = |s: &Store| {
+            let me = s.me().unwrap();
+            s.control.process(me as usize).in_flight.load(Relaxed)
+        };
+        // Inside each other, and each store once more in the middle.
+        let outer: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
+        let inner: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
+        for (n, s) in all.iter().enumerate() {
+            // Of too many, inner ones are counted too.
+            assert_eq!(count(s), 1 + u32::from(n >= STORES), "store {n}");
+        }
+        drop(inner);
+        assert!(all.iter().all(|s| count(s) == 1));
+        drop(outer);
+        assert!(all.iter().all(|s| count(s) == 0));
+        drop(all[5].section().unwrap());
+        assert_eq!(count(&all[5]), 0);
     }
 
     fn s_quiet(s: &Store, patience: Duration) -> (Duration, Result<()>) {
