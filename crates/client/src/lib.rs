@@ -46,8 +46,10 @@ use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The directory that holds this user's pools: `$FOREBAY_HOME`, or `/dev/shm/forebay-UID`.
 pub fn home() -> PathBuf {
@@ -395,23 +397,33 @@ impl Pool {
             return Err(PoolError::Absent(name.to_owned()));
         }
         config::check_owner(&dir)?;
-        let places = places(name);
-        // All at once: each may take a moment to end.
-        std::thread::scope(|s| {
-            for place in &places {
-                s.spawn(|| end_keeper(&place.dir));
+        let until = Instant::now() + REMOVAL;
+        loop {
+            let places = places(name);
+            // All at once: each may take a moment to end.
+            std::thread::scope(|s| {
+                for place in &places {
+                    s.spawn(|| end_keeper(&place.dir));
+                }
+            });
+            places.iter().for_each(|p| remove_linked_media(&p.dir));
+            match std::fs::remove_dir_all(&dir) {
+                Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                    return Err(PoolError::io("can't remove", &dir, e));
+                }
+                _ => return Ok(()),
             }
-        });
-        places.iter().for_each(|p| remove_linked_media(&p.dir));
-        match std::fs::remove_dir_all(&dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-                Err(PoolError::io("can't remove", &dir, e))
-            }
-            _ => Ok(()),
         }
     }
 }
+
+/// How long a pool is removed again and again while others put something into it: a start that was cut short, whose
+/// processes are about to find that out.
+const REMOVAL: Duration = Duration::from_secs(5);
 
 /// Removes all of the node that this describes, finished or not. Its keeper must have ended.
 pub fn remove_node(config: &PoolConfig) {
