@@ -138,8 +138,11 @@ fn remove(name: &str, elsewhere: Option<&Elsewhere>) -> Result<(), Fail> {
     let others = elsewhere.map_or(Ok(()), |o| {
         o.each(&["down", "--here", "--force", "--pool", name])
     });
-    Pool::destroy(name)?;
-    others
+    match Pool::destroy(name) {
+        // By others meanwhile: by the rest of a start that was cut short, or another `down`.
+        Err(PoolError::Absent(_)) => others,
+        removed => removed.map_err(Fail::from).and(others),
+    }
 }
 
 /// Ends who uses the pool and removes it everywhere.
