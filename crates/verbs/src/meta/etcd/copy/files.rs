@@ -120,8 +120,12 @@ fn open_files(dir: &Path) -> Errnos<Copy> {
     let is_whole = size.is_none_or(|size| size == MAP as u64);
     if !is_whole || std::fs::read(dir.join("boot")).unwrap_or_default() != boot {
         remove(dir);
+        // In one step: whoever dies here doesn't cost others their copy.
+        let new = dir.join("boot.new");
+        let written = std::fs::write(&new, &boot);
+        let put = written.and_then(|()| std::fs::rename(&new, dir.join("boot")));
+        put.map_err(|e| errno(&e))?;
     }
-    std::fs::write(dir.join("boot"), &boot).map_err(|e| errno(&e))?;
     let opened = open_records(&records).or_else(|_| {
         remove(dir);
         open_records(&records)
