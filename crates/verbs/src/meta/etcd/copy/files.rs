@@ -118,16 +118,19 @@ fn open_files(dir: &Path) -> Errnos<Copy> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let size = std::fs::metadata(&records).ok().map(|m| m.len());
     let is_whole = size.is_none_or(|size| size == MAP as u64);
-    if !is_whole || std::fs::read(dir.join("boot")).unwrap_or_default() != boot {
+    let anew = || {
         remove(dir);
         // In one step: whoever dies here doesn't cost others their copy.
         let new = dir.join("boot.new");
         let written = std::fs::write(&new, &boot);
         let put = written.and_then(|()| std::fs::rename(&new, dir.join("boot")));
-        put.map_err(|e| errno(&e))?;
+        put.map_err(|e| errno(&e))
+    };
+    if !is_whole || std::fs::read(dir.join("boot")).unwrap_or_default() != boot {
+        anew()?;
     }
     let opened = open_records(&records).or_else(|_| {
-        remove(dir);
+        anew()?;
         open_records(&records)
     });
     let (env, room) = opened?;
