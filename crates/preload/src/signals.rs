@@ -360,8 +360,13 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
     let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
     HELD.with(|h| {
         if h.signal.get() != 0 {
+            // One of both came in the handler of the other, perhaps before its first instruction (the kernel delivers
+            // all that is pending at once), and found that one's signals blocked: the program's mask is what both have.
             // SAFETY: the caller's promise.
-            return unsafe { let_wait(signal, info, context) };
+            unsafe {
+                h.mask.set(h.mask.get() & mask.read_unaligned());
+                return let_wait(signal, info, context);
+            }
         }
         h.signal.set(signal);
         h.info.set(MaybeUninit::new(*info));
