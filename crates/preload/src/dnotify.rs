@@ -48,20 +48,19 @@ fn shadow_of(fs: &Fs, fd: i32, open: u32) -> Result<PathBuf, Errno> {
         return Ok(path);
     }
     let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
-    let path = fs.store().make_shadow_of(id)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let shadow = forebay_media::with_room(|| rustix::fs::open(&path, flags, Mode::empty()))?;
-    let number = i64::from(fd);
-    // SAFETY: the program's own number goes on to stand for the same directory.
-    unsafe {
-        let flags = check(raw(
-            libc::SYS_fcntl,
-            [number, libc::F_GETFD.into(), 0, 0, 0, 0],
-        ))?;
-        let cloexec = if flags != 0 { libc::O_CLOEXEC } else { 0 };
-        let from = i64::from(shadow.as_raw_fd());
-        check(raw(libc::SYS_dup3, [from, number, cloexec.into(), 0, 0, 0]))?;
-    }
+    let path = fs.store().make_shadow_of(id, |path| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let shadow = forebay_media::with_room(|| rustix::fs::open(path, flags, Mode::empty()))?;
+        let number = i64::from(fd);
+        // SAFETY: the program's own number goes on to stand for the same directory.
+        unsafe {
+            let get = [number, libc::F_GETFD.into(), 0, 0, 0, 0];
+            let flags = check(raw(libc::SYS_fcntl, get))?;
+            let cloexec = if flags != 0 { libc::O_CLOEXEC } else { 0 };
+            let from = i64::from(shadow.as_raw_fd());
+            check(raw(libc::SYS_dup3, [from, number, cloexec.into(), 0, 0, 0])).map(|_| ())
+        }
+    })?;
     fds::watch_shadow(fd);
     inotify::note_any();
     Ok(path)

@@ -231,11 +231,15 @@ impl Store {
         let _ = rustix::fs::rmdir(self.object_dir(id));
     }
 
-    /// Makes a shadow of an object, to be opened. It is told nothing yet.
+    /// Makes a shadow of an object, which `open` has to open: until it is done, nothing is swept away. It is told nothing yet.
     ///
     /// # Errors
-    /// ENOSPC and the like.
-    pub fn make_shadow_of(&self, id: ObjectId) -> Result<PathBuf> {
+    /// ENOSPC and the like, and those of `open`.
+    pub fn make_shadow_of(
+        &self,
+        id: ObjectId,
+        open: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let _changing = self.change_watches()?;
         let number = self.watches().shadows.fetch_add(1, Relaxed);
         let path = self.shadow_path(
@@ -247,6 +251,7 @@ impl Store {
         );
         self.make_shadow(id, &path, number)?;
         self.watches().set(id);
+        open(&path).inspect_err(|_| self.remove_shadow(&path))?;
         Ok(path)
     }
 
