@@ -529,16 +529,17 @@ def main():
         for face in faces:
             cases = one_node if nodes == 1 else several_nodes
             todo += cases(suites, programs, forebay, face, seeds, options.long, nodes)
-    failed = 0
+    failed = []
     for name, function, args in todo:
         started = time.monotonic()
         try:
             result, text = "passed", function(*args)
         except Failed as e:
             result, text = "failed", str(e)
-            failed += 1
+            failed.append(name)
         say("%-7s %-34s %6.2f s  %s" % (result, name, time.monotonic() - started, text))
-    say("%d passed, %d failed" % (len(todo) - failed, failed))
+    say("%d passed, %d failed" % (len(todo) - len(failed), len(failed))
+        + (": " + ", ".join(failed) if failed else ""))
     return 1 if failed else 0
 
 

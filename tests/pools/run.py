@@ -192,15 +192,18 @@ def main():
     runner = Runner(options)
     width = max(len(n) for n in names)
     counts = [0, 0, 0]
+    failed = []
 
     def one(name):
         try:
             passed, seconds, details = runner.run(name)
-        except Exception as e:  # noqa: BLE001
+        except Exception as e:  # noqa: BLE001 (whatever it was: the other cases go on)
             passed, seconds, details = False, 0, "  the runner itself failed: %r\n" % e
         if runner.stopping:
             return
         counts[2 if passed is None else 0 if passed else 1] += 1
+        if passed is False:
+            failed.append(name)
         word = "skipped" if passed is None else "passed" if passed else "FAILED"
         line = "%-7s %-*s  %6.2f s" % (word, width, name, seconds)
         say(line if not details.strip() else line + "\n" + details.rstrip("\n"))
@@ -222,7 +225,8 @@ def main():
         say("interrupted; cases not finished count as failed")
         counts[1] = len(names) - counts[0]
     say("%d passed, %d failed" % tuple(counts[:2])
-        + (", %d skipped" % counts[2] if counts[2] else ""))
+        + (", %d skipped" % counts[2] if counts[2] else "")
+        + (": " + " ".join(failed) if failed else ""))
     return 1 if counts[1] or not counts[0] else 0
 
 

@@ -525,6 +525,7 @@ def main():
                      % options.forebay)
 
     counts = {"passed": 0, "failed": 0, "skipped": 0}
+    failed = []
     print_lock = threading.Lock()
     runner = Runner(options)
     width = max(len(c.name) for c in cases)
@@ -545,6 +546,8 @@ def main():
             return  # killed by the runner itself
         with print_lock:
             counts[result] += 1
+            if result == "failed":
+                failed.append(case.name)
             say("%-7s %-*s  %s" % (result, width, case.name, text))
             if detail.strip():
                 say(detail.rstrip("\n"))
@@ -575,7 +578,7 @@ def main():
     summary = "%d passed, %d failed" % (counts["passed"], counts["failed"])
     if counts["skipped"]:
         summary += ", %d skipped" % counts["skipped"]
-    say(summary)
+    say(summary + (": " + " ".join(failed) if failed else ""))
     return 1 if counts["failed"] or not counts["passed"] else 0
 
 

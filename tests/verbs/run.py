@@ -653,18 +653,19 @@ def main():
     cases = [case for case in cases if options.only in case[0]]
     if not cases:
         parser.error("there is no such case")
-    failed = 0
+    failed = []
     try:
         for name, case in cases:
             try:
                 case()
                 print("passed  %s" % name, flush=True)
             except (Failed, OSError, subprocess.SubprocessError) as error:
-                failed += 1
+                failed.append(name)
                 print("FAILED  %s: %s" % (name, error), flush=True)
     finally:
         shutil.rmtree(room, ignore_errors=True)
-    print("%d passed, %d failed" % (len(cases) - failed, failed))
+    print("%d passed, %d failed" % (len(cases) - len(failed), len(failed))
+          + (": " + "; ".join(failed) if failed else ""))
     sys.exit(1 if failed else 0)
 
 

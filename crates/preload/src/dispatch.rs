@@ -3,8 +3,10 @@
 //! Calls that don't concern the pool return [`PASS`] and are made by the trampoline with
 //! the program's own registers.
 
-// The names of system calls are libc's.
-#![allow(non_upper_case_globals)]
+#![allow(
+    non_upper_case_globals,
+    reason = "the names of system calls are libc's"
+)]
 
 use crate::paths::{PathCall, errno};
 use crate::{

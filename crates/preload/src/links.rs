@@ -4,8 +4,10 @@
 //! path isn't there, we look for a link on the way that leads into the pool, and make the
 //! call again with the path that was meant. Calls that succeed pay nothing.
 
-// The names of system calls are libc's.
-#![allow(non_upper_case_globals)]
+#![allow(
+    non_upper_case_globals,
+    reason = "the names of system calls are libc's"
+)]
 
 use crate::paths::{self, bytes, errno, normalise, under};
 use crate::{dispatch, runtime};

@@ -86,7 +86,7 @@ pub struct Address {
 /// `struct iov_backend_table`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the C header says what each of them is for")]
 pub struct BackendTable {
     pub abi: u32,
     pub outlives_process: u32,

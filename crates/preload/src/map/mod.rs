@@ -159,7 +159,10 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
 ///
 /// # Safety
 /// With MAP_FIXED, the range must be the program's to replace.
-#[allow(clippy::too_many_arguments)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "what one mmap call says, and nothing that belongs together"
+)]
 unsafe fn map_range(
     spans: &mut Spans,
     open: u32,

@@ -431,7 +431,7 @@ macro_rules! tuples {
     ($($($name:ident)+;)*) => {$(
         impl<$($name: Part),+> Part for ($($name,)+) {
             fn put(&self, to: &mut Vec<u8>) {
-                #[allow(non_snake_case)]
+                #[allow(non_snake_case, reason = "each value is named like its type")]
                 let ($($name,)+) = self;
                 $($name.put(to);)+
             }
