@@ -356,28 +356,28 @@ fn land(context: &mut libc::ucontext_t, to: guard::Landing) {
 /// # Safety
 /// `context` is what the kernel passed to our handler.
 unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // Not one more between looking whether another is held and holding this one.
+    mask::block_all();
     // SAFETY: the kernel's mask has 8 bytes (libc's type more).
     let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
+    // SAFETY: as above. In the handler of a fault faults are blocked; not in what it interrupted.
+    let before = unsafe { mask.read_unaligned() } & !mask::FAULTS;
     HELD.with(|h| {
-        if h.signal.get() != 0 {
+        if h.signal.get() == 0 {
+            h.signal.set(signal);
+            h.info.set(MaybeUninit::new(*info));
+            h.mask.set(before);
+            sections::owe_signal();
+        } else {
             // One of both came in the handler of the other, perhaps before its first instruction (the kernel delivers
             // all that is pending at once), and found that one's signals blocked: the program's mask is what both have.
+            h.mask.set(h.mask.get() & before);
             // SAFETY: the caller's promise.
-            unsafe {
-                h.mask.set(h.mask.get() & mask.read_unaligned());
-                return let_wait(signal, info, context);
-            }
+            unsafe { let_wait(signal, info, context) };
         }
-        h.signal.set(signal);
-        h.info.set(MaybeUninit::new(*info));
         // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask, but
-        // faults: an address of the program may be bad.
-        unsafe {
-            // In the handler of a fault they are blocked; not in what it interrupted.
-            h.mask.set(mask.read_unaligned() & !mask::FAULTS);
-            mask.write_unaligned(!mask::FAULTS);
-        }
-        sections::owe_signal();
+        // faults: an address of the program may be bad. One that somebody sent stays blocked, too.
+        unsafe { mask.write_unaligned(!mask::FAULTS | mask.read_unaligned() & mask::bit(signal)) };
     });
 }
 

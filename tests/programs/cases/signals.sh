@@ -18,6 +18,7 @@ cat > s.c <<'C'
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t count, value, code;
@@ -41,6 +42,8 @@ static void on_alarm(int s) {
 }
 static void on_info(int s, siginfo_t *i, void *c) { value = i->si_value.sival_int; code = i->si_code; count++; }
 static void on_count(int s) { count++; }
+static volatile int several[3];
+static void on_several(int s, siginfo_t *i, void *c) { several[s - SIGRTMIN - 4]++; }
 static sigjmp_buf away;
 static void on_jump(int s) { count++; siglongjmp(away, 1); }
 static char *bad;
@@ -106,6 +109,26 @@ int main(void) {
   while (count < 2000) work(1);
   MUST(waitpid(pid, 0, 0) == pid);
   printf("queued signals: %d, last %d, code %d\n", count, value, code == SI_QUEUE);
+
+  // Several at one moment: none is lost, and none stays blocked.
+  a.sa_sigaction = on_several; memset((void *)several, 0, sizeof several);
+  for (int i = 0; i < 3; i++) MUST(!sigaction(SIGRTMIN + 4 + i, &a, 0));
+  pid = fork();
+  if (!pid) {
+    for (int i = 0; i < 6000; i++) {
+      while (sigqueue(getppid(), SIGRTMIN + 4 + i % 3, (union sigval){.sival_int = i})) usleep(100);
+      if (i % 30 == 29) usleep(50);
+    }
+    _exit(0);
+  }
+  time_t until = time(0) + 20;
+  while (several[0] + several[1] + several[2] < 6000 && time(0) < until) work(1);
+  MUST(waitpid(pid, 0, 0) == pid);
+  sigset_t blocked;
+  MUST(!sigprocmask(SIG_BLOCK, 0, &blocked));
+  printf("several at once: %d %d %d, blocked:", several[0], several[1], several[2]);
+  for (int i = 1; i <= SIGRTMAX; i++) if (sigismember(&blocked, i) == 1) printf(" %d", i);
+  printf("\n");
 
   // A handler that is removed by its first call, and one that jumps away.
   a.sa_handler = on_jump; a.sa_flags = SA_RESETHAND; count = 0;
