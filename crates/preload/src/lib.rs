@@ -19,6 +19,7 @@
 
 mod alloc;
 mod attributes;
+mod bindings;
 mod calls;
 mod copies;
 mod dispatch;
@@ -77,8 +78,11 @@ unsafe extern "C" fn start(
     arguments: *mut *const libc::c_char,
     environment: *mut *const libc::c_char,
 ) {
-    // SAFETY: glibc passes constructors what main gets.
-    unsafe { runtime::start(arguments, environment) };
+    // SAFETY: nothing of ours has run; and glibc passes constructors what main gets.
+    unsafe {
+        bindings::to_their_own();
+        runtime::start(arguments, environment);
+    }
 }
 
 // SAFETY: the loader calls the functions in this section, as glibc does with these arguments.

@@ -25,9 +25,10 @@ const RTLD_DI_PHDR: i32 = 11;
 /// The beginning of the loader's record of an object.
 #[repr(C)]
 pub struct LinkMap {
-    base: usize,
-    name: *const c_char,
-    dynamic: *const c_void,
+    pub(crate) base: usize,
+    pub(crate) name: *const c_char,
+    pub(crate) dynamic: *const c_void,
+    pub(crate) next: *const LinkMap,
 }
 
 /// Bytes that the libraries mapped so far need.
@@ -73,6 +74,11 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
         // SAFETY: the loader's own table.
         return unsafe { std::slice::from_raw_parts(table, count as usize) };
     }
+    headers_in_memory(map)
+}
+
+/// The program headers in an object's first page.
+pub(crate) fn headers_in_memory(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader has mapped the first page, which holds the header and, in nearly
     // all that linkers make, the program headers.
     unsafe {

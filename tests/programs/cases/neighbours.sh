@@ -43,7 +43,7 @@ for kind in address undefined thread leak; do
   gcc -g -O1 -pthread "-fsanitize=$kind" -o "$OUTER/files" "$OUTER/files.c" || continue
   # ThreadSanitizer doesn't run where addresses are random in more bits than it knows; nothing to do with pools.
   [ "$kind" = thread ] && ! (cd "$OUTER"; ./files) > /dev/null 2>&1 && continue
-  mkdir "$kind"; cd "$kind"; "$OUTER/files"; cd ..
+  mkdir "$kind"; cd "$kind"; "$OUTER/files"; echo "exit code $?"; cd ..
   [ "$kind" = address ] && { cd "$kind"; "$OUTER/files" 25 2>&1 | grep -o 'ERROR: AddressSanitizer: [a-z-]* on' ; cd ..; }
 done
 (cd "$OUTER"; rm -f file ?-*)
@@ -104,4 +104,18 @@ for i in range(10):
     f = os.open("data%d" % i, os.O_RDWR | os.O_CREAT); os.write(f, b"x" * 1000); os.lseek(f, 0, 0); os.read(f, 500); os.close(f)
 os.system("cat data0 data1 > together; wc -c < together")'
 cat report-python3 report-cat report-wc
-rm report-* "$OUTER"/{profiler.so,files}
+section what libc has, once more
+gcc -shared -fPIC -O1 -w -fno-builtin -o "$OUTER/wrapper.so" "$CASES/../c/wrapper.c" -ldl
+LD_PRELOAD=$OUTER/wrapper.so bash -c 'echo many > wrapped; cp wrapped copied; mkdir some; mv copied some/; ls -l some | wc -l; cat wrapped some/copied; rm -r some wrapped'
+LD_PRELOAD=$OUTER/wrapper.so python3 -c '
+import mmap, os, threading
+def work(k):
+    for i in range(30):
+        with open("%d-%d" % (k, i), "wb+") as f:
+            f.write(b"x" * (i * 1000 + 1)); f.flush()
+            m = mmap.mmap(f.fileno(), 0); m[0] = 121; m.flush(); m.close()
+threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+[t.start() for t in threads]; [t.join() for t in threads]
+names = [n for n in os.listdir(".") if n[0].isdigit()]
+print(len(names), sum(os.path.getsize(n) for n in names)); [os.unlink(n) for n in names]'
+rm report-* "$OUTER"/{profiler.so,wrapper.so,files}
