@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(HERE))
 
-import pools  # noqa: E402
-from pools import FOREBAY, ROOT, TARGET, Failed, run  # noqa: E402
+import pools  # noqa: E402 (found by the path set above)
+from pools import FOREBAY, ROOT, TARGET, Failed, run  # noqa: E402 (found by the path set above)
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # Name, and what else is said.

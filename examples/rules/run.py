@@ -20,8 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(HERE))
 
-import pools  # noqa: E402
-from pools import FOREBAY, Failed, run  # noqa: E402
+import pools  # noqa: E402 (found by the path set above)
+from pools import FOREBAY, Failed, run  # noqa: E402 (found by the path set above)
 
 EXAMPLES = "/usr/share/doc/bowtie2/examples"
 TUTORIAL = "/usr/share/doc/openfoam-examples/examples/incompressible/simpleFoam/pitzDaily"

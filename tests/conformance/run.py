@@ -41,7 +41,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 
-from harness import kill, processes_with  # noqa: E402
+from harness import kill, processes_with  # noqa: E402 (found by the path set above)
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
 CASES = [*SUITES, "fio", "dbench", "stress-ng"]

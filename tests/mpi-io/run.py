@@ -34,7 +34,7 @@ if __name__ == "__main__":
         if value:
             os.environ["FOREBAY_TEST_" + name] = value if name == "FACE" else "1"
     sys.argv[1:] = rest
-    import cases  # noqa: F401
+    import cases  # noqa: F401 (importing registers them)
     spec = importlib.util.spec_from_file_location("pools_run", os.path.join(POOLS, "run.py"))
     pools_run = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pools_run)

@@ -17,7 +17,7 @@ POOLS = os.path.join(os.path.dirname(HERE), "pools")
 sys.dont_write_bytecode = True
 sys.path[:0] = [HERE, POOLS]
 
-import cases  # noqa: E402,F401
+import cases  # noqa: E402,F401 (found by the path set above; importing registers them)
 
 spec = importlib.util.spec_from_file_location("pools_run", os.path.join(POOLS, "run.py"))
 pools_run = importlib.util.module_from_spec(spec)

@@ -24,8 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 
-import cases  # noqa: E402
-import harness  # noqa: E402
+import cases  # noqa: E402 (found by the path set above)
+import harness  # noqa: E402 (found by the path set above)
 
 print_lock = threading.Lock()
 # What a user may say to the cases.

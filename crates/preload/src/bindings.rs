@@ -8,6 +8,7 @@
 
 use crate::static_tls::{LinkMap, headers_in_memory};
 use forebay_intercept::raw;
+use forebay_media::PAGE;
 use libc::{Elf64_Rela, Elf64_Sym};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -37,7 +38,6 @@ const STT_GNU_IFUNC: u8 = 10;
 const VERSION: u16 = 0x7fff;
 /// Versions of other libraries that this one needs, at most.
 const VERSIONS: usize = 64;
-const PAGE: usize = 4096;
 
 /// The beginning of what the loader tells debuggers.
 #[repr(C)]
@@ -299,6 +299,11 @@ fn objects() -> impl Iterator<Item = &'static LinkMap> {
     std::iter::successors(first, |o| unsafe { o.next.as_ref() })
 }
 
+/// The loader's record of this instance of the library, if it is the one in the program's namespace.
+pub fn own_record() -> Option<&'static LinkMap> {
+    objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
+}
+
 /// The library of this file name.
 fn library(name: Text) -> Option<Tables> {
     objects()
@@ -311,7 +316,7 @@ fn library(name: Text) -> Option<Tables> {
 /// # Safety
 /// To be called by this library's constructor, before anything that could be bound to others' functions.
 pub unsafe fn to_their_own() {
-    let Some(map) = objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC) else {
+    let Some(map) = own_record() else {
         return;
     };
     let own = Tables::of(map);

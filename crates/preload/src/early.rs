@@ -10,9 +10,8 @@
 //! The two meet through `FOREBAY_EARLY`: exec puts sixteen zeros there, over which the
 //! first instance writes the address of [`hand_over`].
 
-use crate::{dispatch, exe, process, runtime, signals};
+use crate::{bindings, dispatch, exe, process, runtime, signals};
 use forebay_intercept::LoaderPatch;
-use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// The loader's patch, to be taken back.
@@ -20,25 +19,9 @@ static PATCH: AtomicPtr<LoaderPatch> = AtomicPtr::new(std::ptr::null_mut());
 /// No slot is handed over.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Whether this instance is the one in the program's namespace, whose list of objects
-/// begins with the program: it has no name.
+/// Whether this instance is the one in the program's namespace.
 pub fn is_in_program() -> bool {
-    unsafe extern "C" fn visit(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        data: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader's record; `data` is the bool below.
-        unsafe {
-            let name = (*info).dlpi_name;
-            *data.cast::<bool>() = name.is_null() || *name == 0;
-        }
-        1
-    }
-    let mut is = true;
-    // SAFETY: the callback gets what the loader says, and our own pointer.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut is).cast()) };
-    is
+    bindings::own_record().is_some()
 }
 
 /// Called when the loader has loaded the first instance, before it looks at the program's

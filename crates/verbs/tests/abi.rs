@@ -41,6 +41,7 @@ fn layouts_are_those_recorded() {
         uuid
     );
     layout!(all, "iov_address", Address, workspace, name, uuid);
+    // It would take a line for each field.
     #[rustfmt::skip]
     layout!(
         all, "iov_backend_table", BackendTable, abi, outlives_process, size, kind, init, shutdown, supports, create,

@@ -8,7 +8,7 @@
 static __thread int inside;
 static void called(const char *name, void *by) {
   Dl_info info;
-  if (inside++ == 0 && dladdr(by, &info) && info.dli_fname && strstr(info.dli_fname, "forebay")) dprintf(2, "%s is called by %s\n", name, info.dli_fname), _exit(9);
+  if (inside++ == 0 && dladdr(by, &info) && info.dli_fname && strstr(info.dli_fname, "/libforebay_")) dprintf(2, "%s is called by %s\n", name, info.dli_fname), _exit(9);
   inside--;
 }
 #define WRAP(type, name, given, passed) type name given { static type (*real) given; if (!real) real = dlsym(RTLD_NEXT, #name); \
