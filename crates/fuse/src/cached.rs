@@ -244,6 +244,7 @@ fn look(server: &Weak<Server>) -> Option<()> {
     {
         let mut files = cached.files();
         files.retain(|_, file| !file.handles.is_empty() || file.at.elapsed() < SETTLES);
+        server.tells_of_pages(!files.is_empty());
         if files.is_empty() {
             let long = Duration::from_secs(1);
             drop(cached.some.wait_timeout(files, long));

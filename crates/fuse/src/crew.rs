@@ -12,8 +12,6 @@ use std::time::Duration;
 
 /// Threads that answer, at most. Requests beyond wait in the kernel.
 const MOST_WORKERS: usize = 64;
-/// Threads that wait for requests, at least.
-const LEAST: usize = 2;
 /// How long a thread rests before it ends.
 const REST: Duration = Duration::from_secs(10);
 /// How long all threads may be busy until another one is called, at least; twice as long at most.
@@ -32,9 +30,10 @@ pub struct Crew {
     waiting: AtomicUsize,
     /// How many of them there shall be; who would be one more rests.
     wanted: AtomicUsize,
-    /// Of [`Crew::wanted`], at most.
+    /// Of [`Crew::wanted`], at least and at most.
+    least: AtomicUsize,
     enough: usize,
-    /// Requests that were taken; those of them when nobody else waited, and when all others did.
+    /// Requests that were taken; those of them that were there already and nobody else waited for any, and those when all others did.
     taken: AtomicUsize,
     taken_by_last: AtomicUsize,
     taken_among_all: AtomicUsize,
@@ -60,12 +59,14 @@ struct State {
 }
 
 impl Crew {
-    pub fn new() -> Crew {
+    /// With at least so many threads that wait for requests.
+    pub fn new(least: usize) -> Crew {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Crew {
             waiting: AtomicUsize::new(0),
-            wanted: AtomicUsize::new(LEAST),
-            enough: cores.clamp(LEAST, MOST_WORKERS),
+            wanted: AtomicUsize::new(least),
+            least: AtomicUsize::new(least),
+            enough: (cores / 2).clamp(least, MOST_WORKERS),
             taken: AtomicUsize::new(0),
             taken_by_last: AtomicUsize::new(0),
             taken_among_all: AtomicUsize::new(0),
@@ -81,11 +82,28 @@ impl Crew {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread has taken a request; true if nobody waits for the next one.
-    pub fn takes(&self) -> bool {
+    /// At least so many threads shall wait from now on.
+    ///
+    /// # Errors
+    /// As [`Crew::one_more`].
+    pub fn at_least(&self, n: usize, start: Starter<'_>) -> io::Result<()> {
+        self.least.store(n, Relaxed);
+        if self.wanted.fetch_max(n, Relaxed) < n {
+            return self.one_more(start);
+        }
+        Ok(())
+    }
+
+    /// A single thread waits for requests.
+    pub fn is_one(&self) -> bool {
+        self.wanted.load(Relaxed) == 1
+    }
+
+    /// The calling thread has taken a request, which may have been there when it came for it; true if nobody waits for the next one.
+    pub fn takes(&self, was_there: bool) -> bool {
         let others = self.waiting.fetch_sub(1, SeqCst) - 1;
         self.taken.fetch_add(1, SeqCst);
-        if others == 0 {
+        if others == 0 && was_there {
             self.taken_by_last.fetch_add(1, Relaxed);
         }
         if others + 1 >= self.wanted.load(Relaxed) {
@@ -178,16 +196,18 @@ impl Crew {
             before = now;
             let nobody = self.waiting.load(SeqCst) == 0;
             let is_scarce = by_last * 2 > taken;
-            if nobody && (taken == 0 || is_scarce) {
-                // They are held up, or wait for a disk.
+            let wanted = self.wanted.load(Relaxed);
+            let grows = taken >= TELLING && is_scarce && wanted < self.enough;
+            if grows {
+                self.wanted.store(wanted + 1, Relaxed);
+            }
+            if nobody && (grows || taken < TELLING && (taken == 0 || is_scarce)) {
+                // There are too few, or they are held up, or wait for a disk.
                 let _ = self.one_more(start);
             }
-            let wanted = self.wanted.load(Relaxed);
-            if taken < TELLING {
+            if taken < TELLING || grows {
                 // Says nothing.
-            } else if is_scarce && wanted < self.enough {
-                self.wanted.store(wanted + 1, Relaxed);
-            } else if among_all * 10 > taken * 9 && wanted > LEAST {
+            } else if among_all * 10 > taken * 9 && wanted > self.least.load(Relaxed) {
                 self.wanted.store(wanted - 1, Relaxed);
             }
             quiet = if taken == 0 && !nobody { quiet + 1 } else { 0 };
@@ -228,7 +248,7 @@ mod tests {
 
     #[test]
     fn somebody_comes_when_all_are_held_up() {
-        let (crew, started) = (Crew::new(), AtomicUsize::new(0));
+        let (crew, started) = (Crew::new(2), AtomicUsize::new(0));
         let start = || {
             started.fetch_add(1, SeqCst);
             Ok(())
@@ -238,14 +258,14 @@ mod tests {
             s.spawn(|| crew.watch(&start));
             // It takes a request, and doesn't come back; nor do those that are started then.
             for n in 1..5 {
-                assert!(crew.takes());
+                assert!(crew.takes(true));
                 wait_for(&started, n + 1);
             }
             // One waits: enough, whatever time passes; also when nobody looks any more.
             std::thread::sleep(TICK * (QUIET as u32 + 10));
             assert_eq!(started.load(SeqCst), 5);
             assert!(crew.is_unwatched.load(SeqCst));
-            assert!(crew.takes());
+            assert!(crew.takes(true));
             wait_for(&started, 6);
             // Those who are done wait, as many as are wanted; the others rest.
             assert!(crew.goes_on());
@@ -259,5 +279,42 @@ mod tests {
             assert_eq!(started.load(SeqCst), 6);
             crew.end();
         });
+    }
+
+    #[test]
+    fn there_are_as_many_as_shall_be() {
+        let (crew, started) = (Crew::new(1), AtomicUsize::new(0));
+        let start = || {
+            started.fetch_add(1, SeqCst);
+            Ok(())
+        };
+        crew.one_more(&start).unwrap();
+        assert!(crew.is_one());
+        for _ in 0..3 {
+            crew.at_least(2, &start).unwrap();
+            assert!(!crew.is_one());
+            assert_eq!(started.load(SeqCst), 2);
+        }
+        // One of them is too many now, once it is seen that they have little to do.
+        crew.at_least(1, &start).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| crew.watch(&start));
+            let begun = Instant::now();
+            while !crew.is_one() {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                crew.takes(false);
+                crew.waiting.fetch_add(1, SeqCst);
+            }
+            // Where requests are there already there are more: half as many as cores, at most.
+            let mine = crew.waiting.swap(1, SeqCst);
+            assert!(mine >= 1);
+            while begun.elapsed() < Duration::from_millis(100) {
+                crew.takes(true);
+                crew.waiting.store(1, SeqCst);
+            }
+            crew.end();
+        });
+        assert!(crew.wanted.load(SeqCst) <= crew.enough);
+        assert!(crew.enough == 1 || !crew.is_one());
     }
 }

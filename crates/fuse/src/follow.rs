@@ -9,21 +9,22 @@
 //! answering. Then to follow is worse than not to (half as many requests): who keeps leaving is let go for a while.
 
 use rustix::thread::CpuSet;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// So many requests of one thread in a row, and it is followed.
 const ALONE: u32 = 16;
-/// It is looked so often whether it is still there, while it asks. Not longer: what runs on the core of one that has
-/// moved on holds us up.
-const PERIOD_MS: u32 = 8;
+/// It is looked so often whether it is still there, while it asks; sooner when it had just left. Not longer: what runs on
+/// the core of one that has moved on holds us up. All in ns.
+const PERIOD: u64 = 8_000_000;
+const SOON: u64 = 1_000_000;
 /// Changes between threads that ask, after which none is followed.
 const STRANGERS: u32 = 8;
 
 /// So many looks in a row at which it had left the core on which it was answered, and it isn't followed any more,
-const LEFT: u32 = 3;
-/// for so long at first, and twice as long each time, up to
-const PAUSE_MS: u32 = 250;
-const LONGEST_PAUSE_MS: u32 = 1000;
+const LEFT: u32 = 2;
+/// for so long at first, and twice as long each time until it has stayed once, up to
+const PAUSE: u64 = 32_000_000;
+const LONGEST_PAUSE: u64 = 1_000_000_000;
 
 /// No core in particular.
 const ANY: u32 = u32::MAX;
@@ -36,13 +37,12 @@ pub struct Follow {
     who: AtomicU32,
     in_a_row: AtomicU32,
     strangers: AtomicU32,
-    /// By the clock that ticks.
-    looked: AtomicU32,
+    /// When to look next.
+    next: AtomicU64,
     /// At so many looks in a row it had left.
     left: AtomicU32,
-    /// How long it isn't followed from the last look on, if it isn't; and how long next time.
-    pause: AtomicU32,
-    next_pause: AtomicU32,
+    /// How long it isn't followed when it has left the next time.
+    pause: AtomicU64,
 }
 
 /// Where a thread may run by now.
@@ -57,10 +57,9 @@ impl Follow {
             who: AtomicU32::new(0),
             in_a_row: AtomicU32::new(0),
             strangers: AtomicU32::new(0),
-            looked: AtomicU32::new(0),
+            next: AtomicU64::new(0),
             left: AtomicU32::new(0),
-            pause: AtomicU32::new(0),
-            next_pause: AtomicU32::new(PAUSE_MS),
+            pause: AtomicU64::new(PAUSE),
         }
     }
 
@@ -90,6 +89,11 @@ impl Follow {
         };
     }
 
+    /// Nobody is followed.
+    pub fn is_nobody(&self) -> bool {
+        self.at.load(Relaxed) == ANY
+    }
+
     /// A request of this thread has come; it waits until it is answered. 0: it isn't known, or nobody waits.
     pub fn asked(&self, who: u32) {
         if who == 0 || self.allowed.is_none() {
@@ -106,47 +110,44 @@ impl Follow {
         if self.in_a_row.fetch_add(1, Relaxed) < ALONE {
             return;
         }
-        let now = milliseconds();
-        let period = self.pause.load(Relaxed).max(PERIOD_MS);
-        if now.wrapping_sub(self.looked.load(Relaxed)) >= period {
-            self.looked.store(now, Relaxed);
-            self.pause.store(0, Relaxed);
+        let now = nanos();
+        if now >= self.next.load(Relaxed) {
             self.strangers.store(0, Relaxed);
-            self.seen_on(core_of(who));
+            let wait = self.seen_on(core_of(who));
+            self.next.store(now + wait, Relaxed);
         }
     }
 
-    /// Who asks alone has run on this core last.
-    fn seen_on(&self, core: Option<u32>) {
+    /// Who asks alone has run on this core last. How long not to look again.
+    fn seen_on(&self, core: Option<u32>) -> u64 {
         let ours = |core: &u32| match &self.allowed {
             Some(all) => (*core as usize) < CpuSet::MAX_CPU && all.is_set(*core as usize),
             None => false,
         };
         let Some(core) = core.filter(ours) else {
             self.at.store(ANY, Relaxed);
-            return;
+            return PERIOD;
         };
         let was = self.at.swap(core, Relaxed);
         if was == core {
             self.left.store(0, Relaxed);
-            self.next_pause.store(PAUSE_MS, Relaxed);
-        } else if was != ANY && self.left.fetch_add(1, Relaxed) + 1 >= LEFT {
-            self.left.store(0, Relaxed);
-            self.at.store(ANY, Relaxed);
-            let pause = self.next_pause.load(Relaxed);
-            self.pause.store(pause, Relaxed);
-            self.next_pause
-                .store((2 * pause).min(LONGEST_PAUSE_MS), Relaxed);
+            self.pause.store(PAUSE, Relaxed);
+            return PERIOD;
         }
+        if was == ANY || self.left.fetch_add(1, Relaxed) + 1 < LEFT {
+            return SOON;
+        }
+        self.left.store(0, Relaxed);
+        self.at.store(ANY, Relaxed);
+        let pause = self.pause.load(Relaxed);
+        self.pause.store((2 * pause).min(LONGEST_PAUSE), Relaxed);
+        pause
     }
 }
 
-/// By a clock that costs nothing and ticks every few milliseconds.
-fn milliseconds() -> u32 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    (now.tv_sec as u32)
-        .wrapping_mul(1000)
-        .wrapping_add(now.tv_nsec as u32 / 1_000_000)
+fn nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The core on which a thread has run last.
@@ -181,23 +182,18 @@ mod tests {
             allowed: Some(both),
             ..Follow::new()
         };
+        let seen = |cores: &[u32]| cores.iter().map(|&c| follow.seen_on(Some(c))).last();
         let at = || follow.at.load(Relaxed);
-        // Two moves are nothing, if it stays then.
-        for core in [0, 1, 0, 0, 1, 0] {
-            follow.seen_on(Some(core));
-            assert_eq!((at(), follow.pause.load(Relaxed)), (core, 0));
+        // One move is nothing, if it stays then.
+        for (core, wait) in [(0, SOON), (1, SOON), (1, PERIOD), (0, SOON), (0, PERIOD)] {
+            assert_eq!((seen(&[core]), at()), (Some(wait), core));
         }
-        // The third in a row is one too many, and the next time it is let go for longer.
-        follow.seen_on(Some(1));
-        assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, PAUSE_MS));
-        [0, 1, 0, 1]
-            .iter()
-            .for_each(|&core| follow.seen_on(Some(core)));
-        assert_eq!((at(), follow.pause.swap(0, Relaxed)), (ANY, 2 * PAUSE_MS));
+        // The second in a row is one too many, and the next time it is let go for longer.
+        assert_eq!((seen(&[1, 0]), at()), (Some(PAUSE), ANY));
+        assert_eq!((seen(&[0, 1, 0]), at()), (Some(2 * PAUSE), ANY));
+        (0..9).for_each(|_| _ = seen(&[0, 1, 0]));
+        assert_eq!((seen(&[0, 1, 0]), at()), (Some(LONGEST_PAUSE), ANY));
         // Until it has stayed once.
-        [0, 0, 1, 0, 1]
-            .iter()
-            .for_each(|&core| follow.seen_on(Some(core)));
-        assert_eq!((at(), follow.pause.load(Relaxed)), (ANY, PAUSE_MS));
+        assert_eq!((seen(&[0, 0, 1, 0]), at()), (Some(PAUSE), ANY));
     }
 }

@@ -12,7 +12,7 @@
 //! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
-//! - [`serve`]: threads. [`crew`]: how many. [`follow`]: on which core.
+//! - [`serve`]: threads. [`crew`]: how many. [`follow`]: on which core. [`waiting`]: for the next request.
 
 #![warn(missing_docs)]
 
@@ -27,6 +27,7 @@ mod notices;
 mod protocol;
 mod recent;
 mod serve;
+mod waiting;
 
 pub use device::{Options, mounted, unmount};
 

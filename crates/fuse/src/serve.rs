@@ -10,6 +10,7 @@ use crate::face::{Answer, Face, Wait};
 use crate::follow::Follow;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
+use crate::waiting::{Waiter, take};
 use forebay_client::Pool;
 use forebay_posix::Errno;
 use std::collections::HashMap;
@@ -45,9 +46,9 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
     greet(&device)?;
     let notices = Notices(device::another(&device)?);
     let server = Arc::new(Server {
+        crew: Crew::new(least(&pool)),
         face: Face::new(pool, notices)?,
         device,
-        crew: Crew::new(),
         follow: Follow::new(),
         waits: Mutex::default(),
     });
@@ -62,6 +63,14 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
     server.crew.wait_for_the_end();
     server.face.end();
     Ok(())
+}
+
+/// How many threads wait for requests, at least: one while others may ask another node.
+fn least(pool: &Pool) -> usize {
+    match pool.config().member {
+        Some(_) => 2,
+        None => 1,
+    }
 }
 
 /// INIT: the first request.
@@ -102,37 +111,28 @@ fn greet(device: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The next request; None if the mount is gone.
-fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match rustix::io::read(device, &mut *into) {
-            Ok(n) => return Ok(Some(n)),
-            // ENOENT: the request was interrupted before it was taken.
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-            Err(Errno::NODEV) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
 /// One thread: until the mount is gone, or it isn't needed.
-fn work(server: &Arc<Server>, device: &Arc<OwnedFd>) {
+fn work(server: &Arc<Server>, device: OwnedFd) {
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let mut reply = Reply::new();
     let mut bound = server.follow.begin();
+    let mut waiter = Waiter::new(device);
     loop {
-        let taken = take(device, &mut request);
-        let is_last = server.crew.takes();
-        let Ok(Some(n)) = taken else {
+        // Who waits asleep beside one that is awake would be woken. On the program's core, it couldn't run.
+        let awake = server.crew.is_one() && server.follow.is_nobody();
+        let taken = waiter.next(&mut request, awake);
+        let was_there = matches!(&taken, Ok(Some(t)) if t.was_there);
+        let is_last = server.crew.takes(was_there);
+        let Ok(Some(taken)) = taken else {
             server.crew.end();
             return;
         };
-        if let Ok((head, args)) = Args::divide(&request[..n]) {
+        if let Ok((head, args)) = Args::divide(&request[..taken.len]) {
             if is_last && server.face.may_take_long(&head) {
                 let _ = server.one_more();
             }
             server.follow.asked(head.pid);
-            server.answer(&head, args, &mut reply, device);
+            server.answer(&head, args, &mut reply, &taken.device);
         }
         server.follow.go(&mut bound);
         if !server.crew.goes_on() {
@@ -142,18 +142,27 @@ fn work(server: &Arc<Server>, device: &Arc<OwnedFd>) {
 }
 
 impl Server {
+    /// While the kernel is told of its pages it may ask for some: that takes one more thread.
+    pub fn tells_of_pages(self: &Arc<Server>, tells: bool) {
+        let least = match tells {
+            true => 2,
+            false => least(self.face.pool()),
+        };
+        let _ = self.crew.at_least(least, &|| self.start());
+    }
+
     fn one_more(self: &Arc<Server>) -> io::Result<()> {
         self.crew.one_more(&|| self.start())
     }
 
     /// A thread that takes requests.
     fn start(self: &Arc<Server>) -> io::Result<()> {
-        let device = Arc::new(device::another(&self.device)?);
+        let device = device::another(&self.device)?;
         let server = self.clone();
         std::thread::Builder::new()
             .stack_size(STACK)
             .spawn(move || {
-                work(&server, &device);
+                work(&server, device);
                 server.crew.leave();
             })
             .map(drop)

@@ -75,6 +75,10 @@ impl Face {
         self.recent.let_go(self.fs());
     }
 
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// The view for everything that makes nothing.
     pub fn fs(&self) -> &Fs {
         &self.own
