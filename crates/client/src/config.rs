@@ -74,6 +74,11 @@ pub struct Member {
 }
 
 impl PoolConfig {
+    /// Whether something of the pool lies on disks.
+    pub fn has_files(&self) -> bool {
+        has_files(&self.media)
+    }
+
     pub(crate) fn new(o: &CreateOptions) -> Result<PoolConfig, PoolError> {
         check_name(&o.name)?;
         check_mount(&o.mount)?;
@@ -233,11 +238,15 @@ impl PoolConfig {
     }
 }
 
+fn has_files(media: &[MediumSpec]) -> bool {
+    media.iter().any(|m| m.kind != MediumKind::Memory)
+}
+
 /// Why a pool with these media can't keep the controls, if it can't. No media: some that are chosen later, memory among
 /// them.
 pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
-    let has_files = !media.iter().all(is_memory);
+    let has_files = has_files(media);
     let only_files = has_files && !media.iter().any(is_memory);
     let moves = media.first().is_some_and(is_memory) && has_files;
     if controls.persistence == Persistence::Durable && !only_files {

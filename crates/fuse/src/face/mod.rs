@@ -104,7 +104,8 @@ impl Face {
     pub fn may_take_long(&self, head: &Head) -> bool {
         match head.opcode {
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => false,
-            op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::FALLOCATE | op::COPY_FILE_RANGE => true,
+            op::FALLOCATE | op::COPY_FILE_RANGE => true,
+            op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.pool.config().has_files() => true,
             _ => self.pool.config().member.is_some(),
         }
     }
