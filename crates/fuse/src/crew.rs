@@ -94,9 +94,10 @@ impl Crew {
         Ok(())
     }
 
-    /// A single thread waits for requests.
-    pub fn is_one(&self) -> bool {
-        self.wanted.load(Relaxed) == 1
+    /// Those who wait may be awake. Not where two have to wait even if one were enough: beside one that is awake,
+    /// the other would be woken for nothing.
+    pub fn may_be_awake(&self) -> bool {
+        self.least.load(Relaxed) == 1
     }
 
     /// The calling thread has taken a request, which may have been there when it came for it; true if nobody waits for the next one.
@@ -201,7 +202,8 @@ impl Crew {
             if grows {
                 self.wanted.store(wanted + 1, Relaxed);
             }
-            if nobody && (grows || taken < TELLING && (taken == 0 || is_scarce)) {
+            let is_stuck = nobody && taken < TELLING && (taken == 0 || is_scarce);
+            if grows || is_stuck {
                 // There are too few, or they are held up, or wait for a disk.
                 let _ = self.one_more(start);
             }
@@ -288,11 +290,12 @@ mod tests {
             started.fetch_add(1, SeqCst);
             Ok(())
         };
+        let is_one = || crew.wanted.load(SeqCst) == 1;
         crew.one_more(&start).unwrap();
-        assert!(crew.is_one());
+        assert!(crew.may_be_awake() && is_one());
         for _ in 0..3 {
             crew.at_least(2, &start).unwrap();
-            assert!(!crew.is_one());
+            assert!(!crew.may_be_awake() && !is_one());
             assert_eq!(started.load(SeqCst), 2);
         }
         // One of them is too many now, once it is seen that they have little to do.
@@ -300,7 +303,7 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| crew.watch(&start));
             let begun = Instant::now();
-            while !crew.is_one() {
+            while !is_one() {
                 assert!(begun.elapsed() < Duration::from_secs(20));
                 crew.takes(false);
                 crew.waiting.fetch_add(1, SeqCst);
@@ -315,6 +318,6 @@ mod tests {
             crew.end();
         });
         assert!(crew.wanted.load(SeqCst) <= crew.enough);
-        assert!(crew.enough == 1 || !crew.is_one());
+        assert!(crew.enough == 1 || !is_one());
     }
 }

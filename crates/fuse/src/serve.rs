@@ -65,7 +65,7 @@ pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result
     Ok(())
 }
 
-/// How many threads wait for requests, at least: one while others may ask another node.
+/// How many threads wait for requests, at least: two where one may be held up by another node.
 fn least(pool: &Pool) -> usize {
     match pool.config().member {
         Some(_) => 2,
@@ -118,8 +118,8 @@ fn work(server: &Arc<Server>, device: OwnedFd) {
     let mut bound = server.follow.begin();
     let mut waiter = Waiter::new(device);
     loop {
-        // Who waits asleep beside one that is awake would be woken. On the program's core, it couldn't run.
-        let awake = server.crew.is_one() && server.follow.is_nobody();
+        // On the core of who is followed, that one couldn't run.
+        let awake = server.crew.may_be_awake() && server.follow.is_nobody();
         let taken = waiter.next(&mut request, awake);
         let was_there = matches!(&taken, Ok(Some(t)) if t.was_there);
         let is_last = server.crew.takes(was_there);
