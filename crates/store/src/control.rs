@@ -8,11 +8,16 @@
 //! which survive the death of their holder.
 //!
 //! Sizes are fixed (the limits below) and the file is sparse: only what is used takes
-//! memory.
+//! memory. Nothing is touched before its room is reserved, so a full /dev/shm is ENOSPC, never
+//! SIGBUS. What everybody uses is reserved when the region is made; the long tables and the areas
+//! of processes grow in steps ([`FreeList::pop`], [`Control::reserve_area`]).
 
 use crate::lock::Lock;
-use forebay_media::Region;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
+use forebay_media::{Region, memory};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Result;
+use std::path::{Path, PathBuf};
 
 /// Most shards of a node store.
 pub const MAX_SHARDS: usize = 64;
@@ -34,10 +39,14 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3031_4c54_4359_4246; // "FBYCTL10"
+const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
+/// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
+const GROWS: (u64, u64) = (64 << 10, 4 << 20);
+/// Descriptor numbers for which each area has room: what fits into its second page.
+pub(crate) const FIRST_FDS: usize = 1024;
 
 /// Fixed part at the start of the region.
 #[repr(C, align(64))]
@@ -82,34 +91,51 @@ pub struct Header {
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
-/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`.
+/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`; those
+/// below `room` have memory.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
     fresh: AtomicU32,
+    room: AtomicU32,
 }
 
 impl FreeList {
-    /// Takes an index below `limit`; `next` gives the link field of an entry.
-    pub fn pop<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+    /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an entry;
+    /// `grow` reserves memory for entries from one on, and tells where they end.
+    ///
+    /// # Errors
+    /// Those of `grow`.
+    pub fn pop<'a>(
+        &self,
+        limit: usize,
+        next: impl Fn(u32) -> &'a AtomicU32,
+        grow: impl Fn(u32) -> Result<u32>,
+    ) -> Result<Option<u32>> {
         let mut head = self.head.load(Acquire);
         while head as u32 != 0 {
             let index = head as u32 - 1;
             let link = u64::from(next(index).load(Relaxed));
             let new = ((head >> 32) + 1) << 32 | link;
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
-                Ok(_) => return Some(index),
+                Ok(_) => return Ok(Some(index)),
                 Err(now) => head = now,
             }
         }
-        let fresh = self.fresh.load(Relaxed);
-        if (fresh as usize) < limit {
-            let index = self.fresh.fetch_add(1, Relaxed);
-            if (index as usize) < limit {
-                return Some(index);
+        let mut fresh = self.fresh.load(Relaxed);
+        while (fresh as usize) < limit {
+            if fresh >= self.room.load(Acquire) {
+                self.room.fetch_max(grow(fresh)?, AcqRel);
+            }
+            let taken = self
+                .fresh
+                .compare_exchange_weak(fresh, fresh + 1, AcqRel, Relaxed);
+            match taken {
+                Ok(_) => return Ok(Some(fresh)),
+                Err(now) => fresh = now,
             }
         }
-        None
+        Ok(None)
     }
 
     /// One more than the highest index ever taken, below `limit`.
@@ -213,6 +239,8 @@ pub struct Process {
     pub maps_done: AtomicU32,
     /// It may have locks on ranges of files that end when it closes them.
     pub locked: AtomicU32,
+    /// Not 0: the beginning of its area has memory (also of a former owner's).
+    pub area: AtomicU32,
     /// What its threads wait for.
     pub waits: [Wait; MAX_WAITS],
 }
@@ -463,18 +491,51 @@ pub struct LockChain {
     pub changes: AtomicU32,
 }
 
-/// A process's private page run: working directory, then its descriptor table.
+/// A process's private page run: working directory, then its tables of descriptors and mappings.
+/// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
 #[repr(C)]
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    pub pad: AtomicU32,
-    pub rest: [AtomicU32; 1020],
-    pub maps: [MapRef; MAX_MAPS],
+    /// Descriptors and mappings that have memory; less than [`FIRST_FDS`]: so many.
+    fds_room: AtomicU32,
+    maps_room: AtomicU32,
+    rest: [AtomicU32; 1019],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
+    pub maps: [MapRef; MAX_MAPS],
+}
+
+impl ProcessArea {
+    /// The place of descriptor number `n`, if it has memory; else it is empty.
+    pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
+        let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if n < room { self.fds.get(n) } else { None }
+    }
+
+    /// The places for mappings that have memory; all others are empty.
+    pub fn maps(&self) -> &[MapRef] {
+        &self.maps[..(self.maps_room.load(Acquire) as usize).min(MAX_MAPS)]
+    }
+}
+
+/// Reserves memory for a part of the region's file.
+fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
+    let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    memory::reserve(
+        forebay_media::with_room(open)?,
+        false,
+        at as u64,
+        len as u64,
+    )
+}
+
+/// Reserves memory for what everybody uses: all but the tables that grow, and the areas.
+fn reserve_fixed(path: &Path) -> Result<()> {
+    reserve(path, 0, LIVE_AT)?;
+    reserve(path, LOCK_CHAINS_AT, FILE_LOCKS_AT - LOCK_CHAINS_AT)
 }
 
 const fn align(n: usize) -> usize {
@@ -492,15 +553,154 @@ const FILE_LOCKS_AT: usize = align(LOCK_CHAINS_AT + LOCK_CHAINS * size_of::<Lock
 pub const AREAS_AT: usize = align(FILE_LOCKS_AT + MAX_FILE_LOCKS * size_of::<FileLock>());
 /// Bytes of one process's area.
 pub const AREA_LEN: usize = align(size_of::<ProcessArea>());
+const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+const MAPS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, maps);
+const _: () = assert!(FDS_IN_AREA == 4096 && MAPS_IN_AREA.is_multiple_of(4096));
 /// Length of the whole file.
 pub const CONTROL_LEN: usize = AREAS_AT + MAX_PROCESSES * AREA_LEN;
 
 /// The mapped control region.
 pub struct Control {
     region: Region,
+    /// The file; empty for one that has all its memory, in tests.
+    path: PathBuf,
 }
 
 impl Control {
+    /// Makes the file `path`, formatted, with memory for what everybody uses.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC and what open says.
+    pub fn create(path: &Path, shards: usize) -> Result<Control> {
+        // Reserved before anything of it is touched.
+        let region = Region::create(path, CONTROL_LEN, false)?;
+        reserve_fixed(path)?;
+        Control::format(&region, shards);
+        Ok(Control {
+            region,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Names the file of the region, so that it can grow.
+    pub fn in_file(self, path: &Path) -> Control {
+        Control {
+            path: path.to_owned(),
+            ..self
+        }
+    }
+
+    /// Reserves memory for entries of a table from `from` on, which begins at `at` and has `limit`
+    /// entries of `size` bytes; where they end.
+    #[cold]
+    fn grow(&self, (at, size, limit): (usize, usize, usize), from: u32) -> Result<u32> {
+        if self.path.as_os_str().is_empty() {
+            return Ok(limit as u32);
+        }
+        let begin = at + from as usize * size;
+        let step = (u64::from(from) * size as u64 / 4).clamp(GROWS.0, GROWS.1);
+        // If there isn't as much, what one more needs.
+        for step in [step, size as u64] {
+            let entries = (step as usize / size).clamp(1, limit - from as usize);
+            let reserved = reserve(&self.path, begin, entries * size);
+            match reserved {
+                Ok(()) => return Ok(from + entries as u32),
+                Err(rustix::io::Errno::NOSPC) if step as usize > size => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(rustix::io::Errno::NOSPC)
+    }
+
+    /// Takes a free live entry; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_live(&self) -> Result<Option<u32>> {
+        let table = (LIVE_AT, size_of::<Live>(), MAX_LIVE);
+        let free = &self.header().free_live;
+        free.pop(
+            MAX_LIVE,
+            |i| &self.live(i).next,
+            |from| self.grow(table, from),
+        )
+    }
+
+    /// Takes a free open file description; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_open(&self) -> Result<Option<u32>> {
+        let table = (OPEN_AT, size_of::<Open>(), MAX_OPEN);
+        let free = &self.header().free_open;
+        free.pop(
+            MAX_OPEN,
+            |i| &self.open_file(i).next,
+            |from| self.grow(table, from),
+        )
+    }
+
+    /// Takes a free place for a lock on a file; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_lock(&self) -> Result<Option<u32>> {
+        let table = (FILE_LOCKS_AT, size_of::<FileLock>(), MAX_FILE_LOCKS);
+        let free = &self.header().free_locks;
+        free.pop(
+            MAX_FILE_LOCKS,
+            |i| &self.file_lock(i).next,
+            |from| self.grow(table, from),
+        )
+    }
+
+    /// Before the area of `slot` is touched: reserves memory for its beginning.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub fn reserve_area(&self, slot: u32) -> Result<()> {
+        let noted = &self.process(slot as usize).area;
+        if noted.load(Acquire) == 0 && !self.path.as_os_str().is_empty() {
+            let at = AREAS_AT + slot as usize * AREA_LEN;
+            reserve(&self.path, at, FDS_IN_AREA + FIRST_FDS * 4)?;
+            noted.store(1, Release);
+        }
+        Ok(())
+    }
+
+    /// Reserves memory for descriptor numbers below `end` in the area of `slot`, which is mapped.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub fn reserve_fds(&self, slot: u32, area: &ProcessArea, end: usize) -> Result<()> {
+        let have = (area.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if end <= have {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(FIRST_FDS).min(MAX_FDS);
+        let at = AREAS_AT + slot as usize * AREA_LEN + FDS_IN_AREA;
+        reserve(&self.path, at + have * 4, (end - have) * 4)?;
+        area.fds_room.fetch_max(end as u32, AcqRel);
+        Ok(())
+    }
+
+    /// The same for mappings.
+    ///
+    /// # Errors
+    /// As for [`Control::reserve_fds`].
+    pub fn reserve_maps(&self, slot: u32, area: &ProcessArea, end: usize) -> Result<()> {
+        let have = area.maps().len();
+        if end <= have {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(64).min(MAX_MAPS);
+        let at = AREAS_AT + slot as usize * AREA_LEN + MAPS_IN_AREA;
+        let size = size_of::<MapRef>();
+        reserve(&self.path, at + have * size, (end - have) * size)?;
+        area.maps_room.fetch_max(end as u32, AcqRel);
+        Ok(())
+    }
+
     /// Formats a new, zeroed region.
     pub fn format(region: &Region, shards: usize) {
         // SAFETY: Header is made of atomics; the region has CONTROL_LEN bytes.
@@ -514,14 +714,20 @@ impl Control {
     }
 
     /// Formats this region again, after it has been zeroed.
-    pub(crate) fn reformat(&self, shards: usize) {
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for it.
+    pub(crate) fn reformat(&self, shards: usize) -> Result<()> {
+        reserve_fixed(&self.path)?;
         Control::format(&self.region, shards);
+        Ok(())
     }
 
     /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
     /// a control region of this version.
     pub fn open(region: Region) -> Option<Control> {
-        let c = Control { region };
+        let path = PathBuf::new();
+        let c = Control { region, path };
         let shards = c.header().shards.load(Relaxed) as usize;
         let ok = c.header().magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
         ok.then_some(c)

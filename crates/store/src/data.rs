@@ -297,9 +297,11 @@ impl Store {
             }
             let n = len.min((size - offset) as usize);
             // SAFETY: n <= len.
-            unsafe { self.copy_out(index, moved, offset, to, n)? };
+            let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
+            // If extents were taken away meanwhile, an error says nothing: their room may be gone, too.
             if live.moved.load(Relaxed) == moved {
+                copied?;
                 self.passed(live, index, offset, n, size);
                 return Ok(n);
             }

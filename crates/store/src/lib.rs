@@ -158,9 +158,7 @@ impl Store {
     }
 
     fn new_control(control: &Path, shards: usize) -> Result<Control> {
-        let region = Region::create(control, CONTROL_LEN, false)?;
-        Control::format(&region, shards);
-        Control::open(region).ok_or(Errno::INVAL)
+        Control::create(control, shards)
     }
 
     /// Opens a store. Record files and segments are opened when they are first used.
@@ -216,7 +214,8 @@ impl Store {
         if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
             return Err(Errno::NODATA);
         }
-        Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)
+        let control = Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)?;
+        Ok(control.in_file(path))
     }
 
     /// Makes this the store of one node among several.
@@ -349,8 +348,9 @@ impl Store {
     /// Maps the area of `slot`. Stays mapped: areas are few per process.
     ///
     /// # Errors
-    /// What open and mmap say.
+    /// ENOSPC if there is no memory for it; what open and mmap say.
     pub fn map_area(&self, slot: u32) -> Result<*mut ProcessArea> {
+        self.control.reserve_area(slot)?;
         let fd = rustix::fs::open(
             &self.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,

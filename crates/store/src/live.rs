@@ -233,11 +233,7 @@ impl Store {
 
     /// A new entry with one user.
     pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
-        let h = self.control.header();
-        let index = h
-            .free_live
-            .pop(MAX_LIVE, |i| &self.control.live(i).next)
-            .ok_or(Errno::NFILE)?;
+        let index = self.control.take_live()?.ok_or(Errno::NFILE)?;
         let live = self.live(index);
         // Whoever still looks at the entry by its former chain (`live_probe`) and sees any of
         // this sees that chain's version changed, too: hence Release, here and in all below.

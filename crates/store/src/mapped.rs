@@ -56,17 +56,25 @@ impl Store {
     /// stays open and mapped until [`Store::map_release`]. One thread at a time.
     ///
     /// # Errors
-    /// ENOMEM if the table is full; ENODEV if it isn't a regular file.
+    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a regular file.
     pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
         let _section = self.section()?;
         let area = self.area()?;
         if self.open_file(open).live.load(Acquire) == 0 {
             return Err(Errno::NODEV);
         }
-        let (n, place) = (0u32..)
-            .zip(&area.maps)
-            .find(|(_, p)| p.open.load(Acquire) == 0)
-            .ok_or(Errno::NOMEM)?;
+        let free = || {
+            let mut places = (0u32..).zip(area.maps());
+            places.find(|(_, p)| p.open.load(Acquire) == 0)
+        };
+        let (n, place) = match free() {
+            Some(found) => found,
+            None => {
+                let more = area.maps().len() + 1;
+                self.control.reserve_maps(self.me()?, area, more)?;
+                free().ok_or(Errno::NOMEM)?
+            }
+        };
         self.open_retain(open);
         place.len.store(0, Relaxed);
         place.cut.store(0, Relaxed);
@@ -167,13 +175,13 @@ impl Store {
             return Some(false);
         }
         if self.attached_slot() == Some(slot) {
-            let maps = &self.area().ok()?.maps;
+            let maps = self.area().ok()?.maps();
             return Some(maps[..end.min(maps.len())].iter().any(is));
         }
         let area = self.map_area(slot).ok()?;
         // SAFETY: just mapped; made of atomics. Not used any more after that.
         unsafe {
-            let maps = &(*area).maps;
+            let maps = (*area).maps();
             let found = maps[..end.min(maps.len())].iter().any(is);
             self.unmap_area(area);
             Some(found)
@@ -446,7 +454,7 @@ impl Store {
             return false;
         };
         // SAFETY: just mapped; made of atomics.
-        let maps = unsafe { &(*area).maps };
+        let maps = unsafe { (*area).maps() };
         // The file itself, or one of which it is this node's part.
         let is = |open: &AtomicU32| {
             let open = open.load(SeqCst).checked_sub(1);

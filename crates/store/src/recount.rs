@@ -35,7 +35,7 @@ pub(crate) struct View<'s> {
     /// The states of the shards, as of then.
     pub states: Vec<ShardState>,
     /// What the maps say of themselves: pages in use, cells wrongly marked as full, cells
-    /// with reserved room.
+    /// from 0 on with reserved room, but for the parked ones.
     pub counters: Vec<(u64, usize, usize)>,
 }
 
@@ -118,9 +118,9 @@ impl Store {
             // SAFETY: just mapped; made of atomics.
             let area = unsafe { &*mapped };
             let end = (p.fds_end.load(Acquire) as usize).min(area.fds.len());
-            let fds = area.fds[..end].iter().map(|f| f.load(Acquire));
-            let end = (p.maps_end.load(Acquire) as usize).min(area.maps.len());
-            let maps = area.maps[..end].iter().map(|m| m.open.load(Acquire));
+            let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
+            let end = (p.maps_end.load(Acquire) as usize).min(area.maps().len());
+            let maps = area.maps()[..end].iter().map(|m| m.open.load(Acquire));
             fds.chain(maps)
                 .filter_map(|open| open.checked_sub(1))
                 .for_each(|i| count(&mut opens, i));

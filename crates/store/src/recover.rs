@@ -206,7 +206,7 @@ impl Store {
         let a = unsafe { &*area };
         let mut released = 0;
         let mut result = Ok(());
-        for place in &a.fds[..end.min(a.fds.len())] {
+        for place in (0..end).map_while(|n| a.fd(n)) {
             if place.load(Relaxed) == 0 {
                 continue;
             }
@@ -221,7 +221,7 @@ impl Store {
             }
         }
         let maps = p.maps_end.load(Acquire) as usize;
-        for map in &a.maps[..maps.min(a.maps.len())] {
+        for map in &a.maps()[..maps.min(a.maps().len())] {
             if killed
                 && map.flags.load(Acquire) & map_flag::CHANGES != 0
                 && let Some(open) = map.open.load(Acquire).checked_sub(1)
@@ -246,13 +246,13 @@ impl Store {
         let mut result = Ok(());
         let _section = self.section()?;
         let area = self.map_area(slot)?;
+        let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
         // SAFETY: just mapped; made of atomics.
         let in_table = |open: u32| unsafe {
-            (*area).fds.iter().any(|f| f.load(Acquire) == open + 1)
-                || (*area)
-                    .maps
-                    .iter()
-                    .any(|m| m.open.load(Acquire) == open + 1)
+            let mut fds = (0..end).map_while(|n| (*area).fd(n));
+            let mut maps = (*area).maps().iter();
+            fds.any(|f| f.load(Acquire) == open + 1)
+                || maps.any(|m| m.open.load(Acquire) == open + 1)
         };
         let h = self.control.header();
         for i in 0..h.free_open.end(MAX_OPEN) {

@@ -390,12 +390,8 @@ pub(crate) mod tests {
         write(&s, lost, 0, &[2; 9000]);
         s.live_retain(live);
         let h = s.control.header();
-        h.free_live
-            .pop(MAX_LIVE, |i| &s.control.live(i).next)
-            .unwrap();
-        h.free_open
-            .pop(MAX_OPEN, |i| &s.control.open_file(i).next)
-            .unwrap();
+        s.control.take_live().unwrap().unwrap();
+        s.control.take_open().unwrap().unwrap();
         s.media()[0].alloc(100).unwrap();
         assert_eq!(s.put_in_order(), Ok(false), "nobody has died");
         h.leaks.store(1, Relaxed);
@@ -421,10 +417,7 @@ pub(crate) mod tests {
         // Every entry can be taken again, each once.
         let mut seen = std::collections::HashSet::new();
         for _ in 0..h.free_live.end(MAX_LIVE) {
-            let i = h
-                .free_live
-                .pop(MAX_LIVE, |i| &s.control.live(i).next)
-                .unwrap();
+            let i = s.control.take_live().unwrap().unwrap();
             assert!(seen.insert(i));
         }
     }

@@ -142,7 +142,7 @@ pub fn after_fork() {
 impl Spans {
     /// All spans with addresses.
     pub fn iter(&self) -> impl Iterator<Item = Span> + use<> {
-        let maps: &'static [MapRef] = &self.area.maps[..self.end.min(self.area.maps.len())];
+        let maps: &'static [MapRef] = &self.area.maps()[..self.end.min(self.area.maps().len())];
         maps.iter()
             .filter(|m| m.open.load(Acquire) != 0 && m.len.load(Acquire) != 0)
             .map(Span)

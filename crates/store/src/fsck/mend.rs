@@ -216,8 +216,7 @@ impl Store {
         )?;
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&fd, hole, 0, crate::CONTROL_LEN as u64)?;
-        self.control.reformat(self.shard_count());
-        Ok(())
+        self.control.reformat(self.shard_count())
     }
 
     /// Gives a chunk, whose pages another file has too, pages of its own with the same bytes.

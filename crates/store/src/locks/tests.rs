@@ -134,7 +134,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     // Every second place of the list is taken directly, since a chain of all would take long.
     let free = &s.control.header().free_locks;
     let mut taken = Vec::new();
-    while let Some(i) = free.pop(MAX_FILE_LOCKS, |i| &s.control.file_lock(i).next) {
+    while let Some(i) = s.control.take_lock().unwrap() {
         taken.push(i);
     }
     assert_eq!(s.lock_now(&one(100)), Err(Errno::NOLCK));
