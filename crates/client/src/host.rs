@@ -130,28 +130,38 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
             promises(host.promised)
         ));
     }
-    // By file system: the sum that is wanted, a directory, and what is free.
-    let mut disks: BTreeMap<u64, (u64, PathBuf, u64)> = BTreeMap::new();
+    // By file system: the sum that is wanted, and beside that, a directory, and what is free.
+    let mut disks: BTreeMap<u64, (u64, u64, PathBuf, u64)> = BTreeMap::new();
+    // Journals and checkpoints lie beside the first one, if there is no memory.
+    let only_files = wanted.iter().all(|m| m.kind != MediumKind::Memory);
+    let capacity: u64 = wanted.iter().map(|m| m.capacity).sum();
+    let mut beside = if only_files {
+        crate::config::beside_files(capacity)
+    } else {
+        0
+    };
     for m in wanted {
         if let MediumKind::Files(dir) = &m.kind
             && let Some((free, device)) = free_at(dir)
         {
-            let disk = disks.entry(device).or_insert((0, dir.clone(), free));
+            let disk = disks.entry(device).or_insert((0, 0, dir.clone(), free));
             disk.0 += m.capacity;
+            disk.1 += std::mem::take(&mut beside);
         }
     }
-    for (device, (sum, dir, free)) in disks {
+    for (device, (sum, beside, dir, free)) in disks {
         let mut promised = 0;
         media(|memory, segment| {
             if !memory && segment.dev() == device {
                 promised += open_promise(&segment);
             }
         });
-        if sum.saturating_mul(nodes) > free.saturating_sub(promised) {
+        if (sum + beside).saturating_mul(nodes) > free.saturating_sub(promised) {
             return Err(format!(
-                "the pool may take {} of {}, which has {} free{}: {remedy}",
+                "the pool may take {} of {}, and {} for its records, but there {} are free{}: {remedy}",
                 each(sum),
                 dir.display(),
+                format_size(beside.saturating_mul(nodes)),
                 format_size(free),
                 promises(promised)
             ));
@@ -229,7 +239,7 @@ mod tests {
         let e = check(&["memory:1T"], 1000).unwrap_err();
         assert!(e.contains("1000 nodes with 1.0 TiB each"), "{e}");
         let e = check(&["files:/:900T"], 1).unwrap_err();
-        assert!(e.contains("900.0 TiB of /, which has"), "{e}");
+        assert!(e.contains("900.0 TiB of /, and"), "{e}");
         check(&["files:/:500T", "files:/tmp:500T"], 1).unwrap_err();
     }
 

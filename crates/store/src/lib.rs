@@ -57,7 +57,7 @@ pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
 pub use index::{Description, Match, Number, OwnedName, Term};
-pub use journal::Journal;
+pub use journal::{Journal, RING};
 pub use live::{Away, Held};
 pub use locks::LockType;
 pub use makers::{Followed, Maker};
@@ -131,7 +131,8 @@ impl Store {
         let store = Store::open(control, records, record_bytes, media, journal)?;
         store.format_root(root)?;
         store.set_journal_bound(bound);
-        store.checkpoint().map(|_| ())
+        store.checkpoint()?;
+        store.make_spare_journal()
     }
 
     /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another

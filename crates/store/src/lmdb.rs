@@ -20,7 +20,7 @@ use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
-pub use room::Room;
+pub use room::{OnFull, Room};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::ffi::CString;

@@ -169,7 +169,7 @@ impl Store {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::control::{Live, MAX_LIVE, MAX_OPEN};
+    use crate::control::{Live, MAX_LIVE};
     use crate::process;
     use crate::{Medium, NewObject};
     use forebay_media::MediumKind;

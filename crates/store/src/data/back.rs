@@ -77,7 +77,7 @@ impl Store {
         if !inline && content.is_none() {
             self.keep_promise(live, &map)?;
         }
-        let written = self.write(self.object_set(id), Need::Bytes(4096), |w| {
+        let written = self.write(self.object_set(id), Need::Update, |w| {
             let key = Key::inode(id);
             let record = match w.get(shard, &key)? {
                 Some(record) => record,

@@ -1,7 +1,7 @@
 //! Damages of every kind: each is found, named, and mended.
 
 use super::*;
-use crate::control::{MAX_LIVE, live_flag};
+use crate::control::live_flag;
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
 use crate::repair::tests::{TestStore, make, make_in, read, store, store_on, write};
 use crate::{Extent, Medium, ObjectId, PAGE};

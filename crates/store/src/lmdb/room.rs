@@ -27,6 +27,17 @@ pub(super) const READERS_AHEAD: u32 = 100;
 /// What a removal may make do with when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
+/// What a transaction does when no more room can be reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnFull {
+    /// It adds something, so it fails.
+    Fails,
+    /// It frees more than it takes, and makes do with [`LAST_MARGIN`].
+    Removes,
+    /// It replaces something, and makes do with twice that: removals come after it.
+    Updates,
+}
+
 /// State of a record file that all its processes share.
 #[repr(C)]
 #[derive(Default)]
@@ -45,13 +56,12 @@ pub struct Room {
 
 impl Env {
     /// Starts a write transaction. The caller holds the shard's lock and is critical.
-    /// `payload` is the number of bytes that it may add; `removing` says that it frees
-    /// more than it takes.
+    /// `payload` is the number of bytes that it may add.
     ///
     /// # Errors
     /// ENOSPC if the file system has no room for what may be needed.
-    pub fn write(&self, room: &Room, payload: usize, removing: bool) -> Result<WriteTxn<'_>> {
-        if !removing {
+    pub fn write(&self, room: &Room, payload: usize, on_full: OnFull) -> Result<WriteTxn<'_>> {
+        if on_full != OnFull::Removes {
             fault::check(Point::Records)?;
         }
         let env = self.get()?;
@@ -77,7 +87,12 @@ impl Env {
         {
             full = true;
             let behind_last = behind(LAST_MARGIN, 0);
-            if !(removing && behind_last) {
+            let makes_do = match on_full {
+                OnFull::Fails => false,
+                OnFull::Removes => behind_last,
+                OnFull::Updates => behind(2 * LAST_MARGIN, payload),
+            };
+            if !makes_do {
                 // A long value needs pages in a row, and those are had behind the last one only.
                 let long = if payload > PAGE / 2 { payload } else { 0 };
                 if !behind(0, long)
@@ -290,7 +305,7 @@ mod tests {
     fn fill(env: &Env, room: &Room) -> u64 {
         for n in 0u64.. {
             let put = || {
-                let mut txn = env.write(room, 300, false)?;
+                let mut txn = env.write(room, 300, OnFull::Fails)?;
                 txn.put(&n.to_be_bytes(), &[n as u8; 300])?;
                 txn.commit()
             };
@@ -307,7 +322,7 @@ mod tests {
 
     fn clear(env: &Env, room: &Room, records: u64) {
         for n in 0..records {
-            let mut txn = env.write(room, 0, true).unwrap();
+            let mut txn = env.write(room, 0, OnFull::Removes).unwrap();
             assert_eq!(txn.del(&n.to_be_bytes()), Ok(true));
             txn.commit().unwrap();
         }
