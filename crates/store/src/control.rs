@@ -45,6 +45,14 @@ const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
+/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
+/// /dev/shm, programs can still start, open files, and remove some.
+const FIRST: u64 = 128 << 10;
+pub(crate) const FIRST_SLOTS: usize = if MAX_PROCESSES < 64 {
+    MAX_PROCESSES
+} else {
+    64
+};
 /// Descriptor numbers for which each area has room: what fits into its second page.
 pub(crate) const FIRST_FDS: usize = 1024;
 
@@ -576,10 +584,30 @@ impl Control {
         let region = Region::create(path, CONTROL_LEN, false)?;
         reserve_fixed(path)?;
         Control::format(&region, shards);
-        Ok(Control {
+        let control = Control {
             region,
             path: path.to_owned(),
-        })
+        };
+        control.reserve_first()?;
+        Ok(control)
+    }
+
+    /// Reserves memory for the first entries of the tables, and the first areas.
+    fn reserve_first(&self) -> Result<()> {
+        let h = self.header();
+        for (list, table) in [
+            (&h.free_live, (LIVE_AT, size_of::<Live>(), MAX_LIVE)),
+            (&h.free_open, (OPEN_AT, size_of::<Open>(), MAX_OPEN)),
+            (
+                &h.free_locks,
+                (FILE_LOCKS_AT, size_of::<FileLock>(), MAX_FILE_LOCKS),
+            ),
+        ] {
+            let entries = (FIRST as usize / table.1).min(table.2);
+            reserve(&self.path, table.0, entries * table.1)?;
+            list.room.store(entries as u32, Release);
+        }
+        (0..FIRST_SLOTS as u32).try_for_each(|slot| self.reserve_area(slot))
     }
 
     /// Names the file of the region, so that it can grow.
@@ -720,7 +748,7 @@ impl Control {
     pub(crate) fn reformat(&self, shards: usize) -> Result<()> {
         reserve_fixed(&self.path)?;
         Control::format(&self.region, shards);
-        Ok(())
+        self.reserve_first()
     }
 
     /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
