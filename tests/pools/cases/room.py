@@ -177,8 +177,13 @@ for n in range(12000):
     except OSError as e:
         assert e.errno == errno.ENOSPC, e
         continue
-    os.rename("/fb/d/x" + "y" * 200, "/fb/d/z" + "y" * 200)
-    os.unlink("/fb/d/z" + "y" * 200)
+    name = "/fb/d/x" + "y" * 200
+    try:
+        os.rename(name, "/fb/d/z" + "y" * 200)
+        name = "/fb/d/z" + "y" * 200
+    except OSError as e:
+        assert e.errno == errno.ENOSPC, e
+    os.unlink(name)
 os.truncate("/fb/cut", 1000000)
 os.truncate("/fb/cut", 10)
 os.unlink("/fb/big")
