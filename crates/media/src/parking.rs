@@ -63,6 +63,7 @@ impl Cells {
             return false;
         }
         cell.init.iter().for_each(|w| w.store(0, Release));
+        self.parked(i / 64).fetch_and(!bit(i), SeqCst);
         self.holes(i / 64).fetch_or(bit(i), SeqCst);
         true
     }
@@ -94,7 +95,10 @@ impl Cells {
 
     /// As [`Cells::begin_unparking`], of this cell, if it is parked.
     pub(crate) fn begin_unparking_of(&self, i: usize) -> bool {
-        i < self.count() && self.parked(i / 64).fetch_and(!bit(i), SeqCst) & bit(i) != 0
+        // Of a damaged map, a mark alone says nothing: the cell may have pages in use.
+        i < self.count()
+            && self.is_hole(i)
+            && self.parked(i / 64).fetch_and(!bit(i), SeqCst) & bit(i) != 0
     }
 
     /// The cell has room now; or not, and it is parked again.
@@ -204,6 +208,26 @@ mod tests {
         );
         c.forget_reserved();
         assert_eq!(c.backed(), 0);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_stray_mark_frees_nothing() {
+        let (c, path) = cells(2, "stray");
+        let taken = [c.alloc(CELL_PAGES, false), c.alloc(CELL_PAGES, false)];
+        c.parked(0).store(u64::MAX, SeqCst);
+        assert_eq!(c.begin_unparking(), None);
+        assert_eq!(c.alloc(1, false), None);
+        c.free(taken[1].unwrap());
+        let free = if taken[1].unwrap().start() == 0 { 0 } else { 1 };
+        assert!(c.begin_parking(free));
+        assert_eq!(
+            c.begin_unparking(),
+            None,
+            "its room is just being given back"
+        );
+        c.end_parking(free, true);
+        assert_eq!(c.begin_unparking(), Some(free));
         std::fs::remove_file(path).unwrap();
     }
 
