@@ -230,7 +230,7 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
 fn fetch(
     pool: &Arc<Pool>,
     pairs: &[(OsString, PathBuf)],
-    (threads, force): (usize, bool),
+    threads: usize,
     status: ExitStatus,
     relay: &Relay,
     account: &mut Account,
