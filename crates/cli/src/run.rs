@@ -120,14 +120,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     }
     drop(all);
 
-    let missing = fetch(
-        &pool,
-        &outs,
-        (a.threads, a.media.force),
-        status,
-        &relay,
-        &mut account,
-    );
+    let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
     account.note(where_it_lay(&pool));
     account.tell();
     let exit = exit_code(status);
@@ -247,9 +240,8 @@ fn fetch(
             continue;
         }
         let way = Way::Out(src, dst);
-        let remedy = "make room there, or stage to another place".to_owned();
-        let room = room(pool, &way, remedy).filter(|_| !force);
-        match transfer(pool, &way, (threads, false), None, room, &|| {
+        // The pool may end with the job: what fits there is better than nothing.
+        match transfer(pool, &way, (threads, false), None, None, &|| {
             relay.stopped()
         }) {
             Ok(report) => {
