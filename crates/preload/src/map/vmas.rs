@@ -28,12 +28,27 @@ const EMPTY_PATH: &[u8] = b"/memfd:forebay-end";
 
 /// Calls `each` for the mappings that overlap with `start..end`, in order. False if they
 /// can't be read.
-pub fn each(start: u64, end: u64, mut each: impl FnMut(Vma)) -> bool {
+pub fn each(start: u64, end: u64, each: impl FnMut(Vma)) -> bool {
+    each_of(std::iter::once((start, end)), each)
+}
+
+/// As [`each`], for several ranges, which are in the order of their ends; a mapping that overlaps
+/// with more than one of them is seen once. An older kernel is asked for all that lies between,
+/// too.
+pub fn each_of(
+    ranges: impl Iterator<Item = (u64, u64)> + Clone,
+    mut each: impl FnMut(Vma),
+) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(c"/proc/thread-self/maps", flags, Mode::empty()) else {
         return false;
     };
-    ask(&file, start, end, &mut each) || read(&file, start, end, &mut each)
+    if ask(&file, ranges.clone(), &mut each) {
+        return true;
+    }
+    let start = ranges.clone().map(|(start, _)| start).min().unwrap_or(0);
+    let end = ranges.map(|(_, end)| end).max().unwrap_or(0);
+    read(&file, start, end, &mut each)
 }
 
 /// What PROCMAP_QUERY takes and gives (linux/fs.h).
@@ -61,11 +76,17 @@ const COVERING_OR_NEXT: u64 = 0x10;
 const _: () = assert!(size_of::<Query>() == 0x68);
 
 /// [`each`] by PROCMAP_QUERY. False, and nothing called, if the kernel doesn't answer.
-fn ask(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool {
+fn ask(
+    file: &OwnedFd,
+    ranges: impl Iterator<Item = (u64, u64)>,
+    each: &mut impl FnMut(Vma),
+) -> bool {
     // Not on the stack, which may be that of a signal handler.
     let mut name = vec![0u8; libc::PATH_MAX as usize];
     let mut found = Vec::new();
-    let mut at = start;
+    let mut at = 0;
+    for (start, end) in ranges {
+    at = start.max(at);
     while at < end {
         let mut query = Query {
             size: size_of::<Query>() as u64,
@@ -112,6 +133,7 @@ fn ask(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool
             empty: shown.split(|&b| b == b' ' || b == 0).next() == Some(EMPTY_PATH),
         });
         at = query.end;
+    }
     }
     found.into_iter().for_each(each);
     true
@@ -247,7 +269,7 @@ mod tests {
             let file = OwnedFd::from(std::fs::File::open("/proc/thread-self/maps").unwrap());
             let (mut text, mut asked) = (Vec::new(), Vec::new());
             assert!(read(&file, range.0, range.1, &mut |vma| text.push(vma)));
-            if ask(&file, range.0, range.1, &mut |vma| asked.push(vma)) {
+            if ask(&file, [range].into_iter(), &mut |vma| asked.push(vma)) {
                 assert_eq!(text, asked);
             }
             text
