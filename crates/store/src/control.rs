@@ -67,7 +67,9 @@ impl Limits {
 
     /// For a machine of so many cores, whose kernel lets a process have so many mappings.
     pub fn of(cores: usize, kernel_maps: usize) -> Limits {
-        let open = cores.saturating_mul(OPEN_PER_CORE).clamp(MIN_OPEN, MAX_OPEN);
+        let open = cores
+            .saturating_mul(OPEN_PER_CORE)
+            .clamp(MIN_OPEN, MAX_OPEN);
         let maps = kernel_maps.saturating_add(kernel_maps / 4);
         Limits {
             open: open.next_power_of_two() as u32,
@@ -120,9 +122,8 @@ impl Layout {
         let areas_at = align(file_locks_at + open * size_of::<FileLock>());
         let maps = limits.maps as usize;
         let words = maps.div_ceil(64) + maps.div_ceil(64 * 64);
-        let area_len = size_of::<ProcessArea>()
-            + maps * size_of::<MapRef>()
-            + words * size_of::<AtomicU64>();
+        let area_len =
+            size_of::<ProcessArea>() + maps * size_of::<MapRef>() + words * size_of::<AtomicU64>();
         Layout {
             limits,
             buckets,
@@ -639,7 +640,6 @@ pub struct ProcessArea {
     pub fds: [AtomicU32; MAX_FDS],
 }
 
-
 const fn align(n: usize) -> usize {
     n.next_multiple_of(4096)
 }
@@ -777,7 +777,8 @@ impl Control {
     /// All chains of the live table.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         // SAFETY: see header.
-        (0..self.layout.buckets).map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
+        (0..self.layout.buckets)
+            .map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
 
     /// The chain of locks that those of object `id` are in.

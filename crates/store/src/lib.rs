@@ -44,6 +44,7 @@ mod reload;
 mod repair;
 mod shards;
 mod striped;
+mod tables;
 pub mod uses;
 mod view;
 pub mod watches;
@@ -68,6 +69,7 @@ pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
+pub use tables::Table;
 
 use control::{Control, Layout, ProcessArea};
 use extent_cache::ExtentCache;

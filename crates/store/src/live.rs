@@ -418,7 +418,10 @@ impl Store {
             if live.refs.load(Acquire) > 1 {
                 // Not another one's, who is at it just now.
                 let me = identity(&self.control, self.me()?);
-                let _ = self.control.finisher(index).compare_exchange(me, 0, AcqRel, Relaxed);
+                let _ = self
+                    .control
+                    .finisher(index)
+                    .compare_exchange(me, 0, AcqRel, Relaxed);
                 live.refs.fetch_sub(1, AcqRel);
                 return Ok(());
             }
@@ -449,7 +452,8 @@ impl Store {
                 self.release_copy(copy);
                 return Ok(());
             }
-            self.control.finisher(index)
+            self.control
+                .finisher(index)
                 .store(identity(&self.control, self.me()?), Release);
             if flags & flag::UNLINKED != 0 {
                 live.flags.fetch_or(flag::GONE, AcqRel);

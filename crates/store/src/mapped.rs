@@ -10,8 +10,8 @@
 use crate::control::{
     Live, MAX_PROCESSES, MapRef, ProcessArea, live_flag as flag, map_flag, slot_state as state,
 };
-use crate::map_table::{MapTable, chain_of};
 use crate::data::{CHUNK, MAX_SIZE, pages};
+use crate::map_table::{MapTable, chain_of};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};
 use crate::uses::Party;

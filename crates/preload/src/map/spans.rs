@@ -69,7 +69,6 @@ impl Span {
         let size = fs.store().size(live).ok()?;
         Some((live, size.next_multiple_of(forebay_store::PAGE as u64)))
     }
-
 }
 
 /// Whether there may be mappings at all.

@@ -86,54 +86,54 @@ fn ask(
     let mut found = Vec::new();
     let mut at = 0;
     for (start, end) in ranges {
-    at = start.max(at);
-    while at < end {
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            flags: COVERING_OR_NEXT,
-            address: at,
-            name_size: name.len() as u32,
-            name: name.as_mut_ptr() as u64,
-            ..Query::default()
-        };
-        let a = |query: &mut Query| {
-            [
-                file.as_raw_fd().into(),
-                PROCMAP_QUERY,
-                std::ptr::from_mut(query) as i64,
-                0,
-                0,
-                0,
-            ]
-        };
-        // SAFETY: the kernel fills the query, and the name up to its size.
-        let mut result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
-        if result == -i64::from(libc::ENAMETOOLONG) {
-            (query.name_size, query.name) = (0, 0);
-            // SAFETY: as above.
-            result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+        at = start.max(at);
+        while at < end {
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                flags: COVERING_OR_NEXT,
+                address: at,
+                name_size: name.len() as u32,
+                name: name.as_mut_ptr() as u64,
+                ..Query::default()
+            };
+            let a = |query: &mut Query| {
+                [
+                    file.as_raw_fd().into(),
+                    PROCMAP_QUERY,
+                    std::ptr::from_mut(query) as i64,
+                    0,
+                    0,
+                    0,
+                ]
+            };
+            // SAFETY: the kernel fills the query, and the name up to its size.
+            let mut result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+            if result == -i64::from(libc::ENAMETOOLONG) {
+                (query.name_size, query.name) = (0, 0);
+                // SAFETY: as above.
+                result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+            }
+            if result == -i64::from(libc::ENOENT) {
+                break;
+            }
+            if result != 0 {
+                return false;
+            }
+            if query.start >= end {
+                break;
+            }
+            let shown = &name[..(query.name_size as usize).min(name.len())];
+            let bit = |bit: u64, prot| if query.access & bit != 0 { prot } else { 0 };
+            found.push(Vma {
+                start: query.start,
+                end: query.end,
+                prot: bit(1, libc::PROT_READ) | bit(2, libc::PROT_WRITE) | bit(4, libc::PROT_EXEC),
+                shared: query.access & 8 != 0,
+                ino: query.ino,
+                empty: shown.split(|&b| b == b' ' || b == 0).next() == Some(EMPTY_PATH),
+            });
+            at = query.end;
         }
-        if result == -i64::from(libc::ENOENT) {
-            break;
-        }
-        if result != 0 {
-            return false;
-        }
-        if query.start >= end {
-            break;
-        }
-        let shown = &name[..(query.name_size as usize).min(name.len())];
-        let bit = |bit: u64, prot| if query.access & bit != 0 { prot } else { 0 };
-        found.push(Vma {
-            start: query.start,
-            end: query.end,
-            prot: bit(1, libc::PROT_READ) | bit(2, libc::PROT_WRITE) | bit(4, libc::PROT_EXEC),
-            shared: query.access & 8 != 0,
-            ino: query.ino,
-            empty: shown.split(|&b| b == b' ' || b == 0).next() == Some(EMPTY_PATH),
-        });
-        at = query.end;
-    }
     }
     found.into_iter().for_each(each);
     true

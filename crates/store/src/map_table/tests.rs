@@ -10,11 +10,7 @@ fn area(name: &str) -> (Control, Region) {
     let layout = Layout::of(limits);
     let region = Region::create(&path, layout.file_len(), false).unwrap();
     Control::format(&region, 4, limits);
-    let file = rustix::fs::open(
-        &path,
-        rustix::fs::OFlags::RDWR,
-        rustix::fs::Mode::empty(),
-    );
+    let file = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
     let control = Control::map(&file.unwrap()).unwrap();
     std::fs::remove_file(&path).unwrap();
     (control, region)
