@@ -71,3 +71,36 @@ impl Store {
             .fold(0, |sum: u32, list| sum.wrapping_add(list.refused()))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::ObjectId;
+    use crate::control::MAX_FDS;
+    use crate::repair::tests::{make, store};
+    use rustix::io::Errno;
+
+    #[test]
+    fn high_descriptor_numbers_have_places() {
+        let s = store("tables-fds");
+        let id = make(&s, "f");
+        let live = s.live_acquire(id).unwrap();
+        let root = ObjectId::ROOT;
+        let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, b"f");
+        let open = open.unwrap();
+        for fd in [70_000, MAX_FDS as i32 - 1] {
+            s.open_retain(open);
+            assert_eq!(s.fd_set(fd, Some(open)), Ok(None));
+            assert_eq!(s.fd_get(fd), Some(open));
+        }
+        assert_eq!(s.tables()[0].used, 1);
+        assert_eq!(s.fd_set(MAX_FDS as i32, Some(open)), Err(Errno::MFILE));
+        for fd in [70_000, MAX_FDS as i32 - 1] {
+            assert_eq!(s.fd_set(fd, None), Ok(Some(open)));
+            s.open_release(open).unwrap();
+        }
+        s.open_release(open).unwrap();
+        assert_eq!((s.tables()[0].used, s.tables()[0].refused), (0, 0));
+        assert_eq!(s.tables()[0].complaint(), None);
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+}

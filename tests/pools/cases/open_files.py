@@ -129,3 +129,39 @@ assert os.wait()[1] == 0
 assert os.fstat(100000).st_size == 3
 ''')
     t.fb("down", "--pool", "p")
+
+
+@case(30)
+def names_and_sizes_that_are_too_much(t):
+    """What docs/limits.md says of files, names and attributes."""
+    t.up("p")
+    t.python("p", r'''
+import errno, os
+def fails(e, f, *a):
+    try:
+        f(*a)
+    except OSError as got:
+        assert got.errno == e, (f, got)
+    else:
+        assert False, (f, "isn't refused")
+fd = os.open("/fb/f", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 1 << 55)
+assert os.fstat(fd).st_size == 1 << 55
+fails(errno.EFBIG, os.ftruncate, fd, (1 << 55) + 1)
+fails(errno.EFBIG, os.pwrite, fd, b"x", 1 << 55)
+assert os.pwrite(fd, b"x", (1 << 55) - 1) == 1
+os.ftruncate(fd, 0)
+open("/fb/" + "n" * 255, "w").close()
+fails(errno.ENAMETOOLONG, open, "/fb/" + "n" * 256, "w")
+os.symlink("t" * 4095, "/fb/link")
+assert len(os.readlink("/fb/link")) == 4095
+fails(errno.ENAMETOOLONG, os.symlink, "t" * 4096, "/fb/longer")
+os.setxattr(fd, "user." + "k" * 250, b"v" * 65536)
+fails(errno.ERANGE, os.setxattr, fd, "user." + "k" * 251, b"v")
+fails(errno.E2BIG, os.setxattr, fd, "user.v", b"v" * 65537)
+for n in range(41):
+    os.symlink("l%d" % (n - 1) if n else "f", "/fb/l%d" % n)
+os.stat("/fb/l39")
+fails(errno.ELOOP, os.stat, "/fb/l40")
+''').quiet()
+    t.fb("down", "--pool", "p")
