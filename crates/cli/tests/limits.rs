@@ -66,7 +66,11 @@ fn each_test_named_exists() {
             continue;
         }
         let tests = quoted(&row.test);
-        assert!(!tests.is_empty(), "docs/limits.md:{}: a test, or none", row.line);
+        assert!(
+            !tests.is_empty(),
+            "docs/limits.md:{}: a test, or none",
+            row.line
+        );
         for (_, test) in tests {
             let name = test.rsplit([':', ' ', '/']).next().unwrap();
             let function = format!("fn {name}(");
@@ -76,7 +80,11 @@ fn each_test_named_exists() {
                 || python.iter().any(|(_, text)| text.contains(&case))
                 || script.exists()
                 || root().join(test).exists();
-            assert!(exists, "docs/limits.md:{}: there is no test {test}", row.line);
+            assert!(
+                exists,
+                "docs/limits.md:{}: there is no test {test}",
+                row.line
+            );
             named += 1;
         }
     }
@@ -146,5 +154,8 @@ fn each_value_is_the_constants() {
             compared += 1;
         }
     }
-    assert!(compared > 40, "only {compared} values were found in the table");
+    assert!(
+        compared > 40,
+        "only {compared} values were found in the table"
+    );
 }

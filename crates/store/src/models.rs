@@ -90,6 +90,7 @@ fn touch(c: &Control) {
     }
     for list in [&h.free_live, &h.free_open] {
         list.end(0);
+        list.refused();
         list.walk(0, |i| &c.live(i).next);
     }
 }
