@@ -32,11 +32,9 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         reserve: wanted.reserve,
         rules,
     };
+    let excess = capacity::check(&options.media, 1, wanted.force)?;
     let pool = Pool::create(&options)?;
-    for warning in warning
-        .into_iter()
-        .chain(capacity::warnings(&options.media))
-    {
+    for warning in warning.into_iter().chain(excess) {
         say(format!("warning: {warning}"));
     }
     if let Err(fail) = keeper::start(&absolute_dir(&pool)) {

@@ -7,7 +7,8 @@
 //! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
 //!   instant a process is killed at, the last committed state stays valid.
 //! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
-//!   at the start of a transaction and never a SIGBUS inside one.
+//!   at the start of a transaction and never a SIGBUS inside one. So is that for the slots of
+//!   readers in the lock file.
 //! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
 //!   [`Critical`] section.
 
@@ -19,7 +20,7 @@ use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
-pub use room::Room;
+pub use room::{OnFull, Room};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -53,6 +54,8 @@ pub struct Env {
     /// The parent's environment, in a forked child: to be closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
+    /// Slots of readers in the lock file that have memory, as far as this process knows.
+    readers: AtomicU32,
     /// Transactions before free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
@@ -80,6 +83,7 @@ impl Env {
             ptr: AtomicPtr::new(null_mut()),
             inherited: AtomicPtr::new(null_mut()),
             opening: ProcessLock::new(),
+            readers: AtomicU32::new(0),
             dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
         }
@@ -120,6 +124,8 @@ impl Env {
             | ffi::MDB_NOTLS
             | ffi::MDB_NORDAHEAD
             | ffi::MDB_NOMEMINIT;
+        // The lock file is sparse, and LMDB touches it at once.
+        self.reserve_readers(2 * room::READERS_AHEAD)?;
         let mut env = null_mut();
         // SAFETY: LMDB's documented order of calls; env is closed if one of them fails.
         unsafe {
@@ -128,6 +134,7 @@ impl Env {
                 check(ffi::mdb_env_set_mapsize(env, self.map_size))?;
                 check(ffi::mdb_env_set_maxreaders(env, MAX_READERS))?;
                 check(ffi::mdb_env_open(env, path.as_ptr(), flags, 0o600))?;
+                self.reserve_reader(env)?;
                 let mut txn = null_mut();
                 check(ffi::mdb_txn_begin(
                     env,
@@ -182,6 +189,7 @@ impl Env {
             }
         }
         let _critical = Critical::enter();
+        self.reserve_reader(env)?;
         let mut txn = null_mut();
         // SAFETY: env is open.
         let mut rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };

@@ -206,7 +206,7 @@ impl Store {
         let a = unsafe { &*area };
         let mut released = 0;
         let mut result = Ok(());
-        for place in &a.fds[..end.min(a.fds.len())] {
+        for place in (0..end).map_while(|n| a.fd(n)) {
             if place.load(Relaxed) == 0 {
                 continue;
             }
@@ -244,14 +244,15 @@ impl Store {
         let mut result = Ok(());
         let _section = self.section()?;
         let area = self.map_area(slot)?;
+        let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
         // SAFETY: just mapped; made of atomics.
         let a = unsafe { &*area };
         let p = self.control.process(slot as usize);
-        let fds = &a.fds[..(p.fds_end.load(Acquire) as usize).min(a.fds.len())];
         let maps = self.control.maps_of(a);
         let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
         let in_table = |open: u32| {
-            fds.iter().any(|f| f.load(Acquire) == open + 1)
+            let mut fds = (0..end).map_while(|n| a.fd(n));
+            fds.any(|f| f.load(Acquire) == open + 1)
                 || maps.iter().any(|m| m.open.load(Acquire) == open + 1)
         };
         let h = self.control.header();

@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long the other nodes have to answer.
 const WAITS: Duration = Duration::from_millis(500);
 
-/// Bytes of a node: its size, and how much of it is used.
+/// Bytes of a node: its size, as far as its host has that, and how much of it is used.
 type Bytes = (u64, u64);
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Capacity {
             }
         };
         for u in pool.usage() {
-            size += u.capacity;
+            size += u.used + u.available;
             used += u.used;
         }
         used = used.saturating_sub(pool.store().copied().bytes);
@@ -96,14 +96,17 @@ impl Known {
         let until = Instant::now() + WAITS;
         let mut sum = (0, 0);
         for (node, size, waiting) in asked {
-            let about = match waiting.wait(until) {
+            let said = match waiting.wait(until) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
                 _ => None,
             };
-            if let Some(about) = about {
+            if let Some(about) = said {
+                // What its host hasn't isn't counted.
                 let used: u64 = about.media.iter().map(|m| m.used).sum();
-                let used = used.saturating_sub(about.copied);
-                self.nodes.insert(node, (size, used));
+                let available: u64 = about.media.iter().map(|m| m.available).sum();
+                let size = used + available;
+                self.nodes
+                    .insert(node, (size, used.saturating_sub(about.copied)));
             }
             // Of one that was never heard of, nothing is free.
             let (size, used) = *self.nodes.get(&node).unwrap_or(&(size, size));

@@ -1,7 +1,7 @@
 //! Damages of every kind: each is found, named, and mended.
 
 use super::*;
-use crate::control::{MAX_LIVE, live_flag};
+use crate::control::live_flag;
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
 use crate::repair::tests::{TestStore, make, make_in, read, store, store_on, write};
 use crate::{Extent, Medium, ObjectId, PAGE};
@@ -487,10 +487,7 @@ fn control_region() {
         f.s.live_retain(i);
     });
     finds("lost-entry", "that nobody uses are missing", |f| {
-        c(f).header()
-            .free_live
-            .pop(MAX_LIVE, |i| &c(f).live(i).next)
-            .unwrap();
+        c(f).take_live().unwrap().unwrap();
     });
     finds("list-circle", "it runs in a circle", |f| {
         for i in 0..2 {
