@@ -35,8 +35,8 @@ const HEAD: usize = 32;
 const FRAME: usize = 16;
 /// A frame is written when it has so many bytes.
 const FRAME_FULL: usize = 256 << 10;
-/// Changes and bytes of one transaction while loading.
-const BATCH: (usize, usize) = (1000, 1 << 20);
+/// Changes and bytes of one transaction while loading. Each shard reserves memory for one.
+const BATCH: (usize, usize) = (200, 128 << 10);
 
 mod frame {
     pub const CHANGES: u32 = 1;
@@ -101,7 +101,11 @@ impl Store {
         let before = s.generation.load(Acquire);
         let generation = (if before == 0 { known } else { before }) + 1;
         let file = self.next_journal(dir, &Journal::path(dir, generation))?;
-        self.reserve_checkpoint(journal)?;
+        match self.reserve_checkpoint(journal) {
+            // There may be enough for what there is, if not for what there is room for.
+            Ok(()) | Err(Errno::NOSPC | Errno::DQUOT) => {}
+            Err(e) => return Err(e),
+        }
         self.note_failure(forebay_media::sync_all(file.as_fd()))?;
         self.sync_dir(dir)?;
         // Most of it while nobody has to wait.

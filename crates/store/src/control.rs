@@ -52,6 +52,14 @@ const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
 const DIR_TIMES: usize = 16_384;
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
+/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
+/// /dev/shm, programs can still start, open files, and remove some.
+const FIRST: u64 = 128 << 10;
+pub(crate) const FIRST_SLOTS: usize = if MAX_PROCESSES < 64 {
+    MAX_PROCESSES
+} else {
+    64
+};
 /// Descriptor numbers for which each area has room: what fits into its second page.
 pub(crate) const FIRST_FDS: usize = 1024;
 
@@ -726,11 +734,52 @@ impl Control {
         let region = Region::create(path, layout.file_len(), false)?;
         reserve_fixed(path, &layout)?;
         Control::format(&region, shards, limits);
-        Ok(Control {
+        let control = Control {
             region,
             layout,
             path: path.to_owned(),
-        })
+        };
+        control.reserve_first()?;
+        Ok(control)
+    }
+
+    /// Reserves memory for the first entries of the tables, and the first areas.
+    fn reserve_first(&self) -> Result<()> {
+        let h = self.header();
+        for (list, tables) in [
+            (&h.free_live, &self.live_tables()[..]),
+            (&h.free_open, &self.open_tables()),
+            (&h.free_locks, &self.lock_tables()),
+        ] {
+            let size: usize = tables.iter().map(|(_, size)| size).sum();
+            let entries = (FIRST as usize / size).min(self.layout.limits.open as usize);
+            for (at, size) in tables {
+                reserve(&self.path, *at, entries * size)?;
+            }
+            list.room.store(entries as u32, Release);
+        }
+        (0..FIRST_SLOTS as u32).try_for_each(|slot| self.reserve_area(slot))
+    }
+
+    /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.
+    fn live_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.live_at, size_of::<Live>()),
+            (l.finishers_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn open_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.open_at, size_of::<Open>()),
+            (l.open_owners_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn lock_tables(&self) -> [(usize, usize); 1] {
+        [(self.layout.file_locks_at, size_of::<FileLock>())]
     }
 
     /// Names the file of the region, so that it can grow.
@@ -771,11 +820,7 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_live(&self) -> Result<Option<u32>> {
-        let l = &self.layout;
-        let tables = [
-            (l.live_at, size_of::<Live>()),
-            (l.finishers_at, size_of::<AtomicU32>()),
-        ];
+        let tables = self.live_tables();
         let free = &self.header().free_live;
         free.pop(
             MAX_LIVE,
@@ -789,11 +834,7 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_open(&self) -> Result<Option<u32>> {
-        let l = &self.layout;
-        let tables = [
-            (l.open_at, size_of::<Open>()),
-            (l.open_owners_at, size_of::<AtomicU32>()),
-        ];
+        let tables = self.open_tables();
         let free = &self.header().free_open;
         free.pop(
             MAX_OPEN,
@@ -807,7 +848,7 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_lock(&self) -> Result<Option<u32>> {
-        let tables = [(self.layout.file_locks_at, size_of::<FileLock>())];
+        let tables = self.lock_tables();
         let free = &self.header().free_locks;
         free.pop(
             MAX_FILE_LOCKS,
@@ -825,7 +866,11 @@ impl Control {
         let here = count <= NEAR_EXTENTS || live.far_room.load(Acquire) != 0;
         if !here && !self.path.as_os_str().is_empty() {
             let size = size_of::<FarExtents>();
-            reserve(&self.path, self.layout.far_extents_at + i as usize * size, size)?;
+            reserve(
+                &self.path,
+                self.layout.far_extents_at + i as usize * size,
+                size,
+            )?;
             live.far_room.store(1, Release);
         }
         Ok(())
@@ -877,7 +922,11 @@ impl Control {
         let size = size_of::<MapRef>();
         if have == 0 {
             let words = mark_words(self.layout.limits.maps) * size_of::<AtomicU64>();
-            reserve(&self.path, at + CHAINS_IN_AREA, places - at - CHAINS_IN_AREA)?;
+            reserve(
+                &self.path,
+                at + CHAINS_IN_AREA,
+                places - at - CHAINS_IN_AREA,
+            )?;
             reserve(&self.path, places + most * size, words)?;
         }
         reserve(&self.path, places + have * size, (end - have) * size)?;
@@ -909,7 +958,7 @@ impl Control {
     pub(crate) fn reformat(&self, shards: usize) -> Result<()> {
         reserve_fixed(&self.path, &self.layout)?;
         Control::format(&self.region, shards, self.layout.limits);
-        Ok(())
+        self.reserve_first()
     }
 
     /// The layout of the region that begins with `header`; None if it isn't a control region of

@@ -135,6 +135,9 @@ impl Store {
         store.format_root(root)?;
         store.set_journal_bound(bound);
         store.checkpoint()?;
+        if let Some(journal) = &store.journal {
+            store.reserve_checkpoint(journal)?;
+        }
         store.make_spare_journal()
     }
 

@@ -5,7 +5,7 @@
 //! release it when the process is gone. A process that calls exec keeps its slot; a child
 //! gets one of its own before it runs.
 
-use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
+use crate::control::{Control, FIRST_SLOTS, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
@@ -257,9 +257,9 @@ pub fn attach(control: &Control) -> Result<u32, Errno> {
 pub fn reserve(control: &Control) -> Result<u32, Errno> {
     let me = pid();
     let mine = word(state::RESERVED, me);
-    let first = me as usize % MAX_PROCESSES;
-    for k in 0..MAX_PROCESSES {
-        let i = (first + k) % MAX_PROCESSES;
+    // Those first whose areas have memory; then any.
+    let among = |slots: usize| (0..slots).map(move |k| (me as usize + k) % slots);
+    for i in among(FIRST_SLOTS).chain(among(MAX_PROCESSES)) {
         let owner = &control.process(i).owner;
         if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
             return Ok(i as u32);

@@ -196,8 +196,11 @@ while free() < 20 << 20:
     time.sleep(0.1)
 fill(top + "/neighbour2")
 fb("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; rm -r d/29*; sync; test $(stat -c %s cut) = 10; ls d | wc -l | grep -qx 1")
-os.unlink(top + "/neighbour")
-os.unlink(top + "/neighbour2")
+def leave():
+    os.unlink(top + "/neighbour")
+    os.unlink(top + "/neighbour2")
+if sys.argv[4] == "shared":
+    leave()
 fb("fsck", "--pool", "p")
 # From what is on the disk, without memory.
 status = json.loads(fb("status", "--pool", "p", "--json").stdout)
@@ -205,8 +208,11 @@ os.kill(status["keeper"], 9)
 time.sleep(0.2)
 subprocess.run(["rm", "-rf", status["dir"]], check=True)
 fb("up", "--pool", "p", "--reopen", "--from", top + "/disk")
-fb("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; test $(stat -c %s cut) = 10; test ! -e big; ls d | wc -l | grep -qx 1")
+fb("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; test $(stat -c %s cut) = 10; test ! -e big; ls d | wc -l | grep -qx 1; rm cut")
 fb("fsck", "--pool", "p")
+if sys.argv[4] == "apart":
+    leave()
+    fb("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; for i in $(seq 300); do echo $i > d/$i; done; head -c 20000000 /dev/zero > z")
 fb("down", "--pool", "p")
 '''
 
@@ -214,13 +220,13 @@ fb("down", "--pool", "p")
 @case(60)
 def full_disk(t):
     """A full disk under a pool of `files` media: removals work, and what is removed is given back."""
-    in_namespace(t, FULL_DISK, 180, home=os.path.join(t.home, "apart"))
+    in_namespace(t, FULL_DISK, 180, "apart", home=os.path.join(t.home, "apart"))
 
 
 @case(60)
 def full_disk_and_shared_memory(t):
     """The same where shared memory is full, too: it is in the same file system."""
-    in_namespace(t, FULL_DISK, 180)
+    in_namespace(t, FULL_DISK, 180, "shared")
 
 
 def group(t, limit):
