@@ -182,7 +182,10 @@ impl Store {
             return Err(Errno::NOSPC);
         }
         if chunk == 0 {
-            self.set_extents(index, &map)?;
+            if let Err(e) = self.set_extents(index, &map) {
+                self.free_extents(added);
+                return Err(e);
+            }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         } else {
             let shard = self.shard_of(id);
