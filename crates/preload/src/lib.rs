@@ -17,6 +17,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod aio;
 mod alloc;
 mod attributes;
 mod bindings;

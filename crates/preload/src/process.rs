@@ -330,13 +330,7 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
             None => {}
         }
     }
-    let end = store.maps_end();
-    store.control().reserve_maps(slot, to, end)?;
-    let process = store.control().process(slot as usize);
-    process.maps_end.store(end as u32, Release);
-    for (from, to) in from.maps()[..end].iter().zip(to.maps()) {
-        store.map_inherit(from, to, shares_memory);
-    }
+    store.map_inherit(slot, to, shares_memory)?;
     to.cwd.store(from.cwd.load(Acquire), Release);
     to.umask.store(from.umask.load(Acquire), Release);
     // SAFETY: nothing refers to it any more.
@@ -489,15 +483,11 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(area) = store.area() else { return false };
     if executed {
         // Mappings don't survive exec.
-        let process = store.control().process(slot as usize);
-        let maps = process.maps_end.load(Acquire) as usize;
-        for map in &area.maps()[..maps.min(area.maps().len())] {
-            let _ = store.map_release(map);
-        }
-        if maps > 0 {
+        let any = store.maps_end() > 0;
+        let _ = store.end_mappings();
+        if any {
             crate::map::sweep(fs);
         }
-        process.maps_end.store(0, Release);
     } else if store.maps_end() > 0 {
         crate::map::note_mappings(fs);
     }

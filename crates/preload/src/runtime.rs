@@ -325,6 +325,7 @@ pub fn leave_behind() {
 pub fn after_fork_in_child() {
     OPENING.reset();
     signals::after_fork_in_child();
+    crate::aio::after_fork_in_child();
     if let Some(fs) = open_fs() {
         fs.after_fork_in_child();
     }

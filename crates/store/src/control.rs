@@ -7,42 +7,49 @@
 //! the processes is in the records. Everything is made of atomics; locks are [`Lock`]s,
 //! which survive the death of their holder.
 //!
-//! Sizes are fixed (the limits below) and the file is sparse: only what is used takes
-//! memory. Nothing is touched before its room is reserved, so a full /dev/shm is ENOSPC, never
-//! SIGBUS. What everybody uses is reserved when the region is made; the long tables and the areas
-//! of processes grow in steps ([`FreeList::pop`], [`Control::reserve_area`]).
+//! Sizes are fixed when the region is made ([`Limits`]) and the file is sparse: only what is
+//! used takes memory. [`Layout`] says where each table lies. Nothing is touched before its room
+//! is reserved, so a full /dev/shm is ENOSPC, never SIGBUS. What everybody uses is reserved when
+//! the region is made; the long tables and the areas of processes grow in steps
+//! ([`FreeList::pop`], [`Control::reserve_area`]).
 
 use crate::lock::Lock;
+use crate::map_table::MapTable;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
 use forebay_media::{Region, memory};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
 /// Most shards of a node store.
 pub const MAX_SHARDS: usize = 64;
 /// Most processes attached at the same time.
 pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
-/// Most objects open at the same time.
-pub const MAX_LIVE: usize = 65_536;
-/// Most open file descriptions at the same time.
-pub const MAX_OPEN: usize = 65_536;
+/// Most objects open at the same time on a node of any size: see [`Limits`].
+pub const MAX_LIVE: usize = MAX_OPEN;
+/// Most open file descriptions at the same time on a node of any size: see [`Limits`].
+pub const MAX_OPEN: usize = 1 << 20;
+/// Fewest open file descriptions that any node has room for.
+pub const MIN_OPEN: usize = if cfg!(loom) { 64 } else { 1 << 17 };
+/// Open file descriptions that a node has room for, per core.
+pub const OPEN_PER_CORE: usize = 1 << 13;
 /// Descriptor numbers below this can stand for files of a pool.
-pub const MAX_FDS: usize = 65_536;
+pub const MAX_FDS: usize = 1 << 20;
 /// Longest file name in bytes.
 pub const NAME_MAX: usize = 255;
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
+/// So many of them lie in the live entry itself, the others in a table of their own: few files
+/// have more, and an entry without them takes an eighth of the memory.
+pub const NEAR_EXTENTS: usize = 11;
 
-/// Most locks on files (ranges, and whole files) at the same time.
-pub const MAX_FILE_LOCKS: usize = 65_536;
+/// Most locks on files (ranges, and whole files) at the same time, on a node of any size.
+pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
 const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
-const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
-const LOCK_CHAINS: usize = 4096;
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
@@ -55,6 +62,118 @@ pub(crate) const FIRST_SLOTS: usize = if MAX_PROCESSES < 64 {
 };
 /// Descriptor numbers for which each area has room: what fits into its second page.
 pub(crate) const FIRST_FDS: usize = 1024;
+
+/// How many entries the tables of a control region have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open file descriptions; also open objects, and locks on files. A power of two.
+    pub open: u32,
+    /// Mappings of files of the pool, in each process.
+    pub maps: u32,
+}
+
+impl Limits {
+    /// For this machine: [`OPEN_PER_CORE`] open files for each core; as many mappings as the
+    /// kernel lets a process have, and a quarter more, since the kernel may count two of ours
+    /// as one.
+    pub fn of_machine() -> Limits {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let maps = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let maps: Option<usize> = maps.ok().and_then(|n| n.trim().parse().ok());
+        Limits::of(cores, maps.unwrap_or(LEAST_MAPS))
+    }
+
+    /// For a machine of so many cores, whose kernel lets a process have so many mappings.
+    pub fn of(cores: usize, kernel_maps: usize) -> Limits {
+        let open = cores
+            .saturating_mul(OPEN_PER_CORE)
+            .clamp(MIN_OPEN, MAX_OPEN);
+        let maps = kernel_maps.saturating_add(kernel_maps / 4);
+        Limits {
+            open: open.next_power_of_two() as u32,
+            maps: maps.clamp(LEAST_MAPS, MOST_MAPS) as u32,
+        }
+    }
+
+    /// As noted in a region; None if no region has such.
+    fn checked(self) -> Option<Limits> {
+        let open = self.open.is_power_of_two() && self.open as usize <= MAX_OPEN;
+        (open && self.maps > 0 && self.maps as usize <= MOST_MAPS).then_some(self)
+    }
+}
+
+/// Fewest and most places in the table of mappings of a process.
+const LEAST_MAPS: usize = if cfg!(loom) { 16 } else { 1 << 16 };
+const MOST_MAPS: usize = 1 << 22;
+
+/// Where the tables of a control region lie: offsets in bytes, and numbers of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub limits: Limits,
+    buckets: usize,
+    lock_chains: usize,
+    live_at: usize,
+    far_extents_at: usize,
+    finishers_at: usize,
+    open_at: usize,
+    open_owners_at: usize,
+    lock_chains_at: usize,
+    file_locks_at: usize,
+    /// Where the areas of the processes begin: the part before is mapped by everyone.
+    pub areas_at: usize,
+    /// Bytes of one process's area.
+    pub area_len: usize,
+}
+
+impl Layout {
+    /// The layout of a region with these limits.
+    pub fn of(limits: Limits) -> Layout {
+        let open = limits.open as usize;
+        let (buckets, lock_chains) = ((open / 4).max(1), (open / 16).max(1));
+        let live_at = align(BUCKETS_AT + buckets * size_of::<Bucket>());
+        let far_extents_at = align(live_at + open * size_of::<Live>());
+        let finishers_at = align(far_extents_at + open * size_of::<FarExtents>());
+        let open_at = align(finishers_at + open * size_of::<AtomicU32>());
+        let open_owners_at = align(open_at + open * size_of::<Open>());
+        let lock_chains_at = align(open_owners_at + open * size_of::<AtomicU32>());
+        let file_locks_at = align(lock_chains_at + lock_chains * size_of::<LockChain>());
+        let areas_at = align(file_locks_at + open * size_of::<FileLock>());
+        let maps = limits.maps as usize;
+        let words = mark_words(limits.maps);
+        let area_len =
+            size_of::<ProcessArea>() + maps * size_of::<MapRef>() + words * size_of::<AtomicU64>();
+        Layout {
+            limits,
+            buckets,
+            lock_chains,
+            live_at,
+            far_extents_at,
+            finishers_at,
+            open_at,
+            open_owners_at,
+            lock_chains_at,
+            file_locks_at,
+            areas_at,
+            area_len: align(area_len),
+        }
+    }
+
+    /// Length of the whole file in bytes.
+    pub fn file_len(&self) -> usize {
+        self.areas_at + MAX_PROCESSES * self.area_len
+    }
+
+    /// Where the area of `slot` begins.
+    pub fn area_at(&self, slot: u32) -> usize {
+        self.areas_at + slot as usize * self.area_len
+    }
+}
+
+/// Words of the bits that say which of so many mappings have to lose pages.
+fn mark_words(maps: u32) -> usize {
+    let maps = maps as usize;
+    maps.div_ceil(64) + maps.div_ceil(64 * 64)
+}
 
 /// Fixed part at the start of the region.
 #[repr(C, align(64))]
@@ -96,6 +215,9 @@ pub struct Header {
     /// Counts how often those who have files of any node open were counted, as something was to be said of one
     /// (`uses/say.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
+    /// The [`Limits`] of the region.
+    open_limit: AtomicU32,
+    maps_limit: AtomicU32,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -106,9 +228,28 @@ pub struct FreeList {
     head: AtomicU64,
     fresh: AtomicU32,
     room: AtomicU32,
+    /// Entries that this region has room for.
+    limit: AtomicU32,
+    /// How often there was none left.
+    refused: AtomicU32,
 }
 
 impl FreeList {
+    /// The smaller one of `limit` and of what the region has room for.
+    fn bound(&self, limit: usize) -> usize {
+        limit.min(self.limit.load(Relaxed) as usize)
+    }
+
+    /// Entries that this region has room for.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Relaxed)
+    }
+
+    /// How often somebody wanted an entry and all were in use, since the region was made.
+    pub fn refused(&self) -> u32 {
+        self.refused.load(Relaxed)
+    }
+
     /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an entry;
     /// `grow` reserves memory for entries from one on, and tells where they end.
     ///
@@ -130,6 +271,7 @@ impl FreeList {
                 Err(now) => head = now,
             }
         }
+        let limit = self.bound(limit);
         let mut fresh = self.fresh.load(Relaxed);
         while (fresh as usize) < limit {
             if fresh >= self.room.load(Acquire) {
@@ -143,12 +285,13 @@ impl FreeList {
                 Err(now) => fresh = now,
             }
         }
+        self.refused.fetch_add(1, Relaxed);
         Ok(None)
     }
 
     /// One more than the highest index ever taken, below `limit`.
     pub fn end(&self, limit: usize) -> u32 {
-        self.fresh.load(Acquire).min(limit as u32)
+        self.fresh.load(Acquire).min(self.bound(limit) as u32)
     }
 
     /// Forgets all free entries (to build the list anew). Only while nobody else uses it.
@@ -160,6 +303,7 @@ impl FreeList {
     /// The free entries; None if the list runs in a circle, or leads out of the table. Only
     /// while nobody takes or returns any.
     pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
+        let limit = self.bound(limit);
         let mut found = Vec::new();
         let mut at = self.head.load(Acquire) as u32;
         while at != 0 {
@@ -354,8 +498,8 @@ pub struct Live {
     pub pages: AtomicU64,
     /// Number of extents of chunk 0.
     pub extents: AtomicU32,
-    /// Identity of the process that, as its last user, writes it back or removes it.
-    pub finisher: AtomicU32,
+    /// Not 0: the extents that lie outside of the entry have memory.
+    far_room: AtomicU32,
     /// Of a striped file and its parts: how often it was cut (`striped.rs`).
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
@@ -378,8 +522,15 @@ pub struct Live {
     pub last_size: AtomicU64,
     /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses (`copies.rs`).
     pub copy: AtomicU32,
-    pub extent: [AtomicU64; MAX_EXTENTS],
+    /// The first extents of chunk 0; the others: [`Control::extent`].
+    near: [AtomicU64; NEAR_EXTENTS],
 }
+
+/// What doesn't fit into a live entry of the extents of chunk 0.
+#[repr(C)]
+struct FarExtents([AtomicU64; MAX_EXTENTS - NEAR_EXTENTS]);
+
+const _: () = assert!(cfg!(loom) || size_of::<Live>() == 256 && size_of::<Open>() == 384);
 
 /// An open file description (POSIX): what dup and fork share.
 #[repr(C, align(64))]
@@ -404,8 +555,7 @@ pub struct Open {
     pub name_len: AtomicU32,
     /// Its number among those of this node that have locked something; 0: it hasn't.
     pub locker: AtomicU32,
-    /// Identity of the process that holds the reference outside any descriptor table.
-    pub owner: AtomicU32,
+    pub pad: AtomicU32,
     /// For whom it was opened: a [`crate::uses::Party`].
     pub party: AtomicU64,
     /// The name it was opened by; for a directory being read, the last name returned.
@@ -433,9 +583,6 @@ pub struct Bucket {
     pub pad: AtomicU32,
 }
 
-/// Most mappings of pool files in one process.
-pub const MAX_MAPS: usize = 4096;
-
 /// A mapping of a file of the pool in a process.
 #[repr(C)]
 pub struct MapRef {
@@ -451,6 +598,13 @@ pub struct MapRef {
     pub open: AtomicU32,
     /// See [`map_flag`].
     pub flags: AtomicU32,
+    /// The chain that it is in, and links (place + 1): see [`crate::map_table`].
+    pub(crate) chain: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) previous: AtomicU32,
+    pub(crate) lower: AtomicU32,
+    pub(crate) higher: AtomicU32,
+    pub pad: AtomicU32,
 }
 
 /// Bits of [`FileLock::kind`].
@@ -501,7 +655,7 @@ pub struct LockChain {
 
 /// A process's private page run: working directory, then its tables of descriptors and mappings.
 /// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
-#[repr(C)]
+#[repr(C, align(4096))]
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
@@ -510,11 +664,18 @@ pub struct ProcessArea {
     /// Descriptors and mappings that have memory; less than [`FIRST_FDS`]: so many.
     fds_room: AtomicU32,
     maps_room: AtomicU32,
-    rest: [AtomicU32; 1019],
+    /// The table of mappings: see [`crate::map_table`]. Its chains and places, and what says
+    /// which of these have to lose pages, lie behind the descriptors.
+    pub(crate) maps: crate::map_table::Heads,
+    rest: [AtomicU32; 1024 - 5 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
-    pub fds: [AtomicU32; MAX_FDS],
-    pub maps: [MapRef; MAX_MAPS],
+    pub(crate) fds: [AtomicU32; MAX_FDS],
+    chains: crate::map_table::Chains,
 }
+
+const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
+const _: () = assert!(cfg!(loom) || FDS_IN_AREA == 4096 && CHAINS_IN_AREA.is_multiple_of(4096));
 
 impl ProcessArea {
     /// The place of descriptor number `n`, if it has memory; else it is empty.
@@ -523,9 +684,9 @@ impl ProcessArea {
         if n < room { self.fds.get(n) } else { None }
     }
 
-    /// The places for mappings that have memory; all others are empty.
-    pub fn maps(&self) -> &[MapRef] {
-        &self.maps[..(self.maps_room.load(Acquire) as usize).min(MAX_MAPS)]
+    /// Whether the table of mappings has memory.
+    fn has_maps(&self) -> bool {
+        self.maps_room.load(Acquire) > 0
     }
 }
 
@@ -541,9 +702,10 @@ fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
 }
 
 /// Reserves memory for what everybody uses: all but the tables that grow, and the areas.
-fn reserve_fixed(path: &Path) -> Result<()> {
-    reserve(path, 0, LIVE_AT)?;
-    reserve(path, LOCK_CHAINS_AT, FILE_LOCKS_AT - LOCK_CHAINS_AT)
+fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
+    reserve(path, 0, layout.live_at)?;
+    let chains = layout.lock_chains_at;
+    reserve(path, chains, layout.file_locks_at - chains)
 }
 
 const fn align(n: usize) -> usize {
@@ -553,23 +715,10 @@ const SHARDS_AT: usize = align(size_of::<Header>());
 const PROCESSES_AT: usize = align(SHARDS_AT + MAX_SHARDS * size_of::<Shard>());
 const DIR_TIMES_AT: usize = align(PROCESSES_AT + MAX_PROCESSES * size_of::<Process>());
 const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>());
-const LIVE_AT: usize = align(BUCKETS_AT + BUCKETS * size_of::<Bucket>());
-const OPEN_AT: usize = align(LIVE_AT + MAX_LIVE * size_of::<Live>());
-const LOCK_CHAINS_AT: usize = align(OPEN_AT + MAX_OPEN * size_of::<Open>());
-const FILE_LOCKS_AT: usize = align(LOCK_CHAINS_AT + LOCK_CHAINS * size_of::<LockChain>());
-/// Where the areas of the processes begin: the part before is mapped by everyone.
-pub const AREAS_AT: usize = align(FILE_LOCKS_AT + MAX_FILE_LOCKS * size_of::<FileLock>());
-/// Bytes of one process's area.
-pub const AREA_LEN: usize = align(size_of::<ProcessArea>());
-const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
-const MAPS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, maps);
-const _: () = assert!(FDS_IN_AREA == 4096 && MAPS_IN_AREA.is_multiple_of(4096));
-/// Length of the whole file.
-pub const CONTROL_LEN: usize = AREAS_AT + MAX_PROCESSES * AREA_LEN;
-
 /// The mapped control region.
 pub struct Control {
     region: Region,
+    layout: Layout,
     /// The file; empty for one that has all its memory, in tests.
     path: PathBuf,
 }
@@ -579,13 +728,15 @@ impl Control {
     ///
     /// # Errors
     /// EEXIST, ENOSPC and what open says.
-    pub fn create(path: &Path, shards: usize) -> Result<Control> {
+    pub fn create(path: &Path, shards: usize, limits: Limits) -> Result<Control> {
+        let layout = Layout::of(limits);
         // Reserved before anything of it is touched.
-        let region = Region::create(path, CONTROL_LEN, false)?;
-        reserve_fixed(path)?;
-        Control::format(&region, shards);
+        let region = Region::create(path, layout.file_len(), false)?;
+        reserve_fixed(path, &layout)?;
+        Control::format(&region, shards, limits);
         let control = Control {
             region,
+            layout,
             path: path.to_owned(),
         };
         control.reserve_first()?;
@@ -595,19 +746,40 @@ impl Control {
     /// Reserves memory for the first entries of the tables, and the first areas.
     fn reserve_first(&self) -> Result<()> {
         let h = self.header();
-        for (list, table) in [
-            (&h.free_live, (LIVE_AT, size_of::<Live>(), MAX_LIVE)),
-            (&h.free_open, (OPEN_AT, size_of::<Open>(), MAX_OPEN)),
-            (
-                &h.free_locks,
-                (FILE_LOCKS_AT, size_of::<FileLock>(), MAX_FILE_LOCKS),
-            ),
+        for (list, tables) in [
+            (&h.free_live, &self.live_tables()[..]),
+            (&h.free_open, &self.open_tables()),
+            (&h.free_locks, &self.lock_tables()),
         ] {
-            let entries = (FIRST as usize / table.1).min(table.2);
-            reserve(&self.path, table.0, entries * table.1)?;
+            let size: usize = tables.iter().map(|(_, size)| size).sum();
+            let entries = (FIRST as usize / size).min(self.layout.limits.open as usize);
+            for (at, size) in tables {
+                reserve(&self.path, *at, entries * size)?;
+            }
             list.room.store(entries as u32, Release);
         }
         (0..FIRST_SLOTS as u32).try_for_each(|slot| self.reserve_area(slot))
+    }
+
+    /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.
+    fn live_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.live_at, size_of::<Live>()),
+            (l.finishers_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn open_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.open_at, size_of::<Open>()),
+            (l.open_owners_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn lock_tables(&self) -> [(usize, usize); 1] {
+        [(self.layout.file_locks_at, size_of::<FileLock>())]
     }
 
     /// Names the file of the region, so that it can grow.
@@ -618,26 +790,29 @@ impl Control {
         }
     }
 
-    /// Reserves memory for entries of a table from `from` on, which begins at `at` and has `limit`
-    /// entries of `size` bytes; where they end.
+    /// Reserves memory for entries of some tables from `from` on, which begin at offsets and have
+    /// entries of sizes; where they end.
     #[cold]
-    fn grow(&self, (at, size, limit): (usize, usize, usize), from: u32) -> Result<u32> {
+    fn grow(&self, tables: &[(usize, usize)], from: u32) -> Result<u32> {
+        let limit = self.layout.limits.open;
         if self.path.as_os_str().is_empty() {
-            return Ok(limit as u32);
+            return Ok(limit);
         }
-        let begin = at + from as usize * size;
+        let size: usize = tables.iter().map(|(_, size)| size).sum();
         let step = (u64::from(from) * size as u64 / 4).clamp(GROWS.0, GROWS.1);
         // If there isn't as much, what one more needs.
         for step in [step, size as u64] {
-            let entries = (step as usize / size).clamp(1, limit - from as usize);
-            let reserved = reserve(&self.path, begin, entries * size);
+            let entries = (step as usize / size).clamp(1, (limit - from) as usize);
+            let reserved = tables.iter().try_for_each(|&(at, size)| {
+                reserve(&self.path, at + from as usize * size, entries * size)
+            });
             match reserved {
                 Ok(()) => return Ok(from + entries as u32),
-                Err(rustix::io::Errno::NOSPC) if step as usize > size => {}
+                Err(Errno::NOSPC) if step as usize > size => {}
                 Err(e) => return Err(e),
             }
         }
-        Err(rustix::io::Errno::NOSPC)
+        Err(Errno::NOSPC)
     }
 
     /// Takes a free live entry; None if all are taken.
@@ -645,12 +820,12 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_live(&self) -> Result<Option<u32>> {
-        let table = (LIVE_AT, size_of::<Live>(), MAX_LIVE);
+        let tables = self.live_tables();
         let free = &self.header().free_live;
         free.pop(
             MAX_LIVE,
             |i| &self.live(i).next,
-            |from| self.grow(table, from),
+            |from| self.grow(&tables, from),
         )
     }
 
@@ -659,12 +834,12 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_open(&self) -> Result<Option<u32>> {
-        let table = (OPEN_AT, size_of::<Open>(), MAX_OPEN);
+        let tables = self.open_tables();
         let free = &self.header().free_open;
         free.pop(
             MAX_OPEN,
             |i| &self.open_file(i).next,
-            |from| self.grow(table, from),
+            |from| self.grow(&tables, from),
         )
     }
 
@@ -673,13 +848,32 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
     pub fn take_lock(&self) -> Result<Option<u32>> {
-        let table = (FILE_LOCKS_AT, size_of::<FileLock>(), MAX_FILE_LOCKS);
+        let tables = self.lock_tables();
         let free = &self.header().free_locks;
         free.pop(
             MAX_FILE_LOCKS,
             |i| &self.file_lock(i).next,
-            |from| self.grow(table, from),
+            |from| self.grow(&tables, from),
         )
+    }
+
+    /// Before extents of live entry `i` are stored outside of it: reserves memory for them.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub(crate) fn reserve_extents(&self, i: u32, count: usize) -> Result<()> {
+        let live = self.live(i);
+        let here = count <= NEAR_EXTENTS || live.far_room.load(Acquire) != 0;
+        if !here && !self.path.as_os_str().is_empty() {
+            let size = size_of::<FarExtents>();
+            reserve(
+                &self.path,
+                self.layout.far_extents_at + i as usize * size,
+                size,
+            )?;
+            live.far_room.store(1, Release);
+        }
+        Ok(())
     }
 
     /// Before the area of `slot` is touched: reserves memory for its beginning.
@@ -689,7 +883,7 @@ impl Control {
     pub fn reserve_area(&self, slot: u32) -> Result<()> {
         let noted = &self.process(slot as usize).area;
         if noted.load(Acquire) == 0 && !self.path.as_os_str().is_empty() {
-            let at = AREAS_AT + slot as usize * AREA_LEN;
+            let at = self.layout.area_at(slot);
             reserve(&self.path, at, FDS_IN_AREA + FIRST_FDS * 4)?;
             noted.store(1, Release);
         }
@@ -706,38 +900,54 @@ impl Control {
             return Ok(());
         }
         let end = end.next_multiple_of(FIRST_FDS).min(MAX_FDS);
-        let at = AREAS_AT + slot as usize * AREA_LEN + FDS_IN_AREA;
+        let at = self.layout.area_at(slot) + FDS_IN_AREA;
         reserve(&self.path, at + have * 4, (end - have) * 4)?;
         area.fds_room.fetch_max(end as u32, AcqRel);
         Ok(())
     }
 
-    /// The same for mappings.
+    /// The same for mappings, with what finds them.
     ///
     /// # Errors
     /// As for [`Control::reserve_fds`].
     pub fn reserve_maps(&self, slot: u32, area: &ProcessArea, end: usize) -> Result<()> {
-        let have = area.maps().len();
+        let have = area.maps_room.load(Acquire) as usize;
+        let most = self.layout.limits.maps as usize;
+        let end = end.next_multiple_of(64).min(most);
         if end <= have {
             return Ok(());
         }
-        let end = end.next_multiple_of(64).min(MAX_MAPS);
-        let at = AREAS_AT + slot as usize * AREA_LEN + MAPS_IN_AREA;
+        let at = self.layout.area_at(slot);
+        let places = at + size_of::<ProcessArea>();
         let size = size_of::<MapRef>();
-        reserve(&self.path, at + have * size, (end - have) * size)?;
+        if have == 0 {
+            let words = mark_words(self.layout.limits.maps) * size_of::<AtomicU64>();
+            reserve(
+                &self.path,
+                at + CHAINS_IN_AREA,
+                places - at - CHAINS_IN_AREA,
+            )?;
+            reserve(&self.path, places + most * size, words)?;
+        }
+        reserve(&self.path, places + have * size, (end - have) * size)?;
         area.maps_room.fetch_max(end as u32, AcqRel);
         Ok(())
     }
 
-    /// Formats a new, zeroed region.
-    pub fn format(region: &Region, shards: usize) {
-        // SAFETY: Header is made of atomics; the region has CONTROL_LEN bytes.
+    /// Formats a new, zeroed region, which has as many bytes as the layout of `limits` says.
+    pub fn format(region: &Region, shards: usize, limits: Limits) {
+        // SAFETY: Header is made of atomics; the region is long enough.
         let h: &Header = unsafe { region.at(0) };
         h.shards.store(shards as u32, Relaxed);
         h.names_epoch.store(2, Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         h.born.store(now.map_or(0, |d| d.as_secs() as u32), Relaxed);
         h.namespace.store(crate::process::namespace(), Relaxed);
+        h.open_limit.store(limits.open, Relaxed);
+        h.maps_limit.store(limits.maps, Relaxed);
+        for list in [&h.free_live, &h.free_open, &h.free_locks] {
+            list.limit.store(limits.open, Relaxed);
+        }
         h.magic.store(MAGIC, Release);
     }
 
@@ -746,19 +956,57 @@ impl Control {
     /// # Errors
     /// ENOSPC if there is no memory for it.
     pub(crate) fn reformat(&self, shards: usize) -> Result<()> {
-        reserve_fixed(&self.path)?;
-        Control::format(&self.region, shards);
+        reserve_fixed(&self.path, &self.layout)?;
+        Control::format(&self.region, shards, self.layout.limits);
         self.reserve_first()
     }
 
-    /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
-    /// a control region of this version.
+    /// The layout of the region that begins with `header`; None if it isn't a control region of
+    /// this version.
+    fn layout_in(header: &Header) -> Option<Layout> {
+        let limits = Limits {
+            open: header.open_limit.load(Relaxed),
+            maps: header.maps_limit.load(Relaxed),
+        };
+        let shards = header.shards.load(Relaxed) as usize;
+        let ok = header.magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
+        limits.checked().filter(|_| ok).map(Layout::of)
+    }
+
+    /// Uses `region`, which maps at least what all processes share. None if it isn't a control
+    /// region of this version.
     pub fn open(region: Region) -> Option<Control> {
+        // SAFETY: atomics.
+        let layout = Control::layout_in(unsafe { region.at(0) })?;
         let path = PathBuf::new();
-        let c = Control { region, path };
-        let shards = c.header().shards.load(Relaxed) as usize;
-        let ok = c.header().magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
-        ok.then_some(c)
+        (region.len() >= layout.areas_at).then_some(Control {
+            region,
+            layout,
+            path,
+        })
+    }
+
+    /// Maps the control region in `file`.
+    ///
+    /// # Errors
+    /// ENODATA if it is too short; EINVAL if it is none of this version; what mmap says.
+    pub fn map(file: &rustix::fd::OwnedFd) -> Result<Control> {
+        let len = rustix::fs::fstat(file)?.st_size as usize;
+        if len < align(size_of::<Header>()) {
+            return Err(Errno::NODATA);
+        }
+        let head = Region::map(file, 0, align(size_of::<Header>()))?;
+        // SAFETY: atomics.
+        let layout = Control::layout_in(unsafe { head.at(0) }).ok_or(Errno::INVAL)?;
+        if len != layout.file_len() {
+            return Err(Errno::NODATA);
+        }
+        Control::open(Region::map(file, 0, layout.areas_at)?).ok_or(Errno::INVAL)
+    }
+
+    /// Where things lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// The fixed part.
@@ -810,7 +1058,7 @@ impl Control {
 
     /// The chain of the live table that object `id` belongs to.
     pub fn bucket(&self, id: u64) -> &Bucket {
-        let i = (mix(id) % BUCKETS as u64) as usize;
+        let i = (mix(id) % self.layout.buckets as u64) as usize;
         // SAFETY: see header.
         unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) }
     }
@@ -818,45 +1066,88 @@ impl Control {
     /// All chains of the live table.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         // SAFETY: see header.
-        (0..BUCKETS).map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
+        (0..self.layout.buckets)
+            .map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
 
     /// The chain of locks that those of object `id` are in.
     pub fn lock_chain(&self, id: u64) -> &LockChain {
-        let i = (mix(id) % LOCK_CHAINS as u64) as usize;
+        let i = (mix(id) % self.layout.lock_chains as u64) as usize;
+        let at = self.layout.lock_chains_at + i * size_of::<LockChain>();
         // SAFETY: see header.
-        unsafe { self.region.at(LOCK_CHAINS_AT + i * size_of::<LockChain>()) }
+        unsafe { self.region.at(at) }
     }
 
     /// All chains of locks.
     pub fn lock_chains(&self) -> impl Iterator<Item = &LockChain> {
-        let at = |i| LOCK_CHAINS_AT + i * size_of::<LockChain>();
+        let at = |i| self.layout.lock_chains_at + i * size_of::<LockChain>();
         // SAFETY: see header.
-        (0..LOCK_CHAINS).map(move |i| unsafe { self.region.at(at(i)) })
+        (0..self.layout.lock_chains).map(move |i| unsafe { self.region.at(at(i)) })
     }
 
     /// Place `i` for a lock on a file.
     pub fn file_lock(&self, i: u32) -> &FileLock {
-        assert!((i as usize) < MAX_FILE_LOCKS);
-        // SAFETY: see header.
-        unsafe {
-            self.region
-                .at(FILE_LOCKS_AT + i as usize * size_of::<FileLock>())
-        }
+        self.entry(self.layout.file_locks_at, i)
     }
 
     /// Live entry `i`.
     pub fn live(&self, i: u32) -> &Live {
-        assert!((i as usize) < MAX_LIVE);
-        // SAFETY: see header.
-        unsafe { self.region.at(LIVE_AT + i as usize * size_of::<Live>()) }
+        self.entry(self.layout.live_at, i)
+    }
+
+    /// Place `n` for an extent of chunk 0 of live entry `i`.
+    pub fn extent(&self, i: u32, n: usize) -> &AtomicU64 {
+        match n.checked_sub(NEAR_EXTENTS) {
+            None => &self.live(i).near[n],
+            Some(n) => &self.entry::<FarExtents>(self.layout.far_extents_at, i).0[n],
+        }
+    }
+
+    /// Identity of the process that, as the last user of live entry `i`, writes it back or
+    /// removes it. (In a table of its own, since whoever has to release what a process held
+    /// looks at all of them.)
+    pub fn finisher(&self, i: u32) -> &AtomicU32 {
+        self.entry(self.layout.finishers_at, i)
     }
 
     /// Open file description `i`.
     pub fn open_file(&self, i: u32) -> &Open {
-        assert!((i as usize) < MAX_OPEN);
+        self.entry(self.layout.open_at, i)
+    }
+
+    /// Identity of the process that holds the reference to open file description `i` outside any
+    /// descriptor table. (As [`Control::finisher`], in a table of its own.)
+    pub fn open_owner(&self, i: u32) -> &AtomicU32 {
+        self.entry(self.layout.open_owners_at, i)
+    }
+
+    /// Entry `i` of the table at `at`, one of those with [`Limits::open`] entries.
+    fn entry<T>(&self, at: usize, i: u32) -> &T {
+        assert!(i < self.layout.limits.open);
         // SAFETY: see header.
-        unsafe { self.region.at(OPEN_AT + i as usize * size_of::<Open>()) }
+        unsafe { self.region.at(at + i as usize * size_of::<T>()) }
+    }
+
+    /// The table of mappings in `area`, which was mapped with [`Layout::area_len`] bytes.
+    pub fn maps_of<'a>(&self, area: &'a ProcessArea) -> MapTable<'a> {
+        let maps = self.layout.limits.maps as usize;
+        let places = std::ptr::from_ref(area).wrapping_add(1).cast::<MapRef>();
+        let words = places.wrapping_add(maps).cast::<AtomicU64>();
+        let marked = maps.div_ceil(64);
+        // SAFETY: they lie behind the area in the same mapping, which lives as long; atomics.
+        unsafe {
+            MapTable {
+                heads: &area.maps,
+                chains: &area.chains,
+                has_memory: area.has_maps(),
+                places: std::slice::from_raw_parts(places, maps),
+                marked: std::slice::from_raw_parts(words, marked),
+                marked_words: std::slice::from_raw_parts(
+                    words.wrapping_add(marked),
+                    maps.div_ceil(64 * 64),
+                ),
+            }
+        }
     }
 }
 

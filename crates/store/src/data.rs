@@ -70,10 +70,11 @@ impl Store {
 
     // ---- extents ----
 
-    pub(crate) fn first_chunk(&self, live: &Live) -> ChunkMap {
+    pub(crate) fn first_chunk(&self, index: u32) -> ChunkMap {
+        let live = self.live(index);
         let mut map = ChunkMap::default();
         for i in 0..(live.extents.load(Acquire) as usize).min(MAX_EXTENTS) {
-            map.push(Extent(live.extent[i].load(Relaxed)));
+            map.push(Extent(self.control.extent(index, i).load(Relaxed)));
         }
         map
     }
@@ -88,7 +89,7 @@ impl Store {
     ) -> Result<ChunkMap> {
         let live = self.live(index);
         if chunk == 0 {
-            return Ok(self.first_chunk(live));
+            return Ok(self.first_chunk(index));
         }
         let id = live.id.load(Relaxed);
         if let Some(map) = self.cache.get(id, index, chunk, moved)
@@ -181,7 +182,10 @@ impl Store {
             return Err(Errno::NOSPC);
         }
         if chunk == 0 {
-            self.set_extents(live, &map);
+            if let Err(e) = self.set_extents(index, &map) {
+                self.free_extents(added);
+                return Err(e);
+            }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         } else {
             let shard = self.shard_of(id);
@@ -545,7 +549,7 @@ impl Store {
             live.pages.store(1, Relaxed);
         }
         live.moved.fetch_add(1, AcqRel);
-        self.set_extents(live, &map);
+        self.set_extents(index, &map)?;
         live.flags.fetch_and(!flag::INLINE, AcqRel);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         live.moved.fetch_add(1, AcqRel);

@@ -80,7 +80,7 @@ impl Store {
         let moved = live.moved.load(Acquire);
         let mut lacking: Vec<Lacking> = self.media().iter().map(|_| Lacking::default()).collect();
         let mut used = 0u64;
-        self.each_chunk(live, |map| {
+        self.each_chunk(index, |map| {
             for &e in map.extents() {
                 used |= 1 << e.medium();
                 if let Some(m) = self.media().get(e.medium()) {
@@ -144,8 +144,9 @@ impl Store {
     }
 
     /// Calls `each` with the extents of every chunk of an open file. Locked.
-    fn each_chunk(&self, live: &Live, mut each: impl FnMut(&ChunkMap)) -> Result<()> {
-        let first = self.first_chunk(live);
+    fn each_chunk(&self, index: u32, mut each: impl FnMut(&ChunkMap)) -> Result<()> {
+        let live = self.live(index);
+        let first = self.first_chunk(index);
         each(&first);
         if live.pages.load(Relaxed) == first.pages() as u64 {
             return Ok(());

@@ -29,6 +29,7 @@ pub mod lmdb;
 mod lock;
 pub mod locks;
 mod makers;
+pub mod map_table;
 mod mapped;
 #[cfg(all(test, loom))]
 mod models;
@@ -43,13 +44,14 @@ mod reload;
 mod repair;
 mod shards;
 mod striped;
+mod tables;
 pub mod uses;
 mod view;
 pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
+pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
@@ -67,8 +69,9 @@ pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
+pub use tables::Table;
 
-use control::{AREA_LEN, Control, ProcessArea};
+use control::{Control, ProcessArea};
 use extent_cache::ExtentCache;
 use lmdb::Env;
 use process::{Critical, ProcessLock};
@@ -162,7 +165,7 @@ impl Store {
     }
 
     fn new_control(control: &Path, shards: usize) -> Result<Control> {
-        Control::create(control, shards)
+        Control::create(control, shards, Limits::of_machine())
     }
 
     /// Opens a store. Record files and segments are opened when they are first used.
@@ -215,11 +218,7 @@ impl Store {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
-            return Err(Errno::NODATA);
-        }
-        let control = Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)?;
-        Ok(control.in_file(path))
+        Ok(Control::map(&fd)?.in_file(path))
     }
 
     /// Makes this the store of one node among several.
@@ -360,7 +359,9 @@ impl Store {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        let region = Region::map(&fd, (AREAS_AT + slot as usize * AREA_LEN) as u64, AREA_LEN)?;
+        let layout = self.control.layout();
+        let at = layout.areas_at + slot as usize * layout.area_len;
+        let region = Region::map(&fd, at as u64, layout.area_len)?;
         let base = region.base().cast();
         std::mem::forget(region);
         Ok(base)
@@ -372,7 +373,7 @@ impl Store {
     /// Nothing may use it any more.
     pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
         // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
-        let _ = unsafe { rustix::mm::munmap(area.cast(), AREA_LEN) };
+        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
     }
 
     /// This process's area: working directory and descriptor table.

@@ -33,7 +33,7 @@ impl Store {
         let shard = self.shard_of(id);
         let size = live.size.load(Relaxed);
         let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
-        let mut map = self.first_chunk(live);
+        let mut map = self.first_chunk(index);
         let mut freed = Vec::new();
         let mut content = None;
         let mut shrunk = None;
@@ -136,7 +136,7 @@ impl Store {
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
-            self.set_extents(live, &map);
+            self.set_extents(index, &map)?;
             live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
             self.free_extents(freed);
@@ -154,7 +154,7 @@ impl Store {
         // were given back since.
         let loaded = live.flags.load(Acquire) & flag::LOADED != 0;
         let map = if loaded {
-            self.first_chunk(live)
+            self.first_chunk(index)
         } else {
             ChunkMap::default()
         };
@@ -177,7 +177,7 @@ impl Store {
             return Ok(());
         }
         freed.extend_from_slice(map.extents());
-        self.set_extents(live, &ChunkMap::default());
+        self.set_extents(index, &ChunkMap::default())?;
         live.flags.fetch_and(
             !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
             AcqRel,

@@ -85,7 +85,7 @@ impl Store {
         let id = ObjectId(live.id.load(Relaxed));
         let mut freed = Vec::new();
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
-        let mut first = self.first_chunk(live);
+        let mut first = self.first_chunk(index);
         let chunks = old > CHUNK || live.pages.load(Relaxed) > first.pages() as u64;
         if last == 0 {
             first.truncate(keep, |e| freed.push(e));
@@ -122,7 +122,7 @@ impl Store {
             Ok(())
         };
         if result.is_ok() {
-            self.set_extents(live, &first);
+            self.set_extents(index, &first)?;
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {

@@ -480,7 +480,7 @@ fn control_region() {
         let o =
             f.s.open_create(f.dir, libc::S_IFDIR, None, 0, ROOT, b"x")
                 .unwrap();
-        f.s.open_file(o).owner.store(0, Relaxed);
+        f.s.control.open_owner(o).store(0, Relaxed);
     });
     finds("live-refs", "it counts 3 users, but has 0", |f| {
         let i = f.s.live_acquire(f.small).unwrap();
