@@ -27,7 +27,8 @@ pub(crate) use tree::Meta;
 use crate::Store;
 use crate::control::MAX_PROCESSES;
 use crate::process;
-use crate::record::Change;
+use crate::ObjectId;
+use crate::record::{Change, Entry, parse_key};
 use files::Double;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -63,7 +64,47 @@ impl Store {
     /// # Errors
     /// EIO and the like: the store couldn't be read.
     pub fn inspect(&self) -> Result<Report> {
-        self.examine().map(|(report, _)| report)
+        let (mut report, changes) = self.examine()?;
+        if changes.is_some() {
+            self.verify_all(|id, at| {
+                let path = self.name_of(id).map_or_else(
+                    || format!("object {}", id.0),
+                    |path| format!("{} (object {})", String::from_utf8_lossy(&path), id.0),
+                );
+                report.add(
+                    "files",
+                    format!("{path}: bytes of the MiB at {at} are not what was written, by their checksums"),
+                    "reading them fails with EIO; write the file again, or remove it",
+                );
+            })?;
+        }
+        Ok(report)
+    }
+
+    /// A path of an object, if an entry of this node leads to it. Looks at all entries.
+    fn name_of(&self, id: ObjectId) -> Option<Vec<u8>> {
+        (0..self.shard_count()).find_map(|shard| {
+            let mut found = None;
+            let snapshot = self.snapshot(shard).ok()?;
+            let scanned = snapshot.scan(b"D", |key, value| {
+                let Some((b'D', parent, name)) = parse_key(key) else {
+                    return false;
+                };
+                if Entry::decode(value).is_some_and(|e| e.id == id) {
+                    found = Some((parent, name.to_vec()));
+                }
+                found.is_none()
+            });
+            drop(snapshot);
+            scanned.ok()?;
+            let (parent, name) = found?;
+            let mut path = self.path_of(parent).ok()?;
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend(name);
+            Some(path)
+        })
     }
 
     /// Processes attached beside this one.
