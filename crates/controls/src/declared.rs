@@ -4,7 +4,8 @@
 //! written as `consistency=commit,mutability=append`.
 
 use crate::{
-    Consistency, Controls, Failure, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
+    Consistency, Controls, Failure, Integrity, Mutability, OnViolation, Parallelism, Persistence,
+    Temporality,
 };
 use std::fmt;
 use std::str::FromStr;
@@ -353,7 +354,15 @@ mod tests {
     #[test]
     fn bits_that_nobody_made_are_refused() {
         // A code that isn't one; a bound without `eventual`; `eventual` without one; a bit of nobody.
-        for bits in [7, 1 | 5 << 32, 4, 1 << 24, 3 << 22, 3 << 6 | 7 << 9, u64::MAX] {
+        for bits in [
+            7,
+            1 | 5 << 32,
+            4,
+            1 << 24,
+            3 << 22,
+            3 << 6 | 7 << 9,
+            u64::MAX,
+        ] {
             assert_eq!(Declared::from_bits(bits), None, "{bits:#x}");
         }
     }

@@ -17,8 +17,8 @@ pub use declared::{Declared, Syntax};
 pub use glob::{Pattern, PatternError};
 pub use rules::{At, MAX_RULES, Origin, Rule, RuleError, Rules, Said};
 pub use words::{
-    Consistency, Failure, Integrity, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism, Persistence,
-    Temporality,
+    Consistency, Failure, Integrity, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism,
+    Persistence, Temporality,
 };
 
 use serde::{Deserialize, Serialize};

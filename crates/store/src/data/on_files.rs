@@ -82,7 +82,10 @@ impl Store {
             self.seal_file(away, id)?;
         }
         if parts {
-            let nodes = self.part_nodes(id)?.into_iter().map(|node| (Some(node), id));
+            let nodes = self
+                .part_nodes(id)?
+                .into_iter()
+                .map(|node| (Some(node), id));
             for (node, id) in nodes.chain(away.map(|_| (None, id.part()))) {
                 if moves {
                     self.move_to_files(node, id)?;

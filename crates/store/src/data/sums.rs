@@ -391,7 +391,8 @@ impl Store {
             })?;
             for some in keys.chunks(256) {
                 self.write(self.set(&[shard]), Need::Removal, |w| {
-                    some.iter().try_for_each(|key| w.del(shard, key).map(|_| ()))
+                    some.iter()
+                        .try_for_each(|key| w.del(shard, key).map(|_| ()))
                 })?;
             }
         }
