@@ -56,14 +56,17 @@ impl Store {
     pub(crate) fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.flush(index, false)?;
+            self.seal_chunks(index)?;
             return self.media().iter().try_for_each(|m| m.sync());
         };
         self.check_failed()?;
+        let sealed = self.seal_chunks(index)?;
         for last in (1..=TRIES).map(|n| n == TRIES) {
             if self.sync_data(journal, index, last)? {
                 break;
             }
         }
+        self.confirm_sealed(index, &sealed)?;
         self.sync_journal()
     }
 

@@ -476,7 +476,10 @@ impl Store {
         if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
             self.remove_object(index)
         } else {
-            self.flush(index, true)
+            self.flush(index, true)?;
+            // What can't be sealed for lack of room stays as it is: unverified, but whole.
+            let _ = self.seal_chunks(index);
+            Ok(())
         }
     }
 

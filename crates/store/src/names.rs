@@ -404,6 +404,7 @@ impl Store {
                 if let Some(word) = set.controls {
                     self.change_maker(w, id, word)?;
                     self.change_place(w, id, word)?;
+                    self.change_sums(w, id, word)?;
                 }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {

@@ -26,6 +26,7 @@ impl Store {
     pub fn reload(&self) -> Result<Loaded> {
         let loaded = self.load()?;
         self.cut_files()?;
+        self.drop_unstable_sums()?;
         self.rebuild_free_space()?;
         for m in self.media() {
             m.cells().init_from_durable();

@@ -40,7 +40,10 @@ impl Store {
         if last && !inline {
             let small = size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64;
             // Records lie in memory.
-            if small && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed))) {
+            if small
+                && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
+                && self.verify_locked(index, 0, size).is_ok()
+            {
                 let mut data = vec![0u8; size as usize];
                 // SAFETY: data has size bytes. Locked: nothing moves.
                 unsafe {

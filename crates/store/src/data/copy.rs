@@ -202,6 +202,7 @@ impl Store {
             return Err(Errno::INVAL);
         }
         self.check_target(self.live(index), to_at, len, target)?;
+        self.verify_locked(from, at, at + len as u64)?;
         let copy = |to: u64, done: usize, n: usize| {
             self.copy_chunk((from, at + done as u64), index, to, n)
         };

@@ -33,6 +33,9 @@ impl Store {
         let size = decide(live)?;
         self.check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
+        if size != old {
+            self.unseal(index, size.min(old), old)?;
+        }
         if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
             if size == 0 {
                 live.moved.fetch_add(1, AcqRel);
@@ -208,6 +211,7 @@ impl Store {
         let live = lock.0;
         let size = live.size.load(Relaxed);
         if grow && end > size {
+            self.unseal(index, size, size)?;
             self.clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
@@ -246,6 +250,7 @@ impl Store {
             false => Change::Size(end),
         };
         self.check_change(live, change)?;
+        self.unseal(index, offset.min(size), end.min(size))?;
         self.promote(index)?;
         if offset < size {
             self.zero_range(index, offset, end.min(size))?;

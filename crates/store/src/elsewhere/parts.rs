@@ -140,8 +140,8 @@ impl Parts {
                 told(store.part_landed(id).and(closed)?)
             }
             kind::PART_ON_FILES => {
-                let (id, on) = parts(head)?;
-                told(store.part_on_files(part_here(store, id)?, on)?)
+                let (id, word) = parts(head)?;
+                told(store.set_part_word(part_here(store, id)?, word)?)
             }
             kind::DROP_PART => {
                 let id = part_here(store, parts(head)?)?;

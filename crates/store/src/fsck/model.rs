@@ -44,6 +44,8 @@ pub(crate) struct Model {
     pub words: BTreeMap<u64, Vec<Indexed>>,
     /// Files that are to be moved from memory.
     pub landed: BTreeSet<u64>,
+    /// Keys of the checksums of objects.
+    pub summed: BTreeMap<u64, Vec<Vec<u8>>>,
     /// Names that are noted for the index.
     pub known: BTreeMap<u64, Vec<Name>>,
     /// What is in the index: keys of records.
@@ -95,7 +97,7 @@ impl Store {
                     return true;
                 };
                 let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOAPVRWBM".contains(&tag) && !among {
+                if !b"IDXOAPVRWBMK".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -170,6 +172,14 @@ impl Store {
                         format!("the note on who made object {} can't be read", id.0),
                         "it is removed: the file stays when its maker ends",
                     ),
+                    // If the file is gone, they are removed as lost records are.
+                    b'K' => match rest.len() {
+                        8 => _ = m.summed.entry(id.0).or_default().push(key.to_vec()),
+                        _ => bad(
+                            format!("checksums of object {} can't be read", id.0),
+                            "they are removed",
+                        ),
+                    },
                     b'O' => orphans.push(id.0),
                     b'A' => {
                         others.entry(id.0).or_default().push((shard, key.to_vec()));
@@ -263,6 +273,14 @@ impl Store {
                 None => nobodys(m, id, "extended attributes", keys),
             }
         }
+        let has_none = |id: &&u64| !m.objects.contains_key(id);
+        let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
+        for id in lost {
+            let keys = m.summed.remove(&id).unwrap_or_default();
+            let shard = self.shard_of(ObjectId(id));
+            let keys = keys.into_iter().map(|key| (shard, key)).collect();
+            nobodys(m, id, "checksums", keys);
+        }
         for id in orphans {
             let shard = self.shard_of(ObjectId(id));
             match m.objects.get_mut(&id) {
@@ -312,6 +330,7 @@ impl Store {
         let mut keys = vec![Key::inode(id).to_vec()];
         keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
         keys.extend(o.attributes);
+        keys.extend(m.summed.remove(&id.0).unwrap_or_default());
         if o.orphan {
             keys.push(Key::orphan(id).to_vec());
         }

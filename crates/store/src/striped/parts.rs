@@ -237,7 +237,7 @@ impl Store {
     // ---- the part ----
 
     /// This node's part, open as long as the file is; with `make`, it is made if there is none.
-    pub(super) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
+    pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
         let live = self.live(f.index);
         if let Some(part) = live.part.load(Acquire).checked_sub(1) {
             return Ok(Some(part));
