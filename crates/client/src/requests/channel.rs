@@ -207,7 +207,8 @@ impl Channel {
         false
     }
 
-    /// Waits for the answer; false if it hasn't come `until` then.
+    /// Waits for the answer; false if it hasn't come `until` then, or until the later time to which the
+    /// daemon has moved the deadline since the other node is at work.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
         if self.look(&|| cell.state.load(Acquire) & !HELD == DONE) {
@@ -219,7 +220,11 @@ impl Channel {
             if state & !HELD == DONE {
                 return true;
             }
-            let left = until.saturating_sub(clock());
+            let end = match cell.deadline.load(Acquire) {
+                renewed if renewed > until => renewed.saturating_add(EARLIER),
+                _ => until,
+            };
+            let left = end.saturating_sub(clock());
             if left == 0 {
                 return false;
             }

@@ -23,19 +23,33 @@ impl OpenThere {
     }
 }
 
+/// The arguments of CREATE.
+type CreateQuestion = (
+    (ObjectId, Vec<u8>),
+    (u32, u32, u32, u64, Vec<u8>),
+    u8,
+    u64,
+    u64,
+    Option<u64>,
+    Option<Maker>,
+);
+
 impl Server {
+    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept open.
+    pub(super) fn created_again(&self, store: &Store, node: NodeId, head: &[u8], answer: &[u8]) {
+        let asked: Option<CreateQuestion> = super::decode(head);
+        let made: Option<Result<ObjectId, crate::record::Entry>> = super::decode(answer);
+        if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
+            && new.0 & crate::S_IFMT == libc::S_IFREG
+        {
+            // If it is gone, its asker finds out.
+            let _ = self.open(store, node, id, number);
+        }
+    }
+
     /// Makes something for `node`; a file that it opens by a number is open from the start.
     pub(super) fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
-        type Question = (
-            (ObjectId, Vec<u8>),
-            (u32, u32, u32, u64, Vec<u8>),
-            u8,
-            u64,
-            u64,
-            Option<u64>,
-            Option<Maker>,
-        );
-        let ((dir, name), new, bits, controls, epoch, number, maker): Question = parts(head)?;
+        let ((dir, name), new, bits, controls, epoch, number, maker): CreateQuestion = parts(head)?;
         let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
         home_of_entry(store, dir, &name)?;
         let (mode, uid, gid, rdev, target) = new;
