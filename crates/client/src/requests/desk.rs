@@ -272,10 +272,7 @@ impl Taken {
 
     /// Notes that it is being sent.
     pub fn set_sent_to(&self, records: u64) {
-        self.shared
-            .cell(self.index)
-            .sent_to
-            .store(records, Release);
+        self.shared.cell(self.index).sent_to.store(records, Release);
     }
 
     /// The bytes that go with it, if there are any.

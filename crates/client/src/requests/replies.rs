@@ -188,9 +188,7 @@ impl Replies {
 
     fn reserve(&self, at: usize, len: usize) -> Result<()> {
         let how = FallocateFlags::empty();
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(&self.file, how, at as u64, len as u64)
-        })
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, how, at as u64, len as u64))
     }
 
     fn grow(&self, places: &mut Places) -> Result<()> {
@@ -202,9 +200,7 @@ impl Replies {
         self.reserve(at, STEP * size_of::<Record>())?;
         places.end += STEP;
         self.header().end.store(places.end as u64, Release);
-        places
-            .free
-            .extend((first as u32..places.end as u32).rev());
+        places.free.extend((first as u32..places.end as u32).rev());
         Ok(())
     }
 
@@ -333,7 +329,15 @@ mod tests {
         let known: Vec<_> = left.iter().map(|l| (l.asker, l.number, &l.known)).collect();
         let done = Known::Done(3, b"answer".to_vec());
         let all = [Known::Begun, done, Known::Lost, Known::Lost];
-        assert_eq!(known, [(7, 0, &all[0]), (7, 1, &all[1]), (7, 2, &all[2]), (7, 3, &all[3])]);
+        assert_eq!(
+            known,
+            [
+                (7, 0, &all[0]),
+                (7, 1, &all[1]),
+                (7, 2, &all[2]),
+                (7, 3, &all[3])
+            ]
+        );
         // All of them can be used, and no more.
         for n in 0..RECORDS as u64 - 4 {
             assert!(replies.begin(8, n, soon).is_some(), "{n}");

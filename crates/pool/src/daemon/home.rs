@@ -2,12 +2,12 @@
 //!
 //! The transport's threads only note a question and pass it to a worker of its class.
 
+use super::Serve;
 use super::core::{Core, lock};
 use super::memory::{Kept, Settled, Verdict};
 use super::question::{Got, Question, code};
 use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
-use super::Serve;
 use crate::limits::Budget;
 use forebay_net::transport::Answer;
 use forebay_net::{

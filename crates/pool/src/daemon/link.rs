@@ -11,8 +11,8 @@
 //! the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
-use super::question::{Got, Question};
 use super::memory::Settled;
+use super::question::{Got, Question};
 use super::wire::{self, Asking, AtWork, PROGRESS};
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use rustix::io::Errno;
@@ -316,7 +316,11 @@ impl Link {
         let (this, sent, asked) = (self.clone(), Instant::now(), question.clone());
         let on = Arc::downgrade(connection);
         let done = Box::new(move |result| this.done(asked, result, sent, &on));
-        let deadline = if question.is_long { now + LONG } else { deadline };
+        let deadline = if question.is_long {
+            now + LONG
+        } else {
+            deadline
+        };
         if let Err(e) = connection.start(request, deadline, done) {
             let on = Arc::downgrade(connection);
             self.done(question, Err(e), Instant::now(), &on);

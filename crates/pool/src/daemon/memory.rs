@@ -526,7 +526,14 @@ mod tests {
         let memory = dir.memory();
         let id = memory.id();
         let soon = Instant::now() + Duration::from_secs(60);
-        let natures = [(1, ONCE), (2, ONCE), (3, STEP), (4, HARMLESS), (5, ONCE), (6, STEP)];
+        let natures = [
+            (1, ONCE),
+            (2, ONCE),
+            (3, STEP),
+            (4, HARMLESS),
+            (5, ONCE),
+            (6, STEP),
+        ];
         for (n, nature) in natures {
             assert_eq!(memory.begin(1, n, &below(1), soon, nature, 0), Verdict::New);
         }

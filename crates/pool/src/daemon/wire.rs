@@ -33,7 +33,9 @@ pub const MOST_OPEN: usize = 512;
 /// Questions that one [`PROGRESS`] is about, at most.
 pub const MOST_AT_WORK: usize = 1024;
 
-const _: () = assert!(FIXED + 8 * MOST_OPEN + 4 + MAX_HEAD <= MOST && MOST <= forebay_net::envelope::MAX_HEAD);
+const _: () = assert!(
+    FIXED + 8 * MOST_OPEN + 4 + MAX_HEAD <= MOST && MOST <= forebay_net::envelope::MAX_HEAD
+);
 const _: () = assert!(MAX_BODY <= forebay_net::envelope::MAX_BODY);
 
 /// What precedes the store's part of a question.
