@@ -241,12 +241,30 @@ impl Channel {
         }
     }
 
-    /// Passes on what came of a question. If the node is down, the user is told which, as no errno can.
+    /// Passes on what came of a question. If the node is down, the user is told which, as no errno can; and if
+    /// this node has lost its locks there, that it has.
     fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
-        if matches!(answer, Err(Errno::HOSTDOWN)) {
-            self.tell_down(node);
+        match answer {
+            Err(Errno::HOSTDOWN) => self.tell_down(node),
+            Err(Errno::OWNERDEAD) => {
+                self.tell_fenced(node);
+                return Err(Errno::IO);
+            }
+            _ => {}
         }
         answer
+    }
+
+    #[cold]
+    fn tell_fenced(&self, node: NodeId) {
+        static TOLD: AtomicU64 = AtomicU64::new(0);
+        let (now, last) = (clock().max(1), TOLD.load(Relaxed));
+        let due = last == 0 || now.saturating_sub(last) > TELLS;
+        if due && TOLD.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+            process::write_notice(format_args!(
+                "node {node} couldn't reach this node for long and has released its file locks: a file that was locked gives EIO until all programs here have closed it"
+            ));
+        }
     }
 
     #[cold]

@@ -310,7 +310,7 @@ impl Core {
         let known = self.known(node);
         let mut known = lock(&known);
         if std::mem::take(&mut *known) != 0
-            && let Some(serve) = self.serve.get()
+            && let Some(serve) = self.serve.get().cloned()
         {
             let after: Duration = self.options.gone_after;
             self.say(&format!(
@@ -318,7 +318,9 @@ impl Core {
                 self.name_of(node),
                 after.as_secs_f64()
             ));
-            serve.gone(node);
+            // It waits for what the node has asked before.
+            let work = move || serve.gone(node);
+            self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 

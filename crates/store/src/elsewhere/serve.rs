@@ -5,6 +5,7 @@
 //! other nodes as long as they run (files they have open, locks).
 
 mod entries;
+mod fences;
 mod opened;
 
 use super::messages::{List, Part, Record, decode, encode, kind};
@@ -64,6 +65,7 @@ pub struct Reply {
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
     pub(super) parts: Parts,
+    fences: fences::Fences,
     /// One at a time.
     names: Mutex<()>,
 }
@@ -205,7 +207,8 @@ impl Server {
     ///
     /// # Errors
     /// Those of the operation; EPROTO for what isn't a question; ESTALE if the asker's names
-    /// are older or newer than this node's; EREMCHG if this node isn't the home.
+    /// are older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the asker has lost its
+    /// locks of the file.
     pub fn serve(
         &self,
         store: &Store,
@@ -214,7 +217,9 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
-        match Server::class(kind).ok_or(Errno::PROTO)? {
+        let class = Server::class(kind).ok_or(Errno::PROTO)?;
+        let _passed = self.fences.pass(store, from, kind, head)?;
+        match class {
             Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
             Class::Entry if kind == kind::CREATE => in_a_hurry(|| self.create(store, from, head)),
             Class::Entry => in_a_hurry(|| composite(store, kind, head)),
@@ -381,6 +386,8 @@ impl Server {
             })?),
             kind::OPEN => {
                 let (id, number) = parts(head)?;
+                // It has no use of the file now: who had it open there has closed it.
+                self.fences.lift(store, from, home(store, id)?)?;
                 self.open(store, from, id, number)?;
                 told(Record(store.stat(id)?, Vec::new()))
             }

@@ -87,7 +87,9 @@ impl Server {
         id: ObjectId,
         number: u64,
     ) -> Result<(), Errno> {
-        home(store, id)?;
+        if self.fences.has(store, node, home(store, id)?) {
+            return Err(Errno::OWNERDEAD);
+        }
         if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
             there.note(number);
             return Ok(());
@@ -142,8 +144,10 @@ impl Server {
         store.open_release(open)
     }
 
-    /// Gives up all that is kept for `node`: its daemon has ended.
+    /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may live on: what they
+    /// had locked they can't change any more ([`super::fences`]). Waits for what it has asked before.
     pub fn gone(&self, store: &Store, node: NodeId) {
+        self.fences.raise(store, node);
         if let Err(e) = store.end_node_locks(node) {
             eprintln!(
                 "forebay keeper: can't release the locks of node {}: {e}",
