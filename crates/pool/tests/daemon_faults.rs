@@ -308,6 +308,39 @@ fn long_work_is_waited_for() {
     });
 }
 
+/// A home that stands still while it is asked, and goes on when its asker has given up, doesn't do it then.
+#[test]
+fn nothing_is_carried_out_behind_the_askers_back() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let settings = Settings {
+            patience: 700,
+            ..Settings::default()
+        };
+        let mut daemons = nodes.processes(&settings);
+        let channel = nodes.channel(0);
+        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        stand_still(&mut daemons[1]);
+        let large = pattern(100_000, 1);
+        std::thread::scope(|s| {
+            s.spawn(|| assert_eq!(say(&channel, 1, NOTE, b"late"), Err(Errno::HOSTDOWN)));
+            let sends = || send(&channel, 1, NOTE, b"much", &large);
+            s.spawn(move || assert_eq!(sends(), Err(Errno::HOSTDOWN)));
+        });
+        // By then node 0 has given the connection up.
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = rustix::process::Pid::from_child(&daemons[1].child);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        until("it is back", 20, || say(&channel, 1, NOTE, b"new").is_ok());
+        std::thread::sleep(Duration::from_millis(300));
+        let noted = nodes.noted(1);
+        assert!(
+            !noted.contains_key("late") && !noted.contains_key("much"),
+            "{noted:?}"
+        );
+    });
+}
+
 /// The process stands still.
 fn stand_still(process: &mut Process) {
     let pid = rustix::process::Pid::from_child(&process.child);

@@ -133,24 +133,57 @@ def truncated_once(t):
     stays when the cut comes again."""
     with Hosts(t, "--patience", "20") as h:
         t.command(h.on(0, "bash", "-c", "echo 0123456789 > /fb/f"))
-        t.command(h.on(1, "cat", "/fb/f"))
+        cuts = t.start(h.on(1, sys.executable, "-c", r'''
+import os, sys
+fd = os.open("/fb/f", os.O_RDWR)
+print("has it", flush=True)
+sys.stdin.readline()
+os.ftruncate(fd, 4)
+print("cut", flush=True)
+'''), stdin=subprocess.PIPE)
+        lines = Lines(cuts)
+        lines.wait_for(1)
+        # Its name may lie with any node: it is open before.
+        appends = t.start(h.on(0, sys.executable, "-c", r'''
+import os, sys
+fd = os.open("/fb/f", os.O_RDWR | os.O_APPEND)
+print("has it", flush=True)
+for line in sys.stdin:
+    size = os.fstat(fd).st_size
+    if line == "append\n":
+        os.write(fd, b"acknowledged")
+        os.fsync(fd)
+    print(size, flush=True)
+'''), stdin=subprocess.PIPE)
+        there = Lines(appends)
+
+        def asks(word):
+            before = len(there.lines)
+            appends.stdin.write(word)
+            appends.stdin.flush()
+            there.wait_for(before + 1)
+            return there.lines[-1]
+
+        there.wait_for(1)
         # From now on what node 0 sends doesn't reach node 1; what node 1 sends arrives.
         far = "%s.2/32" % h.nets.net
         h.nets.ip("-n", h.nets.names[0], "route", "add", "unreachable", far)
-        cuts = t.start(h.on(1, sys.executable, "-c", "import os; os.truncate('/fb/f', 4); print('cut', flush=True)"))
-        look = [sys.executable, "-c", "import os; print(os.stat('/fb/f').st_size)"]
-        wait_until(lambda: t.command(h.on(0, *look)).out == "4\n", 12, "it is cut")
+        cuts.stdin.write(b"\n")
+        cuts.stdin.flush()
+        wait_until(lambda: asks(b"size\n") == "4", 12, "it is cut")
         time.sleep(0.3)
         t.ok(cuts.poll() is None, "it has its answer")
         command = h.nets.inside(0, t.forebay, "node", "--pool", POOL)
         t.command(command + ["kill", "0"])
-        t.command(h.on(0, "bash", "-c", "echo acknowledged >> /fb/f; sync /fb/f"))
+        t.ok(asks(b"append\n") == "4", "it isn't cut any more")
         h.nets.ip("-n", h.nets.names[0], "route", "del", "unreachable", far)
         t.command(command + ["restart", "0"], timeout=30)
-        r = t.finish(cuts, timeout=40)
-        t.ok(r.out == "cut\n", r.told())
+        lines.wait_for(2, 40)
+        t.ok(cuts.wait(10) == 0, "it failed")
         r = t.command(h.on(2, "cat", "/fb/f"))
-        t.ok(r.out == "0123acknowledged\n", "it is %r" % r.out)
+        t.ok(r.out == "0123acknowledged", "it is %r" % r.out)
+        appends.stdin.close()
+        appends.wait(10)
         t.command(h.nets.inside(0, t.forebay, "fsck", "--pool", POOL), timeout=60)
 
 
@@ -190,34 +223,52 @@ print(os.pread(fd, 5, 0).decode(), says(os.pwrite, fd, b"again", 0), flush=True)
 '''
 
 
+WAITS = PREAMBLE + r'''
+fd = os.open(sys.argv[5], os.O_RDWR)
+print("waits", flush=True)
+sys.stdin.readline()
+(fcntl.flock if sys.argv[6] == "flock" else fcntl.lockf)(fd, fcntl.LOCK_EX)
+assert os.pread(fd, 5, 0) == b"mine!"
+os.pwrite(fd, b"yours", 0)
+'''
+
+
 @case(100)
 def lost_locks(t):
     """A node is out of reach for longer than the lease: others get the locks of its programs, which get EIO from then on for
     the files that they had locked, by whatever descriptor, until they have closed them."""
     up(t, "--patience", "1", "--lease", "2", nodes=3)
+    ways = {}
     for how in ("flock", "posix"):
         path = "/fb/" + how
-        t.command(on(t, 0, "bash", "-c", "echo ..... > %s; echo ..... > %s.free" % (path, path), nodes=3))
+        t.command(on(t, 0, "bash", "-c", "echo ..... > " + path, nodes=3))
         owner = t.start(on(t, 1, sys.executable, "-c", LOCKED, "0", "1", "/fb", "-", path, how, nodes=3),
                         stdin=subprocess.PIPE)
         lines = Lines(owner)
         lines.wait_for(1)
-        # Programs of both nodes run on; the two don't hear of each other.
-        node(t, "pause", 1)
-        t.command(on(t, 2, sys.executable, "-c", PREAMBLE + r'''
-fd = os.open(sys.argv[5], os.O_RDWR)
-(fcntl.flock if sys.argv[6] == "flock" else fcntl.lockf)(fd, fcntl.LOCK_EX)
-assert os.pread(fd, 5, 0) == b"mine!"
-os.pwrite(fd, b"yours", 0)
-''', "0", "1", "/fb", "-", path, how, nodes=3), timeout=40)
-        node(t, "resume", 1)
+        waits = t.start(on(t, 2, sys.executable, "-c", WAITS, "0", "1", "/fb", "-", path, how, nodes=3),
+                        stdin=subprocess.PIPE)
+        Lines(waits).wait_for(1)
+        ways[path] = owner, lines, waits
+    # Programs of all nodes run on; nodes 0 and 1 don't hear of each other.
+    node(t, "pause", 1)
+    for _, _, waits in ways.values():
+        waits.stdin.write(b"\n")
+        waits.stdin.flush()
+    for _, _, waits in ways.values():
+        t.ok(waits.wait(40) == 0, "it doesn't get the lock: %s" % waits.stderr.read().decode()[-300:])
+    node(t, "resume", 1)
+    for path, (owner, lines, _) in ways.items():
         owner.stdin.write(b"\n")
         owner.stdin.flush()
         lines.wait_for(4, 40)
         t.ok(lines.lines[1:] == ["EIO EIO EIO EIO EIO", "EIO", "yours done"], "it was told: %s" % lines.lines)
         err = t.finish(owner, timeout=20).err
         t.ok("has released its file locks" in err, "it isn't told why: %r" % err)
-        t.ok(t.command(on(t, 0, "cat", path, nodes=3)).out == "again\n", "something else is there")
+        # The name may lie with node 1, to which node 0 has to find the way again.
+        cat = on(t, 0, "cat", path, nodes=3)
+        wait_until(lambda: t.command(cat, rc=None).rc == 0, 15, "the file is there")
+        t.ok(t.command(cat).out == "again\n", "something else is there")
     tidy(t)
 
 
