@@ -188,8 +188,8 @@ fn behind_a_relay(nodes: &Nodes, settings: &Settings) -> (Relay, Vec<Process>) {
     (relay, daemons)
 }
 
-/// The home is killed when it has carried a question out and before its answer has arrived: the next daemon gives
-/// the answer, and doesn't carry it out again.
+/// The home is killed when it has carried a question out and before its answer has arrived: the
+/// next daemon gives the answer, and doesn't carry it out again.
 #[test]
 fn an_answer_outlives_the_daemon() {
     within(60, || {
@@ -308,7 +308,8 @@ fn long_work_is_waited_for() {
     });
 }
 
-/// A home that stands still while it is asked, and goes on when its asker has given up, doesn't do it then.
+/// A home that stands still while it is asked, and goes on when its asker has given up, doesn't do
+/// it then.
 #[test]
 fn nothing_is_carried_out_behind_the_askers_back() {
     within(60, || {

@@ -207,8 +207,8 @@ impl Channel {
         false
     }
 
-    /// Waits for the answer; false if it hasn't come `until` then, or until the later time to which the
-    /// daemon has moved the deadline since the other node is at work.
+    /// Waits for the answer; false if it hasn't come `until` then, or until the later time to which
+    /// the daemon has moved the deadline since the other node is at work.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
         if self.look(&|| cell.state.load(Acquire) & !HELD == DONE) {
@@ -241,8 +241,8 @@ impl Channel {
         }
     }
 
-    /// Passes on what came of a question. If the node is down, the user is told which, as no errno can; and if
-    /// this node has lost its locks there, that it has.
+    /// Passes on what came of a question. If the node is down, the user is told which, as no errno
+    /// can; and if this node has lost its locks there, that it has.
     fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
         match answer {
             Err(Errno::HOSTDOWN) => self.tell_down(node),

@@ -265,7 +265,8 @@ impl Taken {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
-    /// The home's records ([`super::Replies::id`]) that know whether it was begun; 0: it wasn't sent.
+    /// The home's records ([`super::Replies::id`]) that know whether it was begun; 0: it wasn't
+    /// sent.
     pub fn sent_to(&self) -> u64 {
         self.shared.cell(self.index).sent_to.load(Acquire)
     }

@@ -93,8 +93,8 @@ pub struct Cell {
     /// Bytes of the head, and of the body or of the room for it.
     pub head: AtomicU32,
     pub body: AtomicU32,
-    /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the other
-    /// node says that it is at work.
+    /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
+    /// other node says that it is at work.
     pub deadline: AtomicU64,
     /// The question's number, once the daemon has given it one.
     pub number: AtomicU64,

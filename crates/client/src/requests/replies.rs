@@ -1,17 +1,19 @@
-//! What a node's daemon has carried out for others, in the node's directory: it outlives the daemon.
+//! What a node's daemon has carried out for others, in the node's directory: it outlives the
+//! daemon.
 //!
-//! A request that changes something has a record from before it is carried out until its asker has the
-//! answer. So a daemon that is started after another was killed knows which requests that one had
-//! begun, and what it would have answered: a request that comes again is answered, never carried out a
-//! second time.
+//! A request that changes something has a record from before it is carried out until its asker has
+//! the answer. So a daemon that is started after another was killed knows which requests that one
+//! had begun, and what it would have answered: a request that comes again is answered, never
+//! carried out a second time.
 //!
 //! ```text
 //! 0       header: magic, id
 //! 4 KiB   16,384 records of 256 bytes
 //! ```
-//! The file `replies` is sparse. Records get their pages, some at a time, before they are touched: on a
-//! full file system taking a record fails, it is no SIGBUS. One daemon at a time has the file (it holds
-//! the lock of [`super::Desk`]). A record's state is stored last, so that a kill leaves it as it was.
+//! The file `replies` is sparse. Records get their pages, some at a time, before they are touched:
+//! on a full file system taking a record fails, it is no SIGBUS. One daemon at a time has the file
+//! (it holds the lock of [`super::Desk`]). A record's state is stored last, so that a kill leaves
+//! it as it was.
 
 use super::clock;
 use super::region::random;
@@ -103,8 +105,8 @@ impl Replies {
     /// Opens the records of the node in `dir`, makes them if there are none; and what is in them.
     ///
     /// # Errors
-    /// ENOSPC if there is no room for the first of them; EINVAL for a file of another version; what open
-    /// and mmap say.
+    /// ENOSPC if there is no room for the first of them; EINVAL for a file of another version; what
+    /// open and mmap say.
     pub fn open(dir: &Path) -> Result<(Replies, Vec<Left>)> {
         let path = dir.join("replies");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;

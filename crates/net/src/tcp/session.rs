@@ -41,8 +41,8 @@ pub(super) struct Session {
     pub calls: Calls,
     /// Requests of the peer that haven't been answered.
     pub serving: AtomicUsize,
-    /// The peer has given the session up: what it had sent before and is read only now isn't served, so that
-    /// nothing happens behind its back. What it still wants it sends again.
+    /// The peer has given the session up: what it had sent before and is read only now isn't
+    /// served, so that nothing happens behind its back. What it still wants it sends again.
     pub given_up: AtomicBool,
     pub encrypt: bool,
     pub seed: u64,

@@ -201,7 +201,8 @@ impl Core {
         self.ask(Question::of_cell(taken, sort, patience), lazily);
     }
 
-    /// These were left by an earlier daemon, with the numbers that they have: none of them is settled.
+    /// These were left by an earlier daemon, with the numbers that they have: none of them is
+    /// settled.
     pub fn expect(&self, left: &[Arc<Taken>]) {
         for taken in left.iter().filter(|t| t.number() != 0) {
             if taken.node() == self.me {

@@ -260,7 +260,8 @@ fn carry_out(
     let kept = Arc::new(carried_out(f(), core.inline));
     let again = serve.repeatable(kind);
     if let Some(way) = core.memory.finish(asker, number, Some(&kept), again) {
-        // What took long is answered all the same: its asker may have been told that it was at work.
+        // What took long is answered all the same: its asker may have been told that it was at
+        // work.
         let soon = Instant::now() + WAITS;
         way.answer(core, &kept, deadline.max(soon));
     }

@@ -1,14 +1,15 @@
 //! The link to one other node: the questions for it, and the connection by which they go, made when
 //! there is a question, made anew when it was cut.
 //!
-//! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits, and a
-//! thread connects ([`super::connect`]), again and again with pauses, until the patience of who asks is over. A question that a cut has left without an answer is sent again
-//! with the same number, by which the other daemon knows whether it has carried it out, also if it was
-//! started anew in between. If it has lost its records ([`forebay_client::requests::Replies`]) nobody knows;
-//! then the question is only sent again if that can't do harm.
+//! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits,
+//! and a thread connects ([`super::connect`]), again and again with pauses, until the patience of
+//! who asks is over. A question that a cut has left without an answer is sent again with the same
+//! number, by which the other daemon knows whether it has carried it out, also if it was started
+//! anew in between. If it has lost its records ([`forebay_client::requests::Replies`]) nobody
+//! knows; then the question is only sent again if that can't do harm.
 //!
-//! Each question says which ones are settled, so that the other daemon forgets their answers: all below
-//! the lowest open one, and now and then which ones above that are open.
+//! Each question says which ones are settled, so that the other daemon forgets their answers: all
+//! below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
 use super::memory::Settled;

@@ -1,11 +1,11 @@
-//! The reply cache: what a daemon remembers of the questions it was asked, so that one that comes again,
-//! because a connection was cut or a daemon killed, is carried out once.
+//! The reply cache: what a daemon remembers of the questions it was asked, so that one that comes
+//! again, because a connection was cut or a daemon killed, is carried out once.
 //!
-//! A question that is still being carried out when it comes again gets its answer by the later way. An
-//! answer is remembered until its asker says that it has it ([`Settled`]); one with bytes only if carrying the
-//! question out again would do harm, and if there is room. A question that changes something has a
-//! record in the node's directory as well ([`Replies`]), from before it is carried out: that outlives the
-//! daemon, so the next one answers from it.
+//! A question that is still being carried out when it comes again gets its answer by the later way.
+//! An answer is remembered until its asker says that it has it ([`Settled`]); one with bytes only
+//! if carrying the question out again would do harm, and if there is room. A question that changes
+//! something has a record in the node's directory as well ([`Replies`]), from before it is carried
+//! out: that outlives the daemon, so the next one answers from it.
 //!
 //! Where there is no room for another question, it isn't carried out and isn't answered
 //! ([`Verdict::Full`]): its asker sends it again, until its patience is over.
@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Questions of one asker that are remembered. It has at most 256 under way, and says at least every
-/// 64 questions which ones are settled.
+/// Questions of one asker that are remembered. It has at most 256 under way, and says at least
+/// every 64 questions which ones are settled.
 const MOST: usize = 4096;
 /// A record is kept for so long after its question was given up by its asker, at least. Seconds.
 const SLACK: Duration = Duration::from_secs(60);
@@ -168,7 +168,8 @@ pub struct Memory<R> {
 }
 
 impl<R> Memory<R> {
-    /// Remembers answers with up to `room` bytes in all, and what earlier daemons have `left` in the records.
+    /// Remembers answers with up to `room` bytes in all, and what earlier daemons have `left` in
+    /// the records.
     pub fn new(room: usize, (records, left): (Replies, Vec<Left>)) -> Memory<R> {
         let mut state = State {
             askers: HashMap::new(),

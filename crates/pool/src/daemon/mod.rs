@@ -93,7 +93,8 @@ pub trait Serve: Send + Sync {
     /// Whether it may be carried out a second time.
     fn repeatable(&self, kind: u16) -> bool;
 
-    /// Whether that it was carried out is noted where it outlives the daemon: what changes something.
+    /// Whether that it was carried out is noted where it outlives the daemon: what changes
+    /// something.
     fn recorded(&self, kind: u16) -> bool {
         !self.repeatable(kind)
     }

@@ -14,7 +14,8 @@ pub struct Question {
     pub kind: u16,
     /// Whether it may be carried out twice.
     pub repeatable: bool,
-    /// Carrying it out may take longer than the patience: it is waited for as long as its home is at it.
+    /// Carrying it out may take longer than the patience: it is waited for as long as its home is
+    /// at it.
     pub is_long: bool,
     /// Who asks stops waiting then, unless it is renewed.
     deadline: Mutex<Instant>,
@@ -142,7 +143,8 @@ impl Question {
         }
     }
 
-    /// The records of the home that it was sent to, which know whether it was begun; 0: it wasn't sent.
+    /// The records of the home that it was sent to, which know whether it was begun; 0: it wasn't
+    /// sent.
     pub fn sent_to(&self) -> u64 {
         self.sent_to.load(Acquire)
     }
@@ -288,7 +290,8 @@ impl Waiting {
         })
     }
 
-    /// The answer; None if there is none by `until`, and `slack` after the time to which that was renewed.
+    /// The answer; None if there is none by `until`, and `slack` after the time to which that was
+    /// renewed.
     pub fn wait(&self, until: Instant, slack: Duration) -> Option<Answer> {
         let mut answer = lock(&self.answer);
         loop {

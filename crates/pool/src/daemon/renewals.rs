@@ -1,11 +1,11 @@
-//! Long work: questions whose carrying out may take longer than the patience (a sync on a slow disk, a large
-//! copy).
+//! Long work: questions whose carrying out may take longer than the patience (a sync on a slow
+//! disk, a large copy).
 //!
 //! As long as their home says that it is at work, they are waited for. Each tick, an eighth of the
-//! patience, the homes of those that are open are asked ([`PROGRESS`](super::wire::PROGRESS)); a home that
-//! says so gets the whole patience again, from the moment it was asked. So one that has died or
-//! stands still is noticed within the patience. What this daemon carries out for its own node it
-//! knows itself.
+//! patience, the homes of those that are open are asked ([`PROGRESS`](super::wire::PROGRESS)); a
+//! home that says so gets the whole patience again, from the moment it was asked. So one that has
+//! died or stands still is noticed within the patience. What this daemon carries out for its own
+//! node it knows itself.
 
 use super::core::{Core, lock};
 use super::question::Question;
@@ -50,7 +50,8 @@ impl Renewals {
         self.wake.notify_all();
     }
 
-    /// Those that are open, a tick after the last time; None once stopped. Sleeps while there are none.
+    /// Those that are open, a tick after the last time; None once stopped. Sleeps while there are
+    /// none.
     fn next(&self, tick: Duration) -> Option<Vec<Arc<Question>>> {
         let mut state = lock(&self.state);
         let end = Instant::now() + tick;

@@ -1,7 +1,8 @@
 //! What daemons put into the heads of their messages. Pure: no I/O.
 //!
-//! A question of the store travels with who asks, its number, how long it is waited for, and which of the
-//! asker's questions are settled. Small bytes go in the head, too: on the control lane they are faster.
+//! A question of the store travels with who asks, its number, how long it is waited for, and which
+//! of the asker's questions are settled. Small bytes go in the head, too: on the control lane they
+//! are faster.
 
 use super::memory::Settled;
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
@@ -25,7 +26,8 @@ const MOST: usize = 56 << 10;
 /// Most bytes of an encoded map.
 pub const MAX_MAP: usize = 16 << 20;
 
-/// Before the list of open questions: asker, number, lowest, upto, how long it is waited for, how many open.
+/// Before the list of open questions: asker, number, lowest, upto, how long it is waited for, how
+/// many open.
 const FIXED: usize = 4 * 8 + 2 * 4;
 const ANSWER: usize = 4;
 /// Open questions that one message lists, at most.
@@ -177,7 +179,8 @@ pub struct Hello {
     pub epoch: u64,
     /// Bytes of its map.
     pub map: u64,
-    /// Its records of what was carried out: as long as they are the same, they know of each question.
+    /// Its records of what was carried out: as long as they are the same, they know of each
+    /// question.
     pub records: u64,
 }
 

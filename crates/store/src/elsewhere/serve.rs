@@ -38,13 +38,14 @@ pub enum Class {
     Bulk,
 }
 
-/// What carrying out a question a second time would do, when nobody knows whether it was carried out.
+/// What carrying out a question a second time would do, when nobody knows whether it was carried
+/// out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Repeat {
     /// Nothing: it changes nothing, or finds done what it asks for, whatever came between.
     Harmless,
-    /// Nothing, unless others have gone on in between: so its answer is noted, where it outlives the
-    /// daemon. If not even that is known, it is carried out again.
+    /// Nothing, unless others have gone on in between: so its answer is noted, where it outlives
+    /// the daemon. If not even that is known, it is carried out again.
     Step,
     /// It would take back what others have done since. Its answer is noted; without it nobody
     /// knows (EIO).
@@ -133,8 +134,9 @@ impl Server {
             }
             // What is synced twice is synced.
             kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => Repeat::Harmless,
-            // A use is known by its number, a change of names by its epoch: the second time finds it done.
-            // The daemon has uses in its own memory, so that a later one has to be told again.
+            // A use is known by its number, a change of names by its epoch: the second time finds
+            // it done. The daemon has uses in its own memory, so that a later one has to be told
+            // again.
             kind::OPEN | kind::CLOSE | kind::REOPEN | kind::LOOKUP_OPEN => Repeat::Harmless,
             kind::FREEZE | kind::THAW => Repeat::Harmless,
             // Only ever moves the end on, and not behind a later cut.
@@ -153,8 +155,8 @@ impl Server {
             kind::TOUCH => Repeat::Step,
             // An owner asks for one at a time, and what a dead one gets is found.
             kind::LOCK | kind::END_LOCKS => Repeat::Step,
-            // It would undo what others have done and been told since: WRITE, TRUNCATE, PUNCH, RESERVE,
-            // SET_ATTR, WRITE_PIECES, CREATE, UNLINK, RENAME and all others.
+            // It would undo what others have done and been told since: WRITE, TRUNCATE, PUNCH,
+            // RESERVE, SET_ATTR, WRITE_PIECES, CREATE, UNLINK, RENAME and all others.
             _ => Repeat::Once,
         }
     }
@@ -165,14 +167,15 @@ impl Server {
         Server::repeat(kind) != Repeat::Once
     }
 
-    /// Whether the home notes, where it outlives its daemon, that a question of this kind was carried out.
+    /// Whether the home notes, where it outlives its daemon, that a question of this kind was
+    /// carried out.
     pub fn recorded(kind: u16) -> bool {
         Server::repeat(kind) != Repeat::Harmless
     }
 
     /// Whether carrying out a question of this kind may take longer than programs wait for a node
-    /// that doesn't answer: what goes to a disk, gives much room back, copies, or waits for third nodes. Not
-    /// those that get bytes back.
+    /// that doesn't answer: what goes to a disk, gives much room back, copies, or waits for third
+    /// nodes. Not those that get bytes back.
     pub fn is_long(kind: u16) -> bool {
         match kind {
             kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => true,
@@ -188,8 +191,8 @@ impl Server {
         }
     }
 
-    /// `node` gets an answer again that an earlier daemon gave: what that one kept for it in its own
-    /// memory is kept again.
+    /// `node` gets an answer again that an earlier daemon gave: what that one kept for it in its
+    /// own memory is kept again.
     pub fn answered_again(
         &self,
         store: &Store,
@@ -206,9 +209,9 @@ impl Server {
     /// Carries out what `from` asks. May take as long as locks are held; may ask other nodes.
     ///
     /// # Errors
-    /// Those of the operation; EPROTO for what isn't a question; ESTALE if the asker's names
-    /// are older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the asker has lost its
-    /// locks of the file.
+    /// Those of the operation; EPROTO for what isn't a question; ESTALE if the asker's names are
+    /// older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the
+    /// asker has lost its locks of the file.
     pub fn serve(
         &self,
         store: &Store,

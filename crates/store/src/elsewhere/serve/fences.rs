@@ -1,14 +1,15 @@
 //! Fences: what programs of a node that has lost its locks may not do any more.
 //!
-//! A node that can't be reached for the pool's lease is given up: what it had locked here is released, and others
-//! get it. Its programs may run on, and don't know. So from that moment nothing that they ask of a
-//! file that one of them had locked is carried out: EOWNERDEAD, which the asking side makes EIO, with a
-//! sentence. It ends when the node opens the file anew, which it does when all descriptors from
-//! before are closed there: a node has one use of a file for all its processes.
+//! A node that can't be reached for the pool's lease is given up: what it had locked here is
+//! released, and others get it. Its programs may run on, and don't know. So from that moment
+//! nothing that they ask of a file that one of them had locked is carried out: EOWNERDEAD, which
+//! the asking side makes EIO, with a sentence. It ends when the node opens the file anew, which it
+//! does when all descriptors from before are closed there: a node has one use of a file for all its
+//! processes.
 //!
 //! Order, when a node is given up: fences first (here), then what it has asked before and is still
-//! being carried out comes to its end, then the locks go. The fences stay in the table of locks, so that
-//! a later daemon knows them.
+//! being carried out comes to its end, then the locks go. The fences stay in the table of locks, so
+//! that a later daemon knows them.
 
 use super::super::messages::kind;
 use super::{Server, lock};
@@ -19,8 +20,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long what a lost node has asked before may take: longer than anything waits for a lock of the
-/// store (30 s).
+/// How long what a lost node has asked before may take: longer than anything waits for a lock of
+/// the store (30 s).
 const DRAIN: Duration = Duration::from_secs(40);
 
 /// The fences of a node's daemon.
@@ -97,7 +98,8 @@ impl Fences {
         }
     }
 
-    /// Fences a node off from what its programs have locked here, and waits for what it has asked before.
+    /// Fences a node off from what its programs have locked here, and waits for what it has asked
+    /// before.
     pub(super) fn raise(&self, store: &Store, node: NodeId) {
         self.lift_lost(store);
         let locked = store.locked_by(node);

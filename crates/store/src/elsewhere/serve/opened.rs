@@ -35,7 +35,8 @@ type CreateQuestion = (
 );
 
 impl Server {
-    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept open.
+    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept
+    /// open.
     pub(super) fn created_again(&self, store: &Store, node: NodeId, head: &[u8], answer: &[u8]) {
         let asked: Option<CreateQuestion> = super::decode(head);
         let made: Option<Result<ObjectId, crate::record::Entry>> = super::decode(answer);
@@ -144,8 +145,9 @@ impl Server {
         store.open_release(open)
     }
 
-    /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may live on: what they
-    /// had locked they can't change any more ([`super::fences`]). Waits for what it has asked before.
+    /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
+    /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
+    /// it has asked before.
     pub fn gone(&self, store: &Store, node: NodeId) {
         self.fences.raise(store, node);
         if let Err(e) = store.end_node_locks(node) {
