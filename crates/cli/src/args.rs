@@ -261,6 +261,10 @@ pub struct Nodes {
     /// How long a program waits for a node that doesn't answer, before it gets an error
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     pub patience: f64,
+    /// After how long out of reach a node loses the file locks that its programs have on others.
+    /// They get EIO then for these files until they have closed them
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    pub lease: f64,
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cpus: Option<Cpus>,

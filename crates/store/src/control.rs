@@ -591,6 +591,10 @@ pub mod lock_kind {
     pub const USE: u32 = 16;
     /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
     pub const AWAY: u32 = 8;
+    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
+    /// this node, and its programs that had the file open then don't know
+    /// (`elsewhere/serve/fences.rs`).
+    pub const FENCE: u32 = 32;
 }
 
 /// A lock on a file, or on a range of it.

@@ -131,11 +131,18 @@ pub struct Plan {
     pub encrypt: bool,
     /// How long a node that doesn't answer is waited for.
     pub patience: Duration,
+    /// After how long out of reach a node loses its locks.
+    #[serde(default = "lease")]
+    pub lease: Duration,
     /// How long the start may take.
     pub within: Duration,
     /// What each daemon may take of its host.
     #[serde(default)]
     pub limits: Limits,
+}
+
+fn lease() -> Duration {
+    crate::daemon::Options::default().gone_after
 }
 
 impl Plan {
