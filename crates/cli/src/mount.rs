@@ -96,6 +96,8 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
 /// Mounts, and answers until the mount is taken away.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
+    // Not on the mount, not even for a core dump.
+    let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
     let options = Options {
@@ -109,6 +111,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     // Whoever finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
+    let stopper = mounted.stopper();
+    let stops = stopper.clone();
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
@@ -116,7 +120,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         // Then the kernel says that it is gone, and we end below: unless somebody uses it.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
-        end(&ours, &mine);
+        end(&ours, &mine, stops.stop());
         std::process::exit(code::OK.into());
     });
     let served = written
@@ -125,13 +129,16 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if served.is_err() {
         let _ = unmount(dir, true);
     }
-    end(&pool, &record);
+    end(&pool, &record, stopper.stop());
     served
 }
 
-/// The end of a process that serves a mount.
-fn end(pool: &Pool, record: &Path) {
-    let _ = pool.store().detach();
+/// The end of a process that serves a mount; if it couldn't be stopped in order, what it holds is
+/// released after its end, as of any that is killed.
+fn end(pool: &Pool, record: &Path, in_order: bool) {
+    if in_order {
+        let _ = pool.store().detach();
+    }
     // Last: by it `forebay down` waits for us.
     let _ = std::fs::remove_file(record);
 }

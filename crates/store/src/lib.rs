@@ -337,7 +337,7 @@ impl Store {
         }
         p.waits_for.store(0, Relaxed);
         self.forget_waits(slot);
-        self.release_owned(slot, before)
+        self.release_owned(slot, before, true)
     }
 
     /// Gives the slot up without releasing what it holds: this process goes on to use it

@@ -195,7 +195,7 @@ impl Face {
     fn with_room<T>(&self, f: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match f() {
             Err(Errno::NOSPC) => {
-                self.recent.let_go(self.fs());
+                self.let_go()?;
                 f()
             }
             done => done,

@@ -12,8 +12,9 @@ use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
-use forebay_posix::controls::{UNSEEN, work_for};
+use forebay_posix::controls::{ASIDE, UNSEEN, work_for};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
+use forebay_store::process::is_answering;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -70,13 +71,15 @@ impl Face {
         })
     }
 
-    /// There are no more requests: what is kept for the next ones goes.
-    pub fn end(&self) {
+    /// There are no more requests, and nobody answers: what is kept for the next ones is closed, and what
+    /// the kernel hasn't closed.
+    ///
+    /// # Errors
+    /// What writing files back says.
+    pub fn end(&self) -> Result<(), Errno> {
+        self.locks.let_go();
         self.recent.let_go(self.fs());
-    }
-
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+        self.fs().store().close_owned()
     }
 
     /// The view for everything that makes nothing.
@@ -98,16 +101,6 @@ impl Face {
         }
         let new = || Arc::new(Fs::judged_by_kernel(self.pool.clone(), who.0, who.1));
         others.entry(who).or_insert_with(new).clone()
-    }
-
-    /// Whether a request may take so long that others shouldn't wait for its end: the disk, another node.
-    pub fn may_take_long(&self, head: &Head) -> bool {
-        match head.opcode {
-            op::FORGET | op::BATCH_FORGET | op::INTERRUPT => false,
-            op::FALLOCATE | op::COPY_FILE_RANGE => true,
-            op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.pool.config().has_files() => true,
-            _ => self.pool.config().member.is_some(),
-        }
     }
 
     /// Answers a request; what it asks for is put into `reply`.
@@ -183,7 +176,7 @@ impl Face {
 
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
-        self.recent.let_go(self.fs());
+        self.let_go()?;
         let (capacity, used) = self.fs().store().capacity();
         let blocks = capacity / u64::from(UNIT);
         let free = (capacity - used.min(capacity)) / u64::from(UNIT);
@@ -193,8 +186,25 @@ impl Face {
         Ok(())
     }
 
+    /// What is kept for a moment gives its room back.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: by another thread.
+    fn let_go(&self) -> Result<(), Errno> {
+        if !self.recent.is_empty() {
+            if is_answering() {
+                return Err(ASIDE);
+            }
+            self.recent.let_go(self.fs());
+        }
+        Ok(())
+    }
+
     /// Before the kernel is answered with the size of a file.
-    fn size_told(&self, node: u64, size: u64) {
+    ///
+    /// # Errors
+    /// [`ASIDE`]: by another thread.
+    fn size_told(&self, node: u64, size: u64) -> Result<(), Errno> {
         self.cached.tell(node, size, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = 0;
@@ -202,7 +212,7 @@ impl Face {
             let n = unsafe { self.fs().read(open, Some(size - 1), &mut last, 1) };
             let _ = self.fs().store().open_release(open);
             (n == Ok(1)).then_some(last)
-        });
+        })
     }
 
     /// Attributes of what is open or has this number.

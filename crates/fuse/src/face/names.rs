@@ -30,7 +30,7 @@ impl Face {
             stat
         });
         let stat = found.map_err(inside)?;
-        self.size_told(p::node_of(stat.ino), stat.size);
+        self.size_told(p::node_of(stat.ino), stat.size)?;
         reply.entry(&stat);
         Ok(())
     }
