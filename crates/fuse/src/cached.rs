@@ -32,7 +32,7 @@ const SETTLES: Duration = Duration::from_millis(100);
 
 /// The files, by node.
 pub struct Cached {
-    notices: Notices,
+    notices: Arc<Notices>,
     /// What the kernel's pages were when it got them.
     pub fetched: Fetched,
     files: Mutex<HashMap<u64, File>>,
@@ -80,7 +80,7 @@ impl File {
 
 impl Cached {
     /// No files yet.
-    pub fn new(notices: Notices) -> Cached {
+    pub fn new(notices: Arc<Notices>) -> Cached {
         Cached {
             notices,
             fetched: Fetched::default(),

@@ -5,9 +5,9 @@
 //! pool as every other process does, through `posix`, so that what it does and what preloaded
 //! programs do at the same time are one.
 //!
-//! The kernel judges permissions (`default_permissions`) by the attributes that it is given, and
-//! keeps nothing: names, attributes and data are asked for each time, since others may change them at any
-//! moment without telling us. Only mappings go through its page cache ([`cached`]), and
+//! The kernel judges permissions (`default_permissions`) by the attributes that it is given. It keeps
+//! names and attributes only while no other process uses the pool ([`keeping`]), and no data: else it
+//! asks each time, since others may change them at any moment without telling us. Only mappings go through its page cache ([`cached`]), and
 //! only what was changed of its pages is written back ([`fetched`]). What was
 //! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
@@ -20,6 +20,7 @@ mod cached;
 mod device;
 mod face;
 mod fetched;
+mod keeping;
 mod known;
 mod notices;
 mod protocol;

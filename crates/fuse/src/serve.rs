@@ -8,6 +8,7 @@
 //! request that needs one of these, or that waits for a lock of a program, goes to a thread of its own.
 
 use crate::face::{Answer, Face, Wait};
+use crate::keeping::Keeping;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
 use forebay_client::Pool;
@@ -66,10 +67,11 @@ struct Aside {
 
 /// Greets the kernel: a server that nobody runs yet.
 pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
-    greet(&device)?;
-    let notices = Notices(device.try_clone()?);
+    let minor = greet(&device)?;
+    let notices = Arc::new(Notices(device.try_clone()?));
+    let keeping = Keeping::new(pool.clone(), notices.clone(), minor >= p::EPOCH_MINOR);
     Ok(Arc::new(Server {
-        face: Face::new(pool, notices)?,
+        face: Face::new(pool, notices, keeping)?,
         device,
         threads: Mutex::default(),
         changed: Condvar::new(),
@@ -78,8 +80,8 @@ pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
     }))
 }
 
-/// INIT: the first request.
-fn greet(device: &OwnedFd) -> io::Result<()> {
+/// INIT: the first request. The minor version that the kernel speaks.
+fn greet(device: &OwnedFd) -> io::Result<u32> {
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let n = take(device, &mut request)?
         .ok_or_else(|| io::Error::other("the mount was taken away at once"))?;
@@ -113,7 +115,7 @@ fn greet(device: &OwnedFd) -> io::Result<()> {
     reply.u16((p::MAX_WRITE / 4096) as u16).u16(0);
     reply.u32((both >> 32) as u32).zeros(4 + 2 + 22);
     rustix::io::write(device, reply.finish(head.unique))?;
-    Ok(())
+    Ok(minor)
 }
 
 /// The next request's length; None if the mount is gone.
@@ -157,7 +159,10 @@ impl Server {
     /// # Errors
     /// If no thread can be started.
     pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
+        // Not in an answer: whoever attaches may have to wait for another mount.
+        self.face.fs().store().me()?;
         self.face.cached.watch(self)?;
+        Keeping::watch(self)?;
         self.one_more(&mut self.threads())?;
         ready();
         let threads = self.threads();
@@ -274,6 +279,7 @@ impl Server {
             return;
         }
         reply.clear();
+        let ticket = self.face.keeping.begin(&head);
         match self.face.answer(&head, args, reply) {
             Answer::Reply(Err(ASIDE)) => {
                 let request = request.to_owned();
@@ -285,7 +291,10 @@ impl Server {
                     }
                 });
             }
-            Answer::Reply(result) => self.send(&head, result, reply),
+            Answer::Reply(result) => {
+                let result = self.face.keeping.stamp(ticket, &head, result, reply);
+                self.send(&head, result, reply);
+            }
             Answer::None => {}
             Answer::Wait(lock) => self.wait(head, lock),
         }

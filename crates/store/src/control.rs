@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3031_4c54_4359_4246; // "FBYCTL10"
+const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -79,6 +79,8 @@ pub struct Header {
     /// Counts how often those who have files of any node open were counted, as something was to be said of one
     /// (`uses/say.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
+    /// Which process uses the pool alone (`sole.rs`); 0: none.
+    pub sole_user: AtomicU32,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against

@@ -7,6 +7,7 @@ mod locks;
 mod names;
 
 use crate::cached::Cached;
+use crate::keeping::Keeping;
 use crate::known::Known;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
@@ -45,6 +46,7 @@ pub struct Face {
     recent: Arc<Recent>,
     known: Known,
     pub cached: Cached,
+    pub keeping: Keeping,
 }
 
 /// Views that are kept; a mount for all users may see more.
@@ -53,7 +55,7 @@ const MOST_VIEWS: usize = 256;
 impl Face {
     /// # Errors
     /// If there can't be a thread.
-    pub fn new(pool: Arc<Pool>, notices: Notices) -> io::Result<Face> {
+    pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, keeping: Keeping) -> io::Result<Face> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let own = Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid));
@@ -68,6 +70,7 @@ impl Face {
             recent,
             known: Known::default(),
             cached: Cached::new(notices),
+            keeping,
         })
     }
 
@@ -77,6 +80,7 @@ impl Face {
     /// # Errors
     /// What writing files back says.
     pub fn end(&self) -> Result<(), Errno> {
+        self.keeping.end();
         self.locks.let_go();
         self.recent.let_go(self.fs());
         self.fs().store().close_owned()
@@ -110,7 +114,7 @@ impl Face {
             id => id,
         });
         let a = &mut a;
-        Answer::Reply(match head.opcode {
+        let result = match head.opcode {
             // Nothing is kept for a name that the kernel knows.
             op::FORGET | op::BATCH_FORGET => return Answer::None,
             op::SETLKW => match self.lock_waiting(head, a) {
@@ -155,7 +159,22 @@ impl Face {
             op::DESTROY => Ok(()),
             op::IOCTL => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
-        })
+        };
+        // Whether it has done so or not.
+        match head.opcode {
+            op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
+            op::CREATE
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2 => self.keeping.changed(head.node),
+            _ => {}
+        }
+        Answer::Reply(result)
     }
 
     /// The answer reached nobody: what was opened with it is closed.
