@@ -141,8 +141,7 @@ impl Keeping {
             self.taken.notify_one();
         } else {
             // Others use the pool: they may do so for long.
-            state.pause = (2 * state.pause).min(Duration::from_secs(1));
-            state.next = now + state.pause;
+            state.next = now + state.pause.min(Duration::from_secs(1));
         }
     }
 

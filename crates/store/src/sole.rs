@@ -103,3 +103,54 @@ impl Store {
         Err(Errno::TIMEDOUT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process;
+    use crate::repair::tests::store;
+
+    /// As `end_sole_use_of_others`, of a process that attaches; its slot.
+    fn attaches(s: &Store) -> u32 {
+        let slot = process::attach(&s.control).unwrap();
+        s.end_sole_use_of_others(slot).unwrap();
+        slot
+    }
+
+    #[test]
+    fn whoever_attaches_waits_until_nobody_is_alone() {
+        let s = store("sole-use");
+        let other = attaches(&s);
+        assert_eq!(s.take_sole_use(), Ok(false));
+        process::free(&s.control, other);
+        assert_eq!(s.take_sole_use(), Ok(true));
+        // Not twice.
+        assert_eq!(s.take_sole_use(), Ok(false));
+        assert!(!s.is_sole_use_wanted(Duration::ZERO));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| attaches(&s));
+            while !s.is_sole_use_wanted(TURN) {}
+            assert!(!other.is_finished());
+            s.end_sole_use();
+            let slot = other.join().unwrap();
+            assert_eq!(s.take_sole_use(), Ok(false));
+            process::free(&s.control, slot);
+        });
+        assert_eq!(s.take_sole_use(), Ok(true));
+    }
+
+    #[test]
+    fn the_sole_use_of_a_dead_process_is_over() {
+        let s = store("sole-use-dead");
+        let me = s.me().unwrap();
+        let dead = process::attach(&s.control).unwrap();
+        let owner = &s.control.process(dead as usize).owner;
+        s.sole_user().store(identity(&s.control, dead), SeqCst);
+        // A start time that no process has: as good as dead.
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        s.end_sole_use_of_others(me).unwrap();
+        assert_eq!(s.sole_user().load(SeqCst), 0);
+        // What it had isn't in order yet.
+        assert_eq!(s.take_sole_use(), Ok(false));
+    }
+}

@@ -470,3 +470,164 @@ def mount_aborted(t):
             t.bash("p", "cat /fb/f1; ls /fb/f0 2> /dev/null || echo removed").prints("^kept", "removed$")
             t.bash("p", "rm /fb/f*")
     t.fb("down", "--pool", "p")
+
+
+def switches(server):
+    """How often the threads of a process have gone to sleep: more than once for each request."""
+    n = 0
+    for thread in os.listdir("/proc/%d/task" % server):
+        with contextlib.suppress(OSError), open("/proc/%d/task/%s/status" % (server, thread)) as f:
+            n += sum(int(line.split()[1]) for line in f if "_ctxt_switches" in line)
+    return n
+
+
+def kernel_keeps():
+    return tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 16)
+
+
+def wait_until_kept(t, server, paths):
+    """Until the kernel answers for these names by itself (which it never does before Linux 6.16)."""
+    def look():
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.stat(path)
+
+    def is_kept():
+        look()
+        before = switches(server)
+        for _ in range(50):
+            look()
+        return switches(server) - before < 25
+
+    if kernel_keeps():
+        wait_until(is_kept, 20, "the kernel keeps names")
+    else:
+        look()
+
+
+# Does each line of its input, says that it has.
+DOES = '''
+import os, sys
+os.chdir("/fb")
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+'''
+
+
+@case(60)
+def mount_keeps_names(t):
+    """While nobody else uses the pool the kernel keeps names and attributes; what others do is seen when it is done."""
+    t.up("p")
+    with freed(t, "p", seconds=50) as (at, server):
+        def path(name):
+            return os.path.join(at, name)
+
+        def size(name):
+            return os.stat(path(name)).st_size
+
+        os.makedirs(path("d/e"))
+        for name in ("f", "g", "d/e/f"):
+            with open(path(name), "w") as f:
+                f.write("one")
+        os.symlink("f", path("s"))
+        held = os.open(path("g"), os.O_RDONLY)
+        names = ["f", "g", "d", "d/e", "d/e/f", "none", "d/none", "s"]
+        changes = (
+            # The first of each is the first operation of a program.
+            [("open('none', 'w').write('xx')", lambda: size("none") == 2),
+             ("os.unlink('f')", lambda: not os.path.exists(path("f")) and not os.path.exists(path("s"))),
+             ("open('f', 'w').write('four')", lambda: size("f") == size("s") == 4),
+             ("os.chmod('g', 0o600)", lambda: os.fstat(held).st_mode & 0o777 == 0o600),
+             ("os.link('g', 'd/none')", lambda: os.fstat(held).st_nlink == 2 and size("d/none") == 3)],
+            [("open('g', 'a').write('more')", lambda: os.fstat(held).st_size == size("g") == 7),
+             ("os.rename('d/e', 'd/x')", lambda: size("d/x/f") == 3 and not os.path.exists(path("d/e"))),
+             ("os.mkdir('d/e')", lambda: os.listdir(path("d/e")) == [] and os.stat(path("d")).st_nlink == 4)],
+            [("os.rename('d', 'z')", lambda: not os.path.exists(path("d/x/f")) and size("z/x/f") == 3),
+             ("os.truncate('g', 1)", lambda: os.fstat(held).st_size == 1),
+             ("os.replace('f', 'g')", lambda: size("g") == 4 and os.fstat(held).st_nlink == 1)],
+        )
+        for program in changes:
+            wait_until_kept(t, server, [path(n) for n in names])
+            os.fstat(held)
+            p = t.start([t.forebay, "exec", "--pool", "p", "--", sys.executable, "-c", DOES], stdin=subprocess.PIPE)
+            for change, is_seen in program:
+                for name in names:
+                    with contextlib.suppress(OSError):
+                        os.stat(path(name))
+                p.stdin.write(change.encode() + b"\n")
+                p.stdin.flush()
+                t.ok(p.stdout.readline() == b"done\n", "it isn't done: " + change)
+                t.ok(is_seen(), "the mount doesn't show it: " + change)
+            t.finish(p, feed=b"")
+        # Others have a mount, too.
+        wait_until_kept(t, server, [path("g")])
+        with mounted(t, "p", name="second") as second:
+            with open(second + "/g", "a") as f:
+                f.write("12345")
+            t.ok(size("g") == 9, "a mount doesn't show what was done through another one")
+            os.unlink(path("g"))
+            t.ok(not os.path.exists(second + "/g"), "a mount shows what was removed through another one")
+            t.fb("umount", second)
+        os.close(held)
+        t.fb("umount", at)
+    t.fb("fsck", "--pool", "p")
+
+
+# One changes a directory and a file and looks at once; others look all the time.
+CHANGES = '''
+import os, sys, threading
+at, seconds = sys.argv[1], float(sys.argv[2])
+os.chdir(at)
+os.mkdir("dir"); open("file", "w").write("x")
+over = False
+def look():
+    while not over:
+        for name in ("dir", "file", "moved"):
+            try: os.stat(name)
+            except FileNotFoundError: pass
+others = [threading.Thread(target=look) for _ in range(3)]
+for o in others: o.start()
+import time
+end, n, ctime = time.monotonic() + seconds, 0, 0
+def check(what, is_so): assert is_so, "round %d: %s" % (n, what)
+try:
+    while time.monotonic() < end:
+        n += 1
+        os.mkdir("dir/%d" % n)
+        check("mkdir", os.stat("dir").st_nlink == 3)
+        os.rmdir("dir/%d" % n)
+        check("rmdir", os.stat("dir").st_nlink == 2)
+        os.link("file", "link%d" % n)
+        check("link", os.stat("file").st_nlink == 2)
+        os.unlink("link%d" % n)
+        check("unlink", os.stat("file").st_nlink == 1)
+        os.chmod("file", 0o600 + n % 64)
+        check("chmod", os.stat("file").st_mode & 0o777 == 0o600 + n % 64)
+        os.truncate("file", n % 1000)
+        check("truncate", os.stat("file").st_size == n % 1000)
+        with open("file", "r+b", 0) as f:
+            f.write(bytes(1000 + n % 100))
+            check("write", os.stat("file").st_size == 1000 + n % 100)
+        os.utime("file", (n, n))
+        check("utime", os.stat("file").st_mtime == n)
+        os.rename("file", "moved")
+        check("rename", not os.path.exists("file") and os.path.exists("moved"))
+        os.rename("moved", "file")
+        for _ in range(n % 4): os.stat("file"), os.stat("dir")
+finally:
+    over = True
+for o in others: o.join()
+print(n)
+'''
+
+
+@case(60)
+def mount_keeps_nothing_old(t):
+    """What is changed through a mount while others look at it: no answer of before stays."""
+    t.up("p")
+    with freed(t, "p") as (at, server):
+        wait_until_kept(t, server, [at + "/none"])
+        t.finish(t.start([sys.executable, "-c", CHANGES, at, "3"]), timeout=30)
+        t.fb("umount", at)
+    t.fb("fsck", "--pool", "p")
