@@ -148,7 +148,9 @@ and, for ordinary users, fusermount3. Programs under `forebay exec` are faster, 
 same files at the same time.")]
     Mount(Mount),
     /// Take a mount away
-    #[command(after_help = "Example:\n  forebay umount ./campaign")]
+    #[command(
+        after_help = "Examples:\n  forebay umount ./campaign\n  forebay umount --force ./campaign   # it hangs"
+    )]
     Umount(Umount),
     /// Show how full the media of a pool are
     #[command(after_help = "Example:\n  forebay df --json")]
@@ -528,6 +530,10 @@ pub struct Umount {
     /// Also if programs use it: it is gone for new ones at once, for them when they end
     #[arg(long)]
     pub lazy: bool,
+    /// Also if it doesn't answer: the process that serves it is killed, and programs that wait for it
+    /// get an error (ENOTCONN, ECONNABORTED)
+    #[arg(long, conflicts_with = "lazy")]
+    pub force: bool,
     /// The directory
     pub dir: OsString,
 }

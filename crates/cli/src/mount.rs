@@ -9,7 +9,7 @@ use crate::down::runs;
 use crate::fail::{Fail, code};
 use crate::output::say;
 use crate::{background, exec};
-use forebay_client::Pool;
+use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -53,18 +53,60 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     // Not resolved by looking at it: whoever served it may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
-    if mounted(&dir).is_none() {
+    let Some(source) = mounted(&dir) else {
         return Err(Fail::failed(format!(
             "{shown}: no pool is mounted there; forebay status shows where"
         )));
+    };
+    if a.force {
+        kill_server(&source, &dir);
     }
-    unmount(&dir, a.lazy).map_err(|e| match e.raw_os_error() {
+    unmount(&dir, a.lazy || a.force).map_err(|e| match e.raw_os_error() {
         Some(busy) if busy == Errno::BUSY.raw_os_error() => Fail::failed(format!(
             "{shown} is in use: end the programs that use it, or take it away as soon as they end with: forebay umount --lazy {shown}"
         )),
         _ => Fail::failed(format!("can't unmount {shown}: {e}")),
     })?;
     Ok(code::OK)
+}
+
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours: with its last
+/// descriptor, the kernel lets everybody go who waits for an answer. Looks at nothing on the mount.
+fn kill_server(source: &str, dir: &Path) {
+    let pool = source.strip_prefix("forebay:").unwrap_or(source);
+    for place in places(pool) {
+        for entry in (std::fs::read_dir(place.dir.join("mounts"))
+            .into_iter()
+            .flatten())
+        .flatten()
+        {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            let is_it =
+                std::fs::read(entry.path()).is_ok_and(|at| at == dir.as_os_str().as_bytes());
+            if is_it && serves(pid, dir) {
+                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+                let until = Instant::now() + PATIENCE;
+                while runs(pid as u32) && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the process has the arguments of one that serves a mount at `dir`: a later one may have its number.
+fn serves(pid: i32, dir: &Path) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|&b| b == 0);
+    let mounts = words.nth(1) == Some(b"mount");
+    // In the foreground it may have been given another way.
+    mounts
+        && words.any(|w| {
+            w == dir.as_os_str().as_bytes()
+                || Path::new(std::ffi::OsStr::from_bytes(w)).file_name() == dir.file_name()
+        })
 }
 
 /// The directory to mount at. One whose server has died is freed first.
@@ -96,6 +138,8 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
 /// Mounts, and answers until the mount is taken away.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
+    // Not on the mount, not even for a core dump.
+    let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
     let options = Options {
@@ -109,6 +153,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     // Whoever finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
+    let stopper = mounted.stopper();
+    let stops = stopper.clone();
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
@@ -116,7 +162,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         // Then the kernel says that it is gone, and we end below: unless somebody uses it.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
-        end(&ours, &mine);
+        end(&ours, &mine, stops.stop());
         std::process::exit(code::OK.into());
     });
     let served = written
@@ -125,13 +171,16 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if served.is_err() {
         let _ = unmount(dir, true);
     }
-    end(&pool, &record);
+    end(&pool, &record, stopper.stop());
     served
 }
 
-/// The end of a process that serves a mount.
-fn end(pool: &Pool, record: &Path) {
-    let _ = pool.store().detach();
+/// The end of a process that serves a mount; if it couldn't be stopped in order, what it holds is
+/// released after its end, as of any that is killed.
+fn end(pool: &Pool, record: &Path, in_order: bool) {
+    if in_order {
+        let _ = pool.store().detach();
+    }
     // Last: by it `forebay down` waits for us.
     let _ = std::fs::remove_file(record);
 }

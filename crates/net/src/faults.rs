@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a thread of the relay looks whether it is told something new.
-const LOOK: Duration = Duration::from_millis(20);
+const ASIDE: Duration = Duration::from_millis(20);
 
 /// What happens to bytes that pass. All apply to connections that are there and to new ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,7 +165,7 @@ impl Shared {
         for socket in [&caller, &node] {
             socket.set_nonblocking(false)?;
             socket.set_nodelay(true)?;
-            socket.set_read_timeout(Some(LOOK))?;
+            socket.set_read_timeout(Some(ASIDE))?;
             lock(&self.open).push(socket.try_clone()?);
         }
         let there = (caller.try_clone()?, node.try_clone()?);

@@ -11,7 +11,7 @@ use forebay_client::controls::{
     At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
 };
 use forebay_client::{Violation, impossible};
-use forebay_store::process::{pid, process_of, write_notice};
+use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::uses::{
     Change, LAMINATED, Party, SERVED, Said, User, goes_with_maker, is_allowed, is_keeping,
     open_for, pid_of_party, said, settled,
@@ -35,6 +35,12 @@ thread_local! {
     /// What this thread says of files that it makes.
     static SAYING: Cell<Declared> = const { Cell::new(Declared::NOTHING) };
 }
+
+/// What a thread that answers other processes ([`process::answer_others`]) gets where it would have to
+/// look at one, or wait: nothing has been done yet, and another thread shall do it.
+///
+/// [`process::answer_others`]: forebay_store::process::answer_others
+pub const ASIDE: Errno = Errno::INPROGRESS;
 
 /// A process that a face serves but can't see: of another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
@@ -153,7 +159,7 @@ impl Fs {
     /// With whom a new object of this mode and word goes, if with anybody: the process that this thread works for.
     ///
     /// # Errors
-    /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended.
+    /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not look.
     pub(crate) fn maker_of_new(&self, mode: u32, word: u64) -> Result<Option<Maker>> {
         if mode & libc::S_IFMT != libc::S_IFREG || !goes_with_maker(word) {
             return Ok(None);
@@ -161,6 +167,7 @@ impl Fs {
         let pid = match FOR.get() {
             0 => None,
             UNSEEN => return Err(Errno::OPNOTSUPP),
+            _ if is_answering() => return Err(ASIDE),
             id => Some(process_of(id).ok_or(Errno::SRCH)?),
         };
         self.store().maker(pid).map(Some)

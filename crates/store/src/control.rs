@@ -210,6 +210,8 @@ pub struct Header {
     /// The [`Limits`] of the region.
     open_limit: AtomicU32,
     maps_limit: AtomicU32,
+    /// Which process uses the pool alone (`sole.rs`); 0: none.
+    pub sole_user: AtomicU32,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against

@@ -43,6 +43,7 @@ mod recover;
 mod reload;
 mod repair;
 mod shards;
+mod sole;
 mod striped;
 mod tables;
 pub mod uses;
@@ -288,7 +289,10 @@ impl Store {
         let slot = process::attach(&self.control);
         let slot = slot.and_then(|slot| {
             // In this order, so that a repair sees us or we see it.
-            let done = self.no_repair().and_then(|()| self.adopt(slot));
+            let alone = self
+                .no_repair()
+                .and_then(|()| self.end_sole_use_of_others(slot));
+            let done = alone.and_then(|()| self.adopt(slot));
             done.inspect_err(|_| process::free(&self.control, slot))
                 .map(|()| slot)
         });
@@ -338,7 +342,7 @@ impl Store {
         }
         p.waits_for.store(0, Relaxed);
         self.forget_waits(slot);
-        self.release_owned(slot, before)
+        self.release_owned(slot, before, true)
     }
 
     /// Gives the slot up without releasing what it holds: this process goes on to use it
@@ -411,7 +415,12 @@ impl Store {
         let _critical = Critical::enter();
         self.between_slots();
         let lent = process::attach(&self.control)
-            .and_then(|slot| Ok((slot, self.map_area(slot)?)))
+            .and_then(|slot| {
+                let alone = self.end_sole_use_of_others(slot);
+                let area = alone.and_then(|()| self.map_area(slot));
+                let area = area.inspect_err(|_| process::free(&self.control, slot))?;
+                Ok((slot, area))
+            })
             .inspect_err(|_| self.borrow_later());
         let (slot, area) = lent?;
         self.lend(slot, area);

@@ -6,6 +6,7 @@
 //! gets one of its own before it runs.
 
 use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
@@ -74,8 +75,29 @@ pub fn is_apart() -> bool {
     rustix::process::getppid().is_none()
 }
 
-/// Whether the process is stopped, by a signal or a debugger.
+thread_local! {
+    /// This thread answers other processes, and never waits for one of them.
+    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread answers other processes, and reads nothing about them in /proc. A read of
+/// `/proc/PID/stat` waits while that process is in exec, and exec waits until the files that it closes
+/// are answered for: a thread that answers for files must not wait there.
+pub fn answer_others() {
+    ANSWERS.set(true);
+}
+
+/// Whether this thread answers other processes: [`answer_others`].
+pub fn is_answering() -> bool {
+    ANSWERS.get()
+}
+
+/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, to a thread that
+/// answers others.
 pub fn is_stopped(pid: u32) -> bool {
+    if is_answering() {
+        return false;
+    }
     let mut text = [0u8; 512];
     stat_fields(pid, &mut text)
         .and_then(|mut f| f.next())
@@ -131,7 +153,8 @@ pub fn own_word() -> u64 {
     word(state::USED, pid())
 }
 
-/// As [`own_word`], of the process `pid`; None if it doesn't run, or can't be looked at.
+/// As [`own_word`], of the process `pid`; None if it doesn't run, or can't be looked at. Not for
+/// threads that answer others.
 pub fn word_running(pid: u32) -> Option<u64> {
     Some(word(state::USED, pid)).filter(|word| word & TIME != 0)
 }
@@ -143,14 +166,72 @@ pub(crate) fn noted_word(control: &Control, slot: u32) -> Option<u64> {
     (is_mine(control, slot) && owner & TIME != 0).then_some(noted)
 }
 
-/// The process to which the thread `tid` belongs; None if there is no such thread.
+/// The process to which the thread `tid` belongs; None if there is no such thread. The kernel says so
+/// without waiting for anybody; only before Linux 6.13, for others than first threads, /proc does
+/// (`status`, which doesn't wait for an exec either).
 pub fn process_of(tid: u32) -> Option<u32> {
+    match pidfd(tid, 0) {
+        Ok(_) => return Some(tid),
+        Err(Errno::SRCH) => return None,
+        // No first thread, or the call is forbidden.
+        Err(_) => {}
+    }
+    if let Some(found) = pidfd(tid, PIDFD_THREAD).ok().and_then(|fd| group_of(&fd)) {
+        return Some(found);
+    }
     let mut text = [0u8; 512];
     let text = proc_file(tid, b"status", &mut text)?;
     let line = text
         .split(|&b| b == b'\n')
         .find_map(|l| l.strip_prefix(b"Tgid:"))?;
     std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// The flag of pidfd_open(2) for any thread. Linux 6.9.
+const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+
+fn pidfd(pid: u32, flags: u32) -> Result<OwnedFd, Errno> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::from_bits_retain(flags))
+}
+
+/// The process of a thread, by PIDFD_GET_INFO (Linux 6.13).
+fn group_of(thread: &OwnedFd) -> Option<u32> {
+    /// `struct pidfd_info` as it was first.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        pid: u32,
+        tgid: u32,
+        more: [u32; 10],
+    }
+    const GET_INFO: rustix::ioctl::Opcode = rustix::ioctl::opcode::read_write::<Info>(0xff, 11);
+    let mut info = Info {
+        mask: 1,
+        ..Info::default()
+    };
+    // SAFETY: the call reads and writes a `struct pidfd_info` of the size in its number.
+    let asked = unsafe {
+        let call = rustix::ioctl::Updater::<GET_INFO, Info>::new(&mut info);
+        rustix::ioctl::ioctl(thread, call)
+    };
+    (asked.is_ok() && info.mask & 1 != 0 && info.tgid != 0).then_some(info.tgid)
+}
+
+/// Whether the kernel says that the process has ended, without waiting for it; false if the kernel
+/// can't be asked.
+fn has_ended(pid: u32) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    match pidfd(pid, 0) {
+        Ok(fd) => {
+            let now = Timespec::default();
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1)
+        }
+        // EINVAL, ENOENT: the number is a thread's by now.
+        Err(e) => matches!(e, Errno::SRCH | Errno::INVAL | Errno::NOENT),
+    }
 }
 
 /// A number that tells this boot of the node from all others; 0 if it can't be found out.
@@ -190,8 +271,12 @@ pub fn pid_of(word: u64) -> u32 {
     (word >> TIME_BITS) as u32 & ((1 << PID_BITS) - 1)
 }
 
-/// Whether the process in an owner word still runs.
+/// Whether the process in an owner word still runs. A thread that answers others takes a later
+/// process with the same number for it.
 pub fn runs(word: u64) -> bool {
+    if is_answering() {
+        return !has_ended(pid_of(word));
+    }
     start_time(pid_of(word)).is_some_and(|t| t & TIME == word & TIME)
 }
 
@@ -464,6 +549,44 @@ mod tests {
         }
         assert!(start_time(child.id()).is_none());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_answers_others_asks_the_kernel_alone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        let word = word_of(child.id());
+        std::thread::scope(|s| {
+            let answers = s.spawn(|| {
+                answer_others();
+                assert!(is_answering());
+                assert!(runs(word) && runs(own_word()) && !is_stopped(child.id()));
+                child.kill().unwrap();
+                // Not waited for: a zombie.
+                let begun = std::time::Instant::now();
+                while runs(word) {
+                    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+                    std::thread::yield_now();
+                }
+                child.wait().unwrap();
+                assert!(!runs(word));
+            });
+            answers.join().unwrap();
+        });
+        assert!(!is_answering());
+    }
+
+    #[test]
+    fn threads_belong_to_their_process() {
+        assert_eq!(process_of(pid()), Some(pid()));
+        let tid = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let other = std::thread::spawn(move || (tid(), process_of(tid())));
+        let (id, of) = other.join().unwrap();
+        assert_ne!(id, pid());
+        assert_eq!(of, Some(pid()));
+        assert_eq!(process_of(1 << 30), None);
     }
 
     #[test]

@@ -83,6 +83,19 @@ impl Store {
         result
     }
 
+    /// Closes what this process has open without descriptors, before it ends in order: the handles of a
+    /// server whose clients are gone without a word. Nothing else in this process uses the store any more.
+    ///
+    /// # Errors
+    /// What writing files back says.
+    pub fn close_owned(&self) -> Result<()> {
+        if !self.is_attached() {
+            return Ok(());
+        }
+        let slot = self.me()?;
+        self.release_owned(slot, process::identity(&self.control, slot), false)
+    }
+
     /// Gives back a slot that was prepared for a child, or lent to one that has ended.
     ///
     /// # Errors
@@ -121,7 +134,7 @@ impl Store {
             }
             // What fails for one file must not keep the others, nor the slot.
             let dead = process::identity(&self.control, slot);
-            let owned = self.release_owned(slot, dead);
+            let owned = self.release_owned(slot, dead, true);
             match self.release_descriptors(slot, true) {
                 Ok(n) => reaped.descriptors += n,
                 Err(e) => result = Err(e),
@@ -238,9 +251,10 @@ impl Store {
         result.map(|()| released)
     }
 
-    /// Releases what the process `dead` in `slot` used without a descriptor: files on the way
-    /// from or to its table, files of the simple interface, entries held for a moment.
-    pub(crate) fn release_owned(&self, slot: u32, dead: u32) -> Result<()> {
+    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used without a
+    /// descriptor: files on the way from or to its table, files of the simple interface, entries held
+    /// for a moment.
+    pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.section()?;
         let area = self.map_area(slot)?;
@@ -263,7 +277,9 @@ impl Store {
             if self.open_file(i).refs.load(Acquire) > 0 && in_table(i) {
                 owner.store(0, Release);
             } else {
-                self.cut_short(i);
+                if killed {
+                    self.cut_short(i);
+                }
                 result = self.open_release(i).and(result);
             }
         }
