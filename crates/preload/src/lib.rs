@@ -22,6 +22,7 @@ mod attributes;
 mod bindings;
 mod calls;
 mod copies;
+mod cwd;
 mod dispatch;
 mod dnotify;
 mod early;
