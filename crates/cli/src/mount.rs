@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that is told to end lets those go on who use the mount.
 const GRACE: Duration = Duration::from_millis(300);
+/// How long one that isn't needed any more has to answer what the kernel said last.
+const SETTLING: Duration = Duration::from_millis(20);
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
@@ -121,6 +123,9 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let (at, mine) = (dir.to_owned(), record.clone());
         let _ = std::thread::Builder::new().spawn(move || {
             users::wait(&mine);
+            // An answer of ours that comes after what the kernel has said of the last files closed.
+            let _ = rustix::fs::statfs(&at);
+            std::thread::sleep(SETTLING);
             // Who has files open there goes on; we end after the last one.
             let _ = unmount(&at, true);
         });
@@ -180,7 +185,7 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
             Ok(made) => (prefix.to_owned(), made),
             Err(why) => {
                 say(format!(
-                    "{} can't be mounted at: {why}; programs that don't see the pool find their working directory in it by a private mount, but no path under {0}",
+                    "can't mount at {}: {why}; programs that don't see the pool find their working directory in it by a private mount, but no path under {0}",
                     prefix.display()
                 ));
                 let dir = registry(pool)?.join(format!("at-{me}"));
@@ -192,8 +197,12 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
             Ok(()) => return Ok(()),
             Err(e) => tried = e,
         }
-        if made {
-            let _ = std::fs::remove_dir(&dir);
+        // Somebody else may have been faster.
+        if mounted(prefix).is_none() {
+            if made {
+                let _ = std::fs::remove_dir(&dir);
+            }
+            break;
         }
     }
     Err(tried)

@@ -24,7 +24,7 @@ const NAME: &str = "forebay-nowhere";
 /// The others, but for the outermost.
 const OTHER: &str = "n";
 /// Where to make one if that can't be done in the pool's directory.
-const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
+const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "/"];
 /// Most names that are tried for the outermost directory.
 const MAX_NAMES: u32 = 1000;
 

@@ -38,6 +38,11 @@ int main(int n, char **v) {
 SENTENCE = r"forebay: [^\n]* doesn't see /fb, nor its working directory; [^\n]*forebay mount"
 
 
+def needs_fuse():
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise Skipped("/dev/fuse isn't there, or isn't for this user")
+
+
 def static(t, name="s", where=None):
     """The program."""
     source, program = os.path.join(t.work, name + ".c"), os.path.join(where or t.work, name)
@@ -209,8 +214,7 @@ def forebay_again_in_a_working_directory_of_the_pool(t):
 
 @case(60)
 def unseen_programs_use_the_mount(t):
-    if not os.path.exists("/dev/fuse"):
-        raise Skipped("there is no /dev/fuse")
+    needs_fuse()
     s, outer = static(t), outside(t)
     before = t.walk(outer)
     t.up("p")
@@ -236,8 +240,7 @@ def unseen_programs_use_the_mount(t):
 
 @case(60)
 def a_mount_for_one_program(t):
-    if not os.path.exists("/dev/fuse"):
-        raise Skipped("there is no /dev/fuse")
+    needs_fuse()
     s, outer = static(t), outside(t)
     # A prefix of this test alone, which is a directory: others run at the same time.
     prefix = os.path.join(t.disk, "fb")
