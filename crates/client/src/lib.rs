@@ -22,6 +22,7 @@
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
 
 mod config;
+pub mod dead_end;
 mod error;
 mod files;
 mod keeper;

@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, inotify, mask, paths, runtime, strangers};
+use crate::{cwd, fds, inotify, mask, paths, runtime, strangers};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -459,7 +459,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
 }
 
 /// Takes over the slot that exec handed on, or that was used so far in this process
-/// (`executed` is false then). False if the pool is out of reach.
+/// (`executed` is false then). False if it isn't this process's, or the pool is out of reach.
 pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(fs) = runtime::fs() else { return false };
     let store = fs.store();
@@ -467,7 +467,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         || !slots::is_mine(store.control(), slot)
     {
         // Left in the environment by another process.
-        return true;
+        return false;
     }
     let taken = match executed {
         true => store.resume(slot),
@@ -489,7 +489,11 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     }
     fds::drop_strangers(fs, true);
     inotify::after_exec(fs);
-    paths::note_cwd(area.cwd.load(Acquire) != 0);
+    let inside = area.cwd.load(Acquire) != 0;
+    paths::note_cwd(inside);
+    if inside {
+        cwd::stay_at_dead_end(fs);
+    }
     true
 }
 
