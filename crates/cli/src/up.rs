@@ -292,7 +292,10 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
             let _ = pool.store().detach();
             mended += fitted.map_err(|e| {
                 let why = std::io::Error::from(e);
-                Fail::failed(format!("can't compare {} with the other nodes: {why}", place.dir.display()))
+                Fail::failed(format!(
+                    "can't compare {} with the other nodes: {why}",
+                    place.dir.display()
+                ))
             })?;
         }
     }
@@ -301,7 +304,9 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         places.len()
     );
     if mended > 0 {
-        note += &format!("; {mended} name(s) or part(s) that not all nodes had noted were put in order");
+        note += &format!(
+            "; {mended} name(s) or part(s) that not all nodes had noted were put in order"
+        );
     }
     Ok(note)
 }

@@ -237,7 +237,11 @@ impl Store {
                     Some((Link::Unconfirmed | Link::Offered, owner)) if owner != 0
                 );
                 if of_process && parse_key(key).is_some_and(|k| k.0 == b'L') {
-                    let link = if is_unconfirmed(value) { Link::Unconfirmed } else { Link::Offered };
+                    let link = if is_unconfirmed(value) {
+                        Link::Unconfirmed
+                    } else {
+                        Link::Offered
+                    };
                     changed.push((key.to_vec(), link.encode(0).to_vec()));
                 }
                 key.first() == Some(&b'L')

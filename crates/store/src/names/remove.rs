@@ -76,6 +76,7 @@ impl Store {
             }
             self.remove_chunks(w, id, 1, freed)?;
             if has_parts(id, inode) {
+                self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
         }
