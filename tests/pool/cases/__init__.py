@@ -1,3 +1,3 @@
 """The cases; importing them registers them."""
 from . import (  # noqa: F401 (importing registers them)
-    consistency, copies, kills, limits, locks, mappings, mpi, namespaces, slurm, spread, stages, staging)
+    consistency, copies, full, kills, limits, locks, mappings, mpi, namespaces, slurm, spread, stages, staging)

@@ -427,8 +427,8 @@ impl Store {
         Ok(())
     }
 
-    /// Nodes that have room for a chunk, as they were a moment ago, the best for chunk `n` first. All others, if nobody
-    /// can tell.
+    /// The nodes to be asked for room for a chunk, the best for chunk `n` first: by what they had a moment ago. Those
+    /// that had none come last: they may have some by now. All others, if nobody can tell.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
         let Ok(others) = self.other_nodes() else {
             return Vec::new();
@@ -452,8 +452,7 @@ impl Store {
         let most = rooms.first().map_or(0, |r| r.1);
         let (much, little): (Vec<_>, Vec<_>) = rooms
             .into_iter()
-            .filter(|r| r.1 >= CHUNK)
-            .partition(|r| r.1 >= most / 2);
+            .partition(|r| r.1 >= CHUNK && r.1 >= most / 2);
         let nodes = |list: Vec<(NodeId, u64)>| list.into_iter().map(|r| r.0).collect();
         let mut all: Vec<NodeId> = turn(nodes(much));
         all.extend::<Vec<NodeId>>(nodes(little));

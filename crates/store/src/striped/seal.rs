@@ -14,10 +14,16 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN: a node can't be told.
     pub fn tell_writers(&self, id: ObjectId) -> Result<()> {
-        if id.stripe().is_none() || id.is_part() || self.elsewhere.is_none() {
+        if id.is_part() || self.elsewhere.is_none() {
+            return Ok(());
+        }
+        if id.stripe().is_none() && !has_parts(id, &self.stat(id)?) {
             return Ok(());
         }
         let (index, held) = self.live_acquire_held(id)?;
+        if id.stripe().is_none() {
+            self.learn_spilled(index)?;
+        }
         let told = match self.striped(index) {
             Some(f) => self.fence(&f, |_, _| Ok(false)),
             None => Ok(()),
