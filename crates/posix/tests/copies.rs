@@ -5,7 +5,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs};
+use forebay_posix::{ChunkSize, Distribution, File, Fs};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use support::nodes::Nodes;

@@ -9,7 +9,7 @@ use support::*;
 
 const MIB: usize = 1 << 20;
 /// Files at a time.
-const FILES: usize = 5;
+const FILES: usize = 7;
 
 /// What a file should hold; bytes of a write that found no room may be there or not, so the file is looked at then.
 struct Model {
@@ -50,9 +50,10 @@ fn same(got: &[u8], wanted: &[u8], story: &str) {
 
 #[test]
 fn random_operations_of_all_nodes() {
-    let nodes = Nodes::new("spilled", 3, &["memory:8M"], 100);
+    let nodes = Nodes::new("spilled", 3, &["memory:5M"], 100);
     let views = &nodes.views;
     let seed = std::env::var("FOREBAY_SEED").map_or(1, |s| s.parse().unwrap());
+    let mut ends = 0;
     for round in seed..seed + 12 {
         let mut state: u64 = round * 0x9e37_79b9_7f4a_7c15 + 1;
         let mut random = |n: u64| {
@@ -77,7 +78,7 @@ fn random_operations_of_all_nodes() {
             let story = format!("round {round}, step {step}, {path}");
             let file = open(fs, path, 0);
             let size = content.len() as u64;
-            let len = random(3 * MIB as u64) as usize >> random(12);
+            let len = random(3 * MIB as u64) as usize >> random(6);
             match random(12) {
                 0..4 => {
                     let at = random(size + 1) + random(8) / 7 * random(3 * MIB as u64);
@@ -144,6 +145,7 @@ fn random_operations_of_all_nodes() {
             file.close().unwrap();
         }
         println!("round {round}: {full} times full");
+        ends += full;
         for Model { path, content } in files.drain(..) {
             for view in views {
                 let file = open(view, &path, 0);
@@ -164,4 +166,5 @@ fn random_operations_of_all_nodes() {
         nodes.drop_parts();
         assert_eq!(nodes.used(), 0, "round {round}: pages are left");
     }
+    assert!(ends > 10, "the pool was full {ends} times only");
 }

@@ -165,7 +165,8 @@ impl Store {
                     let entry = Entry { id, kind };
                     let epoch = self.names_epoch();
                     let question = (dir, &name[..], entry, false, epoch);
-                    self.ask::<Option<Entry>>(home, kind::INSERT, &question)? == None
+                    self.ask::<Option<Entry>>(home, kind::INSERT, &question)?
+                        .is_none()
                 }
                 (_, _, Err(Errno::NOENT) | Ok(_)) => false,
                 (_, _, Err(e)) => return Err(e),

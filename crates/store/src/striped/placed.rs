@@ -57,7 +57,7 @@ impl Placed {
             node: NodeId((word >> 32) as u32),
             from: word as u32,
         };
-        let sound = u64::from(placed.from) < CHUNK && placed.from as usize % PAGE == 0;
+        let sound = u64::from(placed.from) < CHUNK && (placed.from as usize).is_multiple_of(PAGE);
         sound.then_some(placed)
     }
 }
