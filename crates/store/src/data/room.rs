@@ -68,7 +68,6 @@ impl Store {
 
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.live(index);
-        self.drop_places(live, size)?;
         // First of all: should we die, whoever repairs the entry goes by the size.
         live.size.store(size, Release);
         live.flags.fetch_or(flag::DIRTY, AcqRel);

@@ -176,6 +176,8 @@ impl Store {
         let mut done = false;
         let cut = |live: &Live| match (ours(live), size) {
             (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
+                // Also where it ends: the parts have given back what was reserved behind.
+                self.drop_places(live, size.min(live.size.load(Relaxed)))?;
                 done = true;
                 live.cuts.store(cuts, Release);
                 live.lease_until.store(0, Relaxed);

@@ -44,7 +44,7 @@ impl Store {
 
     /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the number of the cut; it may
     /// have ended both.
-    fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
+    pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
             self.complete_cut(f, lease)?;

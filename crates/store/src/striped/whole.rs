@@ -101,7 +101,7 @@ impl Store {
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE);
         let end = end.ok_or(Errno::FBIG)?;
-        self.retry_cut(f, || {
+        let done = self.retry_cut(f, || {
             let first = end <= f.chunk.bytes() && !f.spilled;
             let known = self.look(f, !first && !punch)?;
             let change = match punch {
@@ -124,7 +124,12 @@ impl Store {
                 self.grow(f, known, end)?;
             }
             Ok(())
-        })
+        });
+        if done == Err(Errno::NOSPC) && f.spilled {
+            // What was reserved behind the end is given back.
+            self.fence(f, |_, _| Ok(false))?;
+        }
+        done
     }
 
     fn room_turn(
