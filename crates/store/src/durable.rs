@@ -46,10 +46,14 @@ impl Store {
         if let Some(file) = self.striped(index) {
             return self.sync_striped(&file);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, crate::elsewhere::messages::kind::SYNC, &id);
+        let synced = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, crate::elsewhere::messages::kind::SYNC, &id),
+            None => self.sync_here(index).and(self.not_spilled(index)),
+        };
+        match self.spilled_by(index, &synced)? {
+            Some(file) => self.sync_striped(&file),
+            None => synced,
         }
-        self.sync_here(index)
     }
 
     /// As [`Store::sync`], of what lies on this node.

@@ -110,6 +110,8 @@ pub struct Store {
     journal: Option<Journal>,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
+    /// Where chunks of files lie that have grown on other nodes.
+    placed: striped::placed::Memory,
 }
 
 impl Store {
@@ -197,6 +199,7 @@ impl Store {
             cache: ExtentCache::new(),
             journal,
             elsewhere: None,
+            placed: Default::default(),
         })
     }
 

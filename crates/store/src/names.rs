@@ -278,7 +278,7 @@ impl Store {
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
             inode.controls |= live.controls & COUNTED;
-            if inode.is_file() && id.stripe().is_some() {
+            if inode.is_file() {
                 inode.rdev = live.cuts;
                 inode.parent |= u64::from(live.parts && !id.is_part());
             }

@@ -84,6 +84,11 @@ impl Key {
         Key::new(b'K', id, &chunk.to_be_bytes())
     }
 
+    /// Where chunk `chunk` of `id` lies, if that is another node (`striped/placed.rs`).
+    pub fn placed(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'E', id, &chunk.to_be_bytes())
+    }
+
     /// The extended attribute `name` of `id`.
     pub fn attribute(id: ObjectId, name: &[u8]) -> Key {
         Key::new(b'A', id, name)

@@ -33,6 +33,7 @@ impl Store {
             // A full file system isn't this moment's trouble.
             let _ = m.reserve_again();
         }
+        self.disown_intents()?;
         self.settle()?;
         self.remove_orphans()?;
         self.checkpoint()?;

@@ -235,7 +235,7 @@ impl Plan {
             // The ranks will have gone.
             plan.how = How::Rsh(rsh.clone());
         }
-        std::fs::write(dir.join("plan.json"), serde_json::to_string(&plan)?)
+        forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)
     }
 
     /// Reads it from a node's directory.

@@ -101,11 +101,13 @@ impl Server {
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
             kind::BEGIN_SAYING | kind::END_SAYING => Some(Class::Leaf),
+            kind::PLACES | kind::PLACE | kind::ASSIGN => Some(Class::Leaf),
             kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::TOGETHER | kind::REMOVE_ALL => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
+            kind::CREATE_THERE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             kind::COPY | kind::TO_FILES => Some(Class::Bulk),
             _ => None,
@@ -139,6 +141,9 @@ impl Server {
             // again.
             kind::OPEN | kind::CLOSE | kind::REOPEN | kind::LOOKUP_OPEN => Repeat::Harmless,
             kind::FREEZE | kind::THAW => Repeat::Harmless,
+            // Where chunks lie; who notes a place first has noted it for all.
+            kind::PLACES | kind::PLACE => Repeat::Harmless,
+            kind::ASSIGN => Repeat::Step,
             // Only ever moves the end on, and not behind a later cut.
             kind::GROW => Repeat::Harmless,
             // Where bytes lie, not what they are; an object that is gone doesn't come back.
@@ -224,8 +229,11 @@ impl Server {
         let _passed = self.fences.pass(store, from, kind, head)?;
         match class {
             Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
-            Class::Entry if kind == kind::CREATE => in_a_hurry(|| self.create(store, from, head)),
+            Class::Entry if kind == kind::CREATE => {
+                in_a_hurry(|| self.create(store, from, head, false))
+            }
             Class::Entry => in_a_hurry(|| composite(store, kind, head)),
+            Class::Composite if kind == kind::CREATE_THERE => self.create(store, from, head, true),
             Class::Composite => composite(store, kind, head),
             Class::Names => {
                 let _one = lock(&self.names);
@@ -333,6 +341,8 @@ impl Server {
                         let n = store.read_here(live, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
+                    // Looked at afterwards: what is on other nodes by now may have been within the size.
+                    store.not_spilled(live)?;
                     Ok(body)
                 })?;
                 Ok(Reply {
@@ -342,7 +352,7 @@ impl Server {
             }
             kind::WRITE => {
                 let (id, offset): (_, Option<u64>) = parts(head)?;
-                let (at, n) = with_file(store, id, |live| {
+                let (at, n) = with_file_in_room(store, id, |live| {
                     // SAFETY: the slice is readable.
                     store.with_room_of_the_dead(|| unsafe {
                         let bytes = (body.as_ptr(), body.len());
@@ -356,7 +366,7 @@ impl Server {
             }
             kind::WRITE_PIECES => {
                 let (id, List(list)): (_, List<(u64, u32)>) = parts(head)?;
-                told(with_file(store, id, |live| {
+                told(with_file_in_room(store, id, |live| {
                     store.write_pieces_here(live, from, &list, body)
                 })?)
             }
@@ -368,23 +378,28 @@ impl Server {
             }
             kind::RESERVE => {
                 let (id, at, len, grow) = parts(head)?;
-                told(with_file(store, id, |live| {
+                told(with_file_in_room(store, id, |live| {
+                    store.not_spilled(live)?;
                     store.with_room_of_the_dead(|| store.reserve_here(live, at, len, grow))
                 })?)
             }
             kind::PUNCH => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file(store, id, |live| {
+                    store.not_spilled(live)?;
                     store.punch_here(live, at, len, grow)
                 })?)
             }
             kind::SEEK => {
                 let (id, offset, hole) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.seek_here(live, offset, hole)
+                    let found = store.seek_here(live, offset, hole);
+                    store.not_spilled(live)?;
+                    found
                 })?)
             }
             kind::SYNC => told(with_file(store, parts(head)?, |live| {
+                store.not_spilled(live)?;
                 store.sync_here(live)
             })?),
             kind::OPEN => {
@@ -567,9 +582,13 @@ impl Server {
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::DESCRIBE => told(store.described_part(head)?),
-            kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED | kind::PART_ON_FILES => {
-                self.parts.serve(store, from, kind, head, body)
-            }
+            kind::LAYOUT..=kind::LIVES
+            | kind::MERGE
+            | kind::LANDED
+            | kind::PART_ON_FILES
+            | kind::PLACES
+            | kind::PLACE
+            | kind::ASSIGN => self.parts.serve(store, from, kind, head, body),
             _ => Err(Errno::PROTO),
         }
     }
@@ -627,4 +646,16 @@ pub(super) fn with_file<T>(
     let result = f(live);
     drop(held);
     store.live_release(live).and(result)
+}
+
+/// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on other nodes.
+pub(super) fn with_file_in_room<T>(
+    store: &Store,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    with_file(store, id, |live| match f(live) {
+        Err(Errno::NOSPC) if store.spill_here(live)? => Err(crate::striped::CHANGED),
+        done => done,
+    })
 }

@@ -9,6 +9,8 @@ use crate::record::{
     Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
 use crate::recount::View;
+use crate::striped::has_parts;
+use crate::striped::placed::Placed;
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -65,6 +67,7 @@ impl Store {
         let mut others = Others::new();
         let mut orphans = Vec::new();
         let mut links = Vec::new();
+        let mut places = Vec::new();
         for (shard, snapshot) in view.shards.iter().enumerate() {
             snapshot.scan_all(|key, value, sealed| {
                 if !sealed {
@@ -96,7 +99,7 @@ impl Store {
                     );
                     return true;
                 };
-                let among = self.elsewhere.is_some() && b"LN".contains(&tag);
+                let among = self.elsewhere.is_some() && b"LNE".contains(&tag);
                 if !b"IDXOAPVRWBMK".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
@@ -160,6 +163,13 @@ impl Store {
                         None => bad(
                             format!("a name of object {} on another node can't be read", id.0),
                             "it is removed",
+                        ),
+                    },
+                    b'E' => match (Placed::decode(value), rest.len()) {
+                        (Some(_), 8) => places.push((id.0, key.to_vec())),
+                        _ => bad(
+                            format!("where a chunk of object {} lies can't be read", id.0),
+                            "it is removed; that part of the file reads as zero",
                         ),
                     },
                     // Completed by whoever comes to it.
@@ -231,6 +241,19 @@ impl Store {
                     );
                     m.changes.push((self.shard_of(ObjectId(id)), key, None));
                 }
+            }
+        }
+        for (id, key) in places {
+            if m.objects
+                .get(&id)
+                .is_none_or(|o| !has_parts(ObjectId(id), &o.inode))
+            {
+                report.add(
+                    "records",
+                    format!("object {id} has chunks on other nodes, but doesn't exist, or has none there"),
+                    "that is forgotten",
+                );
+                m.changes.push((self.shard_of(ObjectId(id)), key, None));
             }
         }
         report.objects = m.objects.len() as u64;

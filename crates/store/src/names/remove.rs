@@ -80,6 +80,7 @@ impl Store {
                 self.remove_sums(w, id)?;
             }
             if has_parts(id, inode) {
+                self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
         }

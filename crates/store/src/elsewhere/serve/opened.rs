@@ -49,10 +49,19 @@ impl Server {
     }
 
     /// Makes something for `node`; a file that it opens by a number is open from the start.
-    pub(super) fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
+    /// `there`: the object lies on this node; else where its entry does, which is here.
+    pub(super) fn create(
+        &self,
+        store: &Store,
+        node: NodeId,
+        head: &[u8],
+        there: bool,
+    ) -> Result<Reply, Errno> {
         let ((dir, name), new, bits, controls, epoch, number, maker): CreateQuestion = parts(head)?;
         let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
-        home_of_entry(store, dir, &name)?;
+        if !there {
+            home_of_entry(store, dir, &name)?;
+        }
         let (mode, uid, gid, rdev, target) = new;
         if target.len() > crate::PATH_MAX {
             return Err(Errno::PROTO);
@@ -69,9 +78,9 @@ impl Server {
         };
         let epoch = store.epoch_for(epoch)?;
         let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
-            return told(store.create_object(dir, &name, &new, epoch)?);
+            return told(store.create_object_near(dir, &name, &new, epoch)?);
         };
-        told(match store.create_open(dir, &name, &new, epoch)? {
+        told(match store.create_open_near(dir, &name, &new, epoch)? {
             Ok((id, live, held)) => {
                 self.keep(store, (node, id, number), (live, held))?;
                 Ok(id)
