@@ -27,7 +27,7 @@ pub const ASLEEP: u32 = 1;
 pub const DOZING: u32 = 2;
 
 const SHARES: usize = 16;
-const MAGIC: u64 = 0x3230_5145_5259_4246; // "FBYREQ02"
+const MAGIC: u64 = 0x3130_5145_5259_4246; // "FBYREQ01"
 const CELLS_AT: usize = 4 << 10;
 const HEADS_AT: usize = 64 << 10;
 const HEAD_AREA: usize = MAX_HEAD + SMALL_BODY;

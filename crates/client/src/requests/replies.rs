@@ -7,7 +7,7 @@
 //! carried out a second time.
 //!
 //! ```text
-//! 0       header: magic, id
+//! 0       header: magic, id, how many records have their pages
 //! 4 KiB   16,384 records of 256 bytes
 //! ```
 //! The file `replies` is sparse. Records get their pages, some at a time, before they are touched:

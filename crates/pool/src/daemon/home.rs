@@ -279,7 +279,7 @@ fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
 /// Nobody knows what the answer was, or whether there was one.
 fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
     core.say(&format!(
-        "{} asks again for what an earlier daemon had begun (kind {kind}): nobody knows whether it was carried out",
+        "{} asks again for something (kind {kind}) whose outcome isn't known any more: it gets EIO",
         core.name_of(from)
     ));
     way.fail(core, Errno::IO);

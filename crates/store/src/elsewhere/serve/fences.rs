@@ -20,9 +20,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long what a lost node has asked before may take: longer than anything waits for a lock of
-/// the store (30 s).
-const DRAIN: Duration = Duration::from_secs(40);
+/// What a lost node has asked before is waited for; each time so long, the log says so. Longer than
+/// anything waits for a lock of the store (30 s).
+const SAY: Duration = Duration::from_secs(40);
 
 /// The fences of a node's daemon.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(super) struct Fences {
     ended: Condvar,
 }
 
-/// A question that a node may ask. It is being carried out until this is dropped.
+/// A change that a node may ask for. It is being carried out until this is dropped.
 pub(super) struct Passed<'a>(&'a Fences, NodeId);
 
 impl Drop for Passed<'_> {
@@ -65,6 +65,15 @@ fn objects(kind: u16, head: &[u8]) -> [Option<ObjectId>; 2] {
     }
 }
 
+/// Of those kinds, the ones that change something.
+fn changes(kind: u16) -> bool {
+    let looks = matches!(
+        kind,
+        kind::READ | kind::READ_PART | kind::SEEK | kind::LAYOUT
+    );
+    !looks && !matches!(kind, kind::SYNC | kind::LOCK_TEST)
+}
+
 impl Fences {
     fn all(&self, store: &Store) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
         let load = || Mutex::new(store.fences().into_iter().collect());
@@ -88,13 +97,15 @@ impl Fences {
             return Ok(None);
         };
         // Counted before it is looked: who fences looks for what is counted behind that.
-        *lock(&self.at_work).entry(from).or_insert(0) += 1;
-        let passed = Passed(self, from);
+        let passed = changes(kind).then(|| {
+            *lock(&self.at_work).entry(from).or_insert(0) += 1;
+            Passed(self, from)
+        });
         let all = lock(self.all(store));
         let fenced = |id: ObjectId| all.contains(&(from, id));
         match !all.is_empty() && (fenced(first) || second.is_some_and(fenced)) {
             true => Err(Errno::OWNERDEAD),
-            false => Ok(Some(passed)),
+            false => Ok(passed),
         }
     }
 
@@ -107,17 +118,17 @@ impl Fences {
             return;
         }
         lock(self.all(store)).extend(locked.into_iter().map(|id| (node, id)));
-        let until = Instant::now() + DRAIN;
+        let mut say = Instant::now() + SAY;
         let mut at_work = lock(&self.at_work);
         while at_work.contains_key(&node) {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = say.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 eprintln!(
-                    "forebay keeper: what node {} has asked for is still being done after {} s: its locks go all the same",
+                    "forebay keeper: changes that node {} has asked for before it was lost take more than {} s: its locks stay until they are done",
                     node.0,
-                    DRAIN.as_secs()
+                    SAY.as_secs()
                 );
-                return;
+                say = Instant::now() + SAY;
             }
             let waited = self.ended.wait_timeout(at_work, left);
             at_work = waited.unwrap_or_else(PoisonError::into_inner).0;
