@@ -254,6 +254,9 @@ def all_ways_to_a_file_on_several_nodes(t):
     run(t, 0, r'''
 import mmap, os, shutil, subprocess
 M = 1 << 20
+mapped = os.open("/fb/m", os.O_CREAT | os.O_RDWR)
+os.pwrite(mapped, b"m" * 900, 0)
+m2 = mmap.mmap(mapped, 900)
 os.posix_fallocate(os.open("/fb/fill", os.O_CREAT | os.O_RDWR), 0, 60 * M)
 data = b"".join((b"%07d." % n) * (M // 8) for n in range(20))
 with open("/fb/a", "wb") as f:
@@ -293,6 +296,16 @@ with open("/fb/fill2", "wb", 0) as f:
     except OSError:
         pass
 os.truncate("/fb/fill2", 0)
+# A file that is mapped here has only what room is here.
+try:
+    n = os.pwrite(mapped, bytes(70 * M), 0)
+except OSError as e:
+    assert e.errno == 28, e
+    n = 0
+assert n < 8 * M and m2[:] == (b"m" * 900 if n == 0 else bytes(900)), n
+m2.close()
+os.close(mapped)
+os.unlink("/fb/m")
 os.rename("/fb/a", "/fb/c")
 os.sync()
 os.fsync(fd)
