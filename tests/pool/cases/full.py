@@ -320,3 +320,27 @@ for n in ("b", "c", "d", "s", "fill", "fill2"):
 ''', timeout=40)
     given_back(t, before)
     tidy(t)
+
+
+@case(60)
+def sessions_on_a_full_node(t):
+    """Weaker consistency: what is kept back and then written together finds room on other nodes, too."""
+    if NODES < 3:
+        raise Skipped("there are not enough nodes")
+    up(t, media="memory:%dM" % SIZE)
+    before = free(t)
+    run(t, 0, "import os; os.mkdir('/fb/c')")
+    t.fb("set", "--pool", POOL, "/c", "consistency=session")
+    run(t, 0, "import os; [os.close(os.open('/fb/c/%d' % n, os.O_CREAT)) for n in range(2)]")
+    block = "(b'%08d' % n) * 1250"
+    for n in range(2):
+        # From the file's own node, and from another one.
+        run(t, n, "import os\nwith open('/fb/c/%d', 'wb', 0) as f:\n for n in range(9000):\n"
+            "  assert f.write(%s) == 10000" % (n, block) if n else
+            "import os\nwith open('/fb/c/0', 'wb') as f: f.write(bytes(90 << 20))", timeout=40)
+    run(t, 2, "f = open('/fb/c/1', 'rb')\nfor n in range(9000):\n got = f.read(10000)\n"
+        " assert got == %s, (n, len(got))\nassert not f.read(1)\n"
+        "assert open('/fb/c/0', 'rb').read() == bytes(90 << 20)" % block, timeout=40)
+    run(t, 2, "import os; os.unlink('/fb/c/0'); os.unlink('/fb/c/1')")
+    given_back(t, before)
+    tidy(t)
