@@ -1,5 +1,6 @@
-//! Files that grow on other nodes because their own is full: random operations of all nodes, against what a plain file
-//! would hold. The nodes have some MiB each, so that everything comes to its end all the time.
+//! Files that grow on other nodes because their own is full: random operations of all nodes,
+//! against what a plain file would hold. The nodes have some MiB each, so that everything comes to
+//! its end all the time.
 
 mod support;
 
@@ -14,7 +15,8 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Files at a time.
 const FILES: usize = 7;
 
-/// What a file should hold; bytes of a write that found no room may be there or not, so the file is looked at then.
+/// What a file should hold; bytes of a write that found no room may be there or not, so the file is
+/// looked at then.
 struct Model {
     path: String,
     content: Vec<u8>,
