@@ -222,7 +222,7 @@ def kills_while_a_file_grows_on_other_nodes(t):
     seed = int(os.environ.get("FOREBAY_SEED", "0")) or random.randrange(1 << 30)
     print("seed %d" % seed)
     r = random.Random(seed)
-    for n in range(4):
+    for n in range(3):
         writer = t.start(on(t, r.choice((0, 1)), sys.executable, "-c", APPENDER, "/fb/f"))
         Lines(writer).wait_for(1)
         time.sleep(r.uniform(0.1, 0.8))
