@@ -206,8 +206,8 @@ struct Found {
     config: PoolConfig,
 }
 
-/// Opens the nodes of a pool again whose records were lost with shared memory, from their media on this host: all
-/// that the pool had here, or none.
+/// Opens the nodes of a pool again whose records were lost with shared memory, from their media on
+/// this host: all that the pool had here, or none.
 fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, String), Fail> {
     let first = &found[0];
     if let Some(other) = found.iter().find(|f| f.config.uuid != first.config.uuid) {
@@ -311,8 +311,8 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
     Ok(note)
 }
 
-/// The directories of pool `name` in its first media: `from` itself, with those beside it if it is that of a node; or
-/// those that lie in it.
+/// The directories of pool `name` in its first media: `from` itself, with those beside it if it is
+/// that of a node; or those that lie in it.
 fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     let from = std::path::absolute(from).unwrap_or_else(|_| from.to_owned());
     let single = from.join("pool.json").exists();

@@ -429,8 +429,8 @@ impl Pool {
     }
 }
 
-/// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media stay as they
-/// are, with all that was written to stable storage.
+/// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media
+/// stay as they are, with all that was written to stable storage.
 pub fn forget(name: &str) {
     let places = places(name);
     places.iter().for_each(|p| end_keeper(&p.dir));

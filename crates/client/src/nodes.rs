@@ -8,8 +8,8 @@
 //! map    the pool map as this node knows it; there when the pool has come up
 //! ```
 //!
-//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one of them, so that
-//! the pool can be opened again after shared memory was lost ([`crate::reopen`]).
+//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one
+//! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
 
 use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
 use forebay_store::Store;
@@ -85,8 +85,8 @@ pub fn node_dir(name: &str, node: u32) -> PathBuf {
 /// The files of a node's directory that [`write_kept`] has written there.
 pub(crate) const KEPT: [&str; 3] = ["key", "plan.json", "map"];
 
-/// Writes the file `name` of the node in `dir`, readable for its owner only. If the node outlives a loss of
-/// shared memory, a copy goes to stable storage beside its first medium.
+/// Writes the file `name` of the node in `dir`, readable for its owner only. If the node outlives a
+/// loss of shared memory, a copy goes to stable storage beside its first medium.
 ///
 /// # Errors
 /// If one of the two can't be written.
@@ -116,7 +116,7 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
     let mut file = options.open(&part)?;
     file.write_all(bytes)?;
     rustix::fs::fsync(&file)?;
-    Ok(std::fs::rename(&part, dir.join(name))?)
+    std::fs::rename(&part, dir.join(name))
 }
 
 /// The name of the pool that has its directory, or that of a node, at `dir`.

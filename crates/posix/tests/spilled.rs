@@ -1,17 +1,22 @@
-//! Files that grow on other nodes because their own is full: random operations of all nodes, against what a plain file
-//! would hold. The nodes have some MiB each, so that everything comes to its end all the time.
+//! Files that grow on other nodes because their own is full: random operations of all nodes,
+//! against what a plain file would hold. The nodes have some MiB each, so that everything comes to
+//! its end all the time.
 
 mod support;
 
-use forebay_posix::{Errno, File, Fs};
+use forebay_media::fault::{self, Point};
+use forebay_posix::{Errno, File, Fs, ObjectId};
 use support::nodes::Nodes;
 use support::*;
 
 const MIB: usize = 1 << 20;
+/// Faults are planned for a whole process: one test at a time.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Files at a time.
 const FILES: usize = 7;
 
-/// What a file should hold; bytes of a write that found no room may be there or not, so the file is looked at then.
+/// What a file should hold; bytes of a write that found no room may be there or not, so the file is
+/// looked at then.
 struct Model {
     path: String,
     content: Vec<u8>,
@@ -50,6 +55,7 @@ fn same(got: &[u8], wanted: &[u8], story: &str) {
 
 #[test]
 fn random_operations_of_all_nodes() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let nodes = Nodes::new("spilled", 3, &["memory:5M"], 100);
     let views = &nodes.views;
     let seed = std::env::var("FOREBAY_SEED").map_or(1, |s| s.parse().unwrap());
@@ -167,4 +173,24 @@ fn random_operations_of_all_nodes() {
         assert_eq!(nodes.used(), 0, "round {round}: pages are left");
     }
     assert!(ends > 10, "the pool was full {ends} times only");
+}
+
+#[test]
+fn a_file_is_made_where_the_records_have_room() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let nodes = Nodes::new("records", 3, &["memory:8M"], 100);
+    for n in 0..12 {
+        let (fs, path) = (&nodes.views[0], format!("/f{n}"));
+        // The record of the new file finds no room on its maker's node.
+        fault::plan(Point::Records, 0, Errno::NOSPC, false);
+        let made = fs.open(path.as_bytes(), O_CREAT | O_EXCL | O_RDWR, 0o600);
+        assert!(fault::end(), "{path}: nothing was noted");
+        let file = made.unwrap();
+        assert_eq!(file.write_at(b"abc", 0), Ok(3));
+        let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
+        assert_ne!(fs.store().home_of(id), Some(0), "{path}");
+        file.close().unwrap();
+        same(&read_all(&open(&nodes.views[2], &path, 0)), b"abc", &path);
+    }
+    nodes.assert_whole();
 }

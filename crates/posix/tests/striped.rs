@@ -1,6 +1,7 @@
-//! A short write in the middle of a long one, of a file over several nodes, striped or grown there from a full one: at every question that one node asks another on the long one's
-//! way, before it is carried out and behind it. The file has to be what the one before the other leaves, or the other before
-//! the one; and what was seen of the long write is never done a second time.
+//! A short write in the middle of a long one, of a file over several nodes, striped or grown there
+//! from a full one: at every question that one node asks another on the long one's way, before it
+//! is carried out and behind it. The file has to be what the one before the other leaves, or the
+//! other before the one; and what was seen of the long write is never done a second time.
 
 mod support;
 

@@ -531,8 +531,8 @@ impl Store {
             }
         }
         if done < len && at_end && self.elsewhere.is_some() && result == Err(Errno::NOSPC) {
-            // All of it is appended, here or on other nodes. What was written behind the end isn't part of the file:
-            // who has it next cuts it off.
+            // All of it is appended, here or on other nodes. What was written behind the end isn't
+            // part of the file: who has it next cuts it off.
             live.flags.fetch_or(flag::TORN, AcqRel);
             return Err(Errno::NOSPC);
         }

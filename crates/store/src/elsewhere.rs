@@ -36,8 +36,9 @@ pub enum Bytes {
     Receive(*mut u8, usize),
 }
 
-/// The kind of the question that a process asks its own node's daemon: how large the pool is, and how full. The
-/// answer: size:8, use:8, then of the nodes with the most room, this one left out, number:4 and free bytes:8.
+/// The kind of the question that a process asks its own node's daemon: how large the pool is, and
+/// how full. The answer: size:8, use:8, then of the nodes with the most room, this one left out,
+/// number:4 and free bytes:8.
 pub const CAPACITY: u16 = 0x7ffe;
 /// Most bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
@@ -200,8 +201,8 @@ impl Store {
         })
     }
 
-    /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest first. None if nobody
-    /// can tell.
+    /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
+    /// first. None if nobody can tell.
     pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
         let others = self.elsewhere.as_deref()?;
         // SAFETY: there are no bytes.

@@ -16,7 +16,8 @@
 //!
 //! What is said of a file after it was opened is known to its home at once, and to others when they ask it: [`seal`].
 //!
-//! A file of one node whose node is full becomes one of these, but for where its chunks lie: [`placed`].
+//! A file of one node whose node is full becomes one of these, but for where its chunks lie:
+//! [`placed`].
 //!
 //! Inside one chunk (and 1 MiB of it) reads and writes are as in any file; longer ones in place are seen in pieces. What a write
 //! adds to the file is there at one moment.
@@ -211,7 +212,8 @@ impl Store {
         }
     }
 
-    /// Where the pieces of a range lie, of a file that was cut so many times. `make`: they are about to be written.
+    /// Where the pieces of a range lie, of a file that was cut so many times. `make`: they are
+    /// about to be written.
     fn spread(
         &self,
         f: &Striped,

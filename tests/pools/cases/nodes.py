@@ -158,6 +158,23 @@ def run_with_several_nodes(t):
     t.nothing_left("run")
 
 
+BIG = r'''
+import os, sys
+with open(sys.argv[1], "wb") as f:
+    for n in range(90):
+        f.write((b"%07d." % n) * (1 << 17))
+    f.flush()
+    os.fsync(f.fileno())
+'''
+
+BIG_CHECK = r'''
+import sys
+with open(sys.argv[1], "rb") as f:
+    for n in range(90):
+        assert f.read(1 << 20) == (b"%07d." % n) * (1 << 17), n
+    assert not f.read(1)
+'''
+
 # Makes files and renames and removes them, for ever, without syncing.
 CHURN = r'''
 import os, sys
@@ -167,7 +184,7 @@ print("begun", flush=True)
 for n in range(1 << 40):
     name = "%s/%d" % (d, n % 50)
     with open(name, "wb") as f:
-        f.write(b"x" * (n * 997 % 3000000))
+        f.write(b"x" * (n * 997 % 700000))
     os.rename(name, name + "r")
     if n % 3 == 0:
         os.unlink(name + "r")
@@ -194,6 +211,8 @@ def a_pool_on_files_comes_back_from_its_media(t):
     for node in range(4):
         on(t, node, SYNCED, "/fb/d%d" % node, "30")
     on(t, 0, SYNCED, "/fb/s/x", "30")
+    # One that is longer than its node has room for.
+    on(t, 0, BIG, "/fb/big")
     churns = [t.start([t.forebay, "exec", "--pool", "p", "--node", str(n), "--", "python3", "-c",
                        CHURN, "/fb/churn"]) for n in (0, 3)]
     for churn in churns:
@@ -221,6 +240,7 @@ def a_pool_on_files_comes_back_from_its_media(t):
     for node in range(4):
         on(t, node, CHECK, "/fb/d%d" % (3 - node), "30")
     on(t, 3, CHECK, "/fb/s/x", "30")
+    on(t, 2, BIG_CHECK, "/fb/big")
     # Every name that is left leads to a file, from every node.
     for node in range(4):
         on(t, node, "import os\nif os.path.isdir('/fb/churn'):\n"

@@ -1,7 +1,8 @@
 //! How large and how full the whole pool is: for statfs in programs, which ask their own daemon.
 //!
-//! Remembered for a second, so that however many programs ask, each node is asked once a second at most. A
-//! node that doesn't answer soon counts with what it had last.
+//! Remembered for a second, so that however many programs ask, each node is asked once a second at
+//! most. A node that doesn't answer soon counts with what it had last; of one that can't be
+//! reached, nothing is free.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};
@@ -105,7 +106,12 @@ impl Known {
         for (node, size, waiting) in asked {
             let about = match waiting.wait(until, Duration::ZERO) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
-                _ => None,
+                Some(_) => {
+                    // It can't be reached: nothing can be written there.
+                    self.nodes.insert(node, (size, size));
+                    None
+                }
+                None => None,
             };
             let answers = about.is_some();
             if let Some(about) = about {

@@ -222,8 +222,8 @@ impl Store {
 
     // ---- after deaths ----
 
-    /// After a loss of shared memory: nobody is at anything that was noted. The identities in the notes are of
-    /// processes that are gone, and are about to be given to others.
+    /// After a loss of shared memory: nobody is at anything that was noted. The identities in the
+    /// notes are of processes that are gone, and are about to be given to others.
     ///
     /// # Errors
     /// EIO.

@@ -138,11 +138,13 @@ pub mod kind {
 
     // Of files that have grown on other nodes: see `striped/placed.rs`.
 
-    /// `id, cuts, chunk, count -> (chunk, where it lies)...`: of so many chunks from that one on, those on other nodes
+    /// `id, cuts, chunk, count -> (chunk, where it lies)...`: of so many chunks from that one on,
+    /// those on other nodes
     pub const PLACES: u16 = 110;
     /// `id, cuts, chunk, end -> where it lies, or nowhere`: it is about to be written up to there
     pub const PLACE: u16 = 111;
-    /// `id, cuts, chunk, where, Option<length> -> where it lies`: that node has reserved it; what lay in the record is there
+    /// `id, cuts, chunk, where, Option<length> -> where it lies`: that node has reserved it; what
+    /// lay in the record is there
     pub const ASSIGN: u16 = 112;
 
     // Of the index of attributes: see `index.rs`.

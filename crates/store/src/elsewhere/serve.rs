@@ -341,7 +341,8 @@ impl Server {
                         let n = store.read_here(live, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
-                    // Looked at afterwards: what is on other nodes by now may have been within the size.
+                    // Looked at afterwards: what is on other nodes by now may have been within the
+                    // size.
                     store.not_spilled(live)?;
                     Ok(body)
                 })?;
@@ -648,7 +649,8 @@ pub(super) fn with_file<T>(
     store.live_release(live).and(result)
 }
 
-/// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on other nodes.
+/// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
+/// other nodes.
 pub(super) fn with_file_in_room<T>(
     store: &Store,
     id: ObjectId,

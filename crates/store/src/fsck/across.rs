@@ -121,10 +121,11 @@ impl Store {
 }
 
 impl Store {
-    /// After a loss of power on all nodes, each has the records that it had written: what one of them noted last,
-    /// another one may have lost. Makes what lies here fit what lies on others: an entry without its object goes; a
-    /// name that a file counts comes back if nothing else has it by now; a part without its file goes. How many.
-    /// Only while nobody uses the pool, and when all nodes have settled their notes.
+    /// After a loss of power on all nodes, each has the records that it had written: what one of
+    /// them noted last, another one may have lost. Makes what lies here fit what lies on others: an
+    /// entry without its object goes; a name that a file counts comes back if nothing else has it
+    /// by now; a part without its file goes. How many. Only while nobody uses the pool, and when
+    /// all nodes have settled their notes.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be asked.

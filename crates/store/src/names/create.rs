@@ -18,8 +18,8 @@ impl Store {
         self.make_with_room(parent, name, new, epoch, &mut None)
     }
 
-    /// As [`Store::create_object`], but on this node or where the entry lies, wherever is room: for who serves another
-    /// node.
+    /// As [`Store::create_object`], but on this node or where the entry lies, wherever is room: for
+    /// who serves another node.
     pub(crate) fn create_object_near(
         &self,
         parent: ObjectId,
@@ -105,8 +105,8 @@ impl Store {
         }
     }
 
-    /// Whether this node has so little room that files are made on others, if those have more: less than a 32nd of
-    /// its media, at most 16 MiB.
+    /// Whether this node has so little room that files are made on others, if those have more: less
+    /// than a 32nd of its media, at most 16 MiB.
     fn is_nearly_full(&self) -> bool {
         let (mut capacity, mut free) = (0, 0);
         for medium in &self.media {
@@ -160,7 +160,8 @@ impl Store {
         self.make(parent, name, new, epoch, opened)
     }
 
-    /// Has another node make something. It is open there from the start if it is `opened` and a file.
+    /// Has another node make something. It is open there from the start if it is `opened` and a
+    /// file.
     fn ask_to_make(
         &self,
         (node, how): (crate::NodeId, u16),

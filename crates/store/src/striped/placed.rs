@@ -1,20 +1,24 @@
 //! Files that grow on other nodes because their own is full.
 //!
-//! A file of one node (distribution `local`) has all its chunks at its home as long as there is room. When a write finds
-//! none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without a chunk size). From then on it is
-//! written and read as a striped file of 1 MiB chunks, with the same parts, cuts and leases. What differs is where a
-//! chunk lies: not a hash says so but a record of the home, `E id chunk -> node, from`. Bytes of the chunk below `from`
-//! lie at the home, the others in that node's part. A chunk without such a record lies at the home.
+//! A file of one node (distribution `local`) has all its chunks at its home as long as there is
+//! room. When a write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an
+//! id without a chunk size). From then on it is written and read as a striped file of 1 MiB chunks,
+//! with the same parts, cuts and leases. What differs is where a chunk lies: not a hash says so but
+//! a record of the home, `E id chunk -> node, from`. Bytes of the chunk below `from` lie at the
+//! home, the others in that node's part. A chunk without such a record lies at the home.
 //!
-//! - A chunk is placed when it is first written and the home has no room for it: the writer asks the home ([`PLACE`]),
-//!   reserves the chunk on a node with room, and has the home note it ([`ASSIGN`]). Whoever notes first wins. So what
-//!   is within a placed chunk has its room: overwriting never fails for lack of it.
-//! - A placement holds until the file is cut below it. Everybody may remember it together with the number of cuts; a
-//!   part that was cut since refuses. That a chunk lies at the home is never remembered: the home is asked each time.
+//! - A chunk is placed when it is first written and the home has no room for it: the writer asks
+//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home note it
+//!   ([`ASSIGN`]). Whoever notes first wins. So what is within a placed chunk has its room:
+//!   overwriting never fails for lack of it.
+//! - A placement holds until the file is cut below it. Everybody may remember it together with the
+//!   number of cuts; a part that was cut since refuses. That a chunk lies at the home is never
+//!   remembered: the home is asked each time.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
-//! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the file is spilled;
-//!   then the asker looks again ([`Store::learn_spilled`]).
-//! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's pages.
+//! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
+//!   file is spilled; then the asker looks again ([`Store::learn_spilled`]).
+//! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
+//!   pages.
 //!
 //! [`live_flag::PARTS`]: crate::control::live_flag::PARTS
 //! [`PLACE`]: kind::PLACE
@@ -80,8 +84,8 @@ pub(crate) enum Chunk {
     Home,
     /// That node has it.
     There(Placed),
-    /// Nobody has it from this byte on, and the home has no room. With the content of the file, if that lies in its
-    /// record.
+    /// Nobody has it from this byte on, and the home has no room. With the content of the file, if
+    /// that lies in its record.
     Nowhere(u32, Option<Vec<u8>>),
 }
 
@@ -106,8 +110,8 @@ impl Part for Chunk {
     }
 }
 
-/// Placements that this process has been told: a place by the hash of file, cuts and chunk. Without a lock: what was read
-/// while another thread wrote doesn't have the right sum.
+/// Placements that this process has been told: a place by the hash of file, cuts and chunk. Without
+/// a lock: what was read while another thread wrote doesn't have the right sum.
 #[derive(Default)]
 pub(crate) struct Memory(AtomicPtr<[Remembered; REMEMBERED]>);
 
@@ -178,8 +182,8 @@ impl Drop for Memory {
 }
 
 impl Store {
-    /// Whether chunks of this file of one node lie on others. Of a file that stands for another node's: whether this
-    /// node knows so.
+    /// Whether chunks of this file of one node lie on others. Of a file that stands for another
+    /// node's: whether this node knows so.
     pub(crate) fn is_spilled(live: &Live) -> bool {
         if live.flags.load(Acquire) & flag::PARTS == 0 {
             return false;
@@ -190,8 +194,8 @@ impl Store {
 
     // ---- at the home ----
 
-    /// A write has found no room on this node, which is the file's home. Whether others may have some: then the file is
-    /// spilled from now on.
+    /// A write has found no room on this node, which is the file's home. Whether others may have
+    /// some: then the file is spilled from now on.
     pub(crate) fn spill_here(&self, index: u32) -> Result<bool> {
         let live = self.live(index);
         let id = ObjectId(live.id.load(Relaxed));
@@ -272,7 +276,8 @@ impl Store {
         }
     }
 
-    /// A chunk of a spilled file is to be written up to `end`, an offset in it: where, if that is settled.
+    /// A chunk of a spilled file is to be written up to `end`, an offset in it: where, if that is
+    /// settled.
     pub(crate) fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
@@ -312,8 +317,8 @@ impl Store {
         }
     }
 
-    /// Notes where a chunk lies, unless it is noted already; where. `inline`: the content of the file, of this length,
-    /// lay in its record and was written there.
+    /// Notes where a chunk lies, unless it is noted already; where. `inline`: the content of the
+    /// file, of this length, lay in its record and was written there.
     pub(crate) fn assign_here(
         &self,
         index: u32,
@@ -396,8 +401,9 @@ impl Store {
 
     // ---- who asks ----
 
-    /// What came of asking the home of an open file, or of doing it here, where no chunk was known to lie on another
-    /// node. If some do, or have to: the file as one of several nodes, by which it is to be done again.
+    /// What came of asking the home of an open file, or of doing it here, where no chunk was known
+    /// to lie on another node. If some do, or have to: the file as one of several nodes, by which
+    /// it is to be done again.
     pub(crate) fn spilled_by<T>(&self, index: u32, done: &Result<T>) -> Result<Option<Striped>> {
         match done {
             Err(CHANGED) => self.learn_spilled(index)?,
@@ -407,7 +413,8 @@ impl Store {
         Ok(self.striped(index))
     }
 
-    /// The home has refused what was asked of it alone: this node knows now that the file is spilled, if it is.
+    /// The home has refused what was asked of it alone: this node knows now that the file is
+    /// spilled, if it is.
     ///
     /// # Errors
     /// EHOSTDOWN and the like.
@@ -427,8 +434,9 @@ impl Store {
         Ok(())
     }
 
-    /// The nodes to be asked for room for a chunk, the best for chunk `n` first: by what they had a moment ago. Those
-    /// that had none come last: they may have some by now. All others, if nobody can tell.
+    /// The nodes to be asked for room for a chunk, the best for chunk `n` first: by what they had a
+    /// moment ago. Those that had none come last: they may have some by now. All others, if nobody
+    /// can tell.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
         let Ok(others) = self.other_nodes() else {
             return Vec::new();
@@ -529,7 +537,8 @@ impl Store {
         Ok(pieces)
     }
 
-    /// Where a chunk lies that is about to be written up to `end`; None: at its home. ENOSPC: nowhere is room.
+    /// Where a chunk lies that is about to be written up to `end`; None: at its home. ENOSPC:
+    /// nowhere is room.
     fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
         loop {
             let told = match f.home {
@@ -554,7 +563,8 @@ impl Store {
                 Some(home) => self.ask(home, kind::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
             };
             match noted {
-                // Others wrote to the chunk meanwhile, or it was cut: which, the next question tells.
+                // Others wrote to the chunk meanwhile, or it was cut: which, the next question
+                // tells.
                 Err(CHANGED) => continue,
                 noted => return noted.map(Some),
             }
