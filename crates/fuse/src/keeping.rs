@@ -12,6 +12,9 @@
 //! - *Attributes* are kept by answers to GETATTR alone: then the kernel has the inode, and throws the
 //!   answer away if the inode was invalidated after the request began (NOTIFY_INVAL_INODE). So each
 //!   object whose attributes the kernel may have is noted before the answer is sent ([`State::nodes`]).
+//!   The kernel marks an inode's attributes as good before it stores them, and others read them without
+//!   a lock: so an answer may be kept only if the kernel has the same attributes already, from one that
+//!   wasn't to be kept ([`Seen`]).
 //! - *Changes through the mount*: the kernel keeps its names right by itself. An object whose attributes
 //!   a request has changed is invalidated before the request is answered ([`Keeping::changed`]); answers
 //!   that were made before, and aren't sent yet, keep nothing ([`Keeping::changes`]). The thread that
@@ -27,7 +30,7 @@ use crate::serve::Server;
 use forebay_client::Pool;
 use forebay_posix::{Errno, ObjectId};
 use forebay_store::Store;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -42,7 +45,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Sole use that lasts so long was worth it.
 const WORTH: Duration = Duration::from_secs(10);
 /// Objects whose attributes the kernel may have, at most; the attributes of others aren't kept.
-const MOST_NODES: usize = 1 << 18;
+const MOST_NODES: usize = 1 << 17;
+/// After this time an answer has reached the kernel's inode, if its program hasn't asked again before.
+const STORED: Duration = Duration::from_secs(1);
 /// Counters of changes; an object has that of its number.
 const COUNTERS: usize = 1024;
 /// How often the thread that waits for the end looks whether there still is a mount.
@@ -62,8 +67,8 @@ pub struct Keeping {
 }
 
 struct State {
-    /// Whose attributes the kernel may have.
-    nodes: HashSet<u64>,
+    /// Of whose attributes the kernel was told.
+    nodes: HashMap<u64, Seen>,
     /// How often files are open for writing through the mount.
     writers: HashMap<u64, u32>,
     /// How many times of sole use there were.
@@ -73,6 +78,15 @@ struct State {
     next: Instant,
     pause: Duration,
     is_over: bool,
+}
+
+/// An object whose attributes haven't changed since the kernel was told of them.
+struct Seen {
+    /// When, and which thread it was that asked: when it asks again, the kernel has stored the answer.
+    at: Instant,
+    thread: u32,
+    /// The kernel may keep them.
+    is_kept: bool,
 }
 
 /// What an answer is made by.
@@ -93,7 +107,7 @@ impl Keeping {
             current: AtomicU64::new(0),
             changes: [const { AtomicU32::new(0) }; COUNTERS],
             state: Mutex::new(State {
-                nodes: HashSet::new(),
+                nodes: HashMap::new(),
                 writers: HashMap::new(),
                 count: 0,
                 begun: now,
@@ -169,7 +183,7 @@ impl Keeping {
             {
                 reply.set(p::ENTRY_VALID, HOLDS)
             }
-            (op::GETATTR | op::STATX, Ok(())) if self.notes(ticket, head.node) => {
+            (op::GETATTR | op::STATX, Ok(())) if self.notes(ticket, head) => {
                 reply.set(p::ATTR_VALID, HOLDS);
             }
             _ => {}
@@ -179,16 +193,33 @@ impl Keeping {
 
     /// Whether the kernel may keep this object's attributes as they were when the ticket was given; then it
     /// is noted.
-    fn notes(&self, ticket: Ticket, node: u64) -> bool {
+    fn notes(&self, ticket: Ticket, head: &Head) -> bool {
+        let (node, thread) = (head.node, head.pid);
         let mut state = self.state();
         let may = ticket.time == self.current.load(SeqCst)
             && ticket.changes == self.counter(node).load(SeqCst)
-            && !state.writers.contains_key(&node)
-            && (state.nodes.len() < MOST_NODES || state.nodes.contains(&node));
-        if may {
-            state.nodes.insert(node);
+            && !state.writers.contains_key(&node);
+        if !may {
+            return false;
         }
-        may
+        let is_full = state.nodes.len() >= MOST_NODES;
+        match state.nodes.get_mut(&node) {
+            Some(seen) => {
+                seen.is_kept |= seen.thread == thread || seen.at.elapsed() >= STORED;
+                seen.is_kept
+            }
+            None if is_full => false,
+            None => {
+                let seen = Seen {
+                    at: Instant::now(),
+                    // 0: it can't be told from others.
+                    thread: if thread == 0 { u32::MAX } else { thread },
+                    is_kept: false,
+                };
+                state.nodes.insert(node, seen);
+                false
+            }
+        }
     }
 
     /// A request that uses this object, and isn't answered yet, has changed its attributes.
@@ -202,7 +233,7 @@ impl Keeping {
         let mut state = self.state();
         self.counter(node).fetch_add(1, SeqCst);
         f(&mut state);
-        let was_kept = state.nodes.remove(&node);
+        let was_kept = state.nodes.remove(&node).is_some_and(|s| s.is_kept);
         drop(state);
         if was_kept {
             self.notices.forget_attributes(node);
@@ -251,7 +282,7 @@ impl Keeping {
         let nodes = std::mem::take(&mut state.nodes);
         drop(state);
         self.notices.forget_names();
-        for node in nodes {
+        for (node, _) in nodes.into_iter().filter(|(_, seen)| seen.is_kept) {
             self.notices.forget_attributes(node);
         }
         self.store().end_sole_use();

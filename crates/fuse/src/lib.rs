@@ -12,7 +12,8 @@
 //! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
-//! - [`serve`]: threads.
+//! - [`serve`]: the threads that take requests.
+//!   [`keeping`]: what the kernel keeps.
 
 #![warn(missing_docs)]
 

@@ -77,8 +77,6 @@ pub mod init {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// The kernel keeps the targets of symbolic links: those of an object never change.
-    pub const CACHE_SYMLINKS: u64 = 1 << 23;
     /// Who writes, truncates or changes the owner takes the set-user-id bit off.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
@@ -92,7 +90,6 @@ pub mod init {
         | FLOCK_LOCKS
         | PARALLEL_DIROPS
         | MAX_PAGES
-        | CACHE_SYMLINKS
         | HANDLE_KILLPRIV_V2
         | INIT_EXT
         | DIRECT_IO_ALLOW_MMAP;

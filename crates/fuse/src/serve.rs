@@ -1,7 +1,8 @@
 //! The threads that take the kernel's requests and answer them.
 //!
-//! Each thread takes a request, answers it, and takes the next. Some thread always waits for the next
-//! request: whoever takes one and leaves nobody waiting starts another thread, up to [`MOST_WORKERS`].
+//! Each thread takes a request, answers it, and takes the next. There are two to four. When all are held up
+//! (nobody waits for a request, and none was taken for [`HELD_UP`]) another one is started, up to
+//! [`MOST_WORKERS`]; it ends when enough others wait.
 //!
 //! No such thread waits for what a client may hold, since the client may wait for its answer: it reads
 //! nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no notice. A
@@ -24,8 +25,10 @@ use std::time::{Duration, Instant};
 
 /// Threads that take requests, at most. Requests beyond wait in the kernel.
 const MOST_WORKERS: usize = 256;
-/// Threads that wait for a request, at most: who would be one more ends.
-const MOST_IDLE: usize = 4;
+/// Threads that take requests as a rule: as many as there are cores, within these bounds.
+const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
+/// How long all threads may be busy until another one is started, at least; twice as long at most.
+const HELD_UP: Duration = Duration::from_millis(2);
 /// Requests that have a thread of their own, at most; then ENOLCK for a lock, EAGAIN for others.
 const MOST_ASIDE: usize = 1024;
 const STACK: usize = 512 << 10;
@@ -39,8 +42,12 @@ pub struct Server {
     pub face: Face,
     device: OwnedFd,
     threads: Mutex<Threads>,
+    /// Threads that take requests as a rule.
+    usual: usize,
     /// A thread has ended, or has answered after the end.
     changed: Condvar,
+    /// Nobody waits for a request.
+    scarce: Condvar,
     /// Whether all has been closed at the end.
     ended: Mutex<Option<bool>>,
     aside: Mutex<Aside>,
@@ -52,6 +59,10 @@ struct Threads {
     /// Those that take requests, and those of them that wait for one.
     workers: usize,
     idle: usize,
+    /// Requests that were taken.
+    taken: u64,
+    /// It isn't looked whether threads are held up, until somebody says that nobody waits.
+    is_unwatched: bool,
     /// Threads in the middle of an answer, those with a single request included.
     busy: usize,
     /// Nothing is answered any more.
@@ -74,7 +85,11 @@ pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
         face: Face::new(pool, notices, keeping)?,
         device,
         threads: Mutex::default(),
+        usual: std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .clamp(*USUAL.start(), *USUAL.end()),
         changed: Condvar::new(),
+        scarce: Condvar::new(),
         ended: Mutex::default(),
         aside: Mutex::default(),
     }))
@@ -163,7 +178,14 @@ impl Server {
         self.face.fs().store().me()?;
         self.face.cached.watch(self)?;
         Keeping::watch(self)?;
-        self.one_more(&mut self.threads())?;
+        for _ in 0..self.usual {
+            self.one_more(&mut self.threads())?;
+        }
+        let server = self.clone();
+        std::thread::Builder::new()
+            .name("threads".into())
+            .stack_size(256 << 10)
+            .spawn(move || server.watch())?;
         ready();
         let threads = self.threads();
         drop(self.changed.wait_while(threads, |t| t.workers > 0));
@@ -198,18 +220,48 @@ impl Server {
             return false;
         }
         threads.busy += 1;
-        if threads.idle == 0 {
-            // If there can't be one, those that are there go on.
-            let _ = self.one_more(&mut threads);
+        threads.taken += 1;
+        if threads.idle == 0 && std::mem::take(&mut threads.is_unwatched) {
+            self.scarce.notify_one();
         }
         true
+    }
+
+    /// Starts another thread whenever all are held up, until the mount is gone.
+    fn watch(self: &Arc<Server>) {
+        let mut threads = self.threads();
+        while threads.workers > 0 {
+            if threads.idle > 0 {
+                threads.is_unwatched = true;
+                threads = self.wait(&self.scarce, threads);
+                continue;
+            }
+            let taken = threads.taken;
+            drop(threads);
+            std::thread::sleep(HELD_UP);
+            threads = self.threads();
+            if threads.idle == 0 && threads.taken == taken {
+                // If there can't be one, those that are there go on.
+                let _ = self.one_more(&mut threads);
+            }
+        }
+    }
+
+    fn wait<'a>(
+        &self,
+        condition: &Condvar,
+        threads: MutexGuard<'a, Threads>,
+    ) -> MutexGuard<'a, Threads> {
+        condition
+            .wait(threads)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calling thread has answered: whether it shall take another request.
     fn goes_on(&self) -> bool {
         let mut threads = self.threads();
         self.answered(&mut threads);
-        if threads.is_over || threads.idle >= MOST_IDLE {
+        if threads.is_over || threads.idle >= self.usual {
             self.leaves(&mut threads);
             return false;
         }
@@ -229,6 +281,7 @@ impl Server {
         threads.workers -= 1;
         if threads.workers == 0 {
             self.changed.notify_all();
+            self.scarce.notify_all();
         }
     }
 
@@ -296,7 +349,7 @@ impl Server {
                 self.send(&head, result, reply);
             }
             Answer::None => {}
-            Answer::Wait(lock) => self.wait(head, lock),
+            Answer::Wait(lock) => self.wait_for(head, lock),
         }
     }
 
@@ -312,7 +365,7 @@ impl Server {
     }
 
     /// Waits for a lock.
-    fn wait(self: &Arc<Server>, head: Head, lock: Wait) {
+    fn wait_for(self: &Arc<Server>, head: Head, lock: Wait) {
         self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
     }
 
