@@ -289,7 +289,7 @@ pub fn mounted() -> Option<OwnedFd> {
 
 /// Whether a directory is one of a mount, and the pool's `id`: something else may be mounted there by now.
 fn is_ours(dir: &OwnedFd, id: ObjectId) -> bool {
-    let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type as i64 == FUSE);
+    let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type == FUSE);
     let root = id == ObjectId::ROOT;
     is_fuse && rustix::fs::fstat(dir).is_ok_and(|s| root || s.st_ino == id.0)
 }
@@ -311,7 +311,7 @@ fn mounts(pool: &Path) -> Vec<PathBuf> {
 /// Whether the pool is mounted at its prefix: then a path of the pool is the same to everybody.
 pub fn is_prefix_mounted(settings: &runtime::Settings) -> bool {
     let statfs = rustix::fs::statfs(settings.mount);
-    statfs.is_ok_and(|s| s.f_type as i64 == FUSE)
+    statfs.is_ok_and(|s| s.f_type == FUSE)
 }
 
 /// Goes to a directory of the kernel's for an exec.

@@ -279,3 +279,43 @@ def a_mount_for_one_program(t):
     t.ok(sorted(os.listdir(prefix)) == ["file"], "the prefix: %s" % os.listdir(prefix))
     wait_until(lambda: not [n for n in os.listdir(os.path.join(t.pool_dir("p"), "mounts")) if n != "log"],
                10, "nothing to be left of the mounts")
+
+
+@case(20)
+def entering_a_pool_without_descriptors(t):
+    outer = outside(t)
+    t.up("p")
+    t.bash("p", FILL, cwd=outer)
+    t.python("p", r'''
+import errno, os, resource
+os.listdir("/fb/w")
+before = os.getcwd()
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as e:
+    assert e.errno == errno.EMFILE
+try:
+    os.chdir("/fb/w")
+    # It is in the pool, or where it was; never in between.
+    assert os.getcwd() == "/fb/w" and open("victim").close() is None
+except OSError as e:
+    assert e.errno == errno.EMFILE, e
+    assert os.getcwd() == before and os.path.exists(before + "/victim")
+for fd in held[-8:]:
+    os.close(fd)
+os.chdir("/fb/w")
+print(os.getcwd())
+while True:
+    try:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as e:
+        break
+os.chdir("/usr")
+os.chdir("/fb/w/build")
+print(os.getcwd())
+''', cwd=outer).quiet().prints("^/fb/w$", "^/fb/w/build$")
+    # A umask that takes the owner's rights away.
+    t.bash("p", "umask 777; cd /usr; cd /fb/w; cat victim; pwd", cwd=outer).quiet().prints("^/fb/w$")
