@@ -81,7 +81,8 @@ struct Plan {
     scripts_outside: Vec<(i32, i64)>,
     /// Part of the chain lies in the pool: the kernel can't follow it.
     ours: bool,
-    /// The working directory for a program that doesn't see the pool, where that is mounted. A number, as above.
+    /// The working directory for a program that doesn't see the pool, where that is mounted. A
+    /// number, as above.
     mounted: Option<i32>,
 }
 
