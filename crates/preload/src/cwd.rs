@@ -73,14 +73,28 @@ fn go_to_dead_end(end: &DeadEnd) -> Result<(), Errno> {
     fds::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }
 
-/// After exec, with the working directory in the pool: an earlier program may have been mistaken
-/// for one that uses the mount.
-pub fn stay_at_dead_end(fs: &Fs) {
+/// After an exec that failed: the kernel's working directory is a dead end again.
+pub fn back_to_dead_end(fs: &Fs) {
     if !dead_end::is_here()
         && let Ok(end) = dead_end_of(fs)
     {
         let _ = go_to_dead_end(&end);
     }
+}
+
+/// After exec, with the working directory `id` in the pool. A program that doesn't see the pool may
+/// have come in between, with this process's number, and have gone elsewhere: false then.
+pub fn is_still_inside(fs: &Fs, id: u64) -> bool {
+    if dead_end::is_here() {
+        return true;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let is_mounted = rustix::fs::open("/proc/self/cwd", flags, Mode::empty())
+        .is_ok_and(|dir| is_ours(&dir, ObjectId(id)));
+    if is_mounted {
+        back_to_dead_end(fs);
+    }
+    is_mounted
 }
 
 /// In a program that was started by one that doesn't see the pool, or by the command line: takes

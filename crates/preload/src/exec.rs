@@ -169,7 +169,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
             // SAFETY: paths and lists that `kept` or the parent keeps.
             let result = unsafe { raw(nr, args) };
             if let (true, Some(fs)) = (moved, runtime::open_fs()) {
-                guarded(|| cwd::stay_at_dead_end(fs));
+                guarded(|| cwd::back_to_dead_end(fs));
             }
             result
         }
