@@ -1,5 +1,5 @@
-//! A working directory in a pool, of a command that a program of the pool has started: a script in a pool that
-//! calls `forebay exec` again, or `forebay stage in ./x`.
+//! A working directory in a pool, of a command that a program of the pool has started: a script in
+//! a pool that calls `forebay exec` again, or `forebay stage in ./x`.
 //!
 //! The command itself doesn't see the pool by paths; the library hands the directory's number on
 //! ([`forebay_client::dead_end`]). Relative paths are taken from there, and programs begin there.
@@ -63,7 +63,8 @@ fn shown(pool: &Pool) -> Option<PathBuf> {
     path
 }
 
-/// A path of the file system, by a working directory in a pool if there is one: `../../data` of `/fb/w` is
+/// A path of the file system, by a working directory in a pool if there is one: `../../data` of
+/// `/fb/w` is
 /// `/data`. As it was written otherwise.
 pub fn resolve(path: &Path, pool: &Pool) -> PathBuf {
     if path.is_absolute() {

@@ -214,8 +214,8 @@ fn end(pool: &Pool, record: &Path, in_order: bool) {
 /// How often it is tried again if others mount and unmount at the same moment.
 const MAX_TRIES: usize = 5;
 
-/// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at a private
-/// place, which only serves working directories.
+/// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
+/// a private place, which only serves working directories.
 pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     let prefix = Path::new(&pool.config().mount);
     let me = std::process::id();
@@ -275,8 +275,8 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
     }
 }
 
-/// Starts the process that serves the mount. It is no child of this one, which becomes a program that knows
-/// nothing of it.
+/// Starts the process that serves the mount. It is no child of this one, which becomes a program
+/// that knows nothing of it.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
     command.args(["mount", "--pool", &pool.config().name]);

@@ -1,8 +1,9 @@
-//! The programs for which a pool is mounted (`forebay exec --with-mount`): the mount goes when the last of them ends.
+//! The programs for which a pool is mounted (`forebay exec --with-mount`): the mount goes when the
+//! last of them ends.
 //!
-//! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty file for each
-//! program, named by its process id. It is locked by who adds one, and by the server when it finds none left; without
-//! the record nobody can join any more.
+//! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty
+//! file for each program, named by its process id. It is locked by who adds one, and by the server
+//! when it finds none left; without the record nobody can join any more.
 
 use crate::down::runs;
 use rustix::event::{PollFd, PollFlags, poll};

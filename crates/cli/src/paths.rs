@@ -6,8 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A path inside a pool from what the user wrote: `/x` and `/fb/x` are the same, and so is `x`, unless the working
-/// directory lies in that pool.
+/// A path inside a pool from what the user wrote: `/x` and `/fb/x` are the same, and so is `x`,
+/// unless the working directory lies in that pool.
 pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     let path = in_mount(written, &pool.config().mount);
     if written.as_bytes().starts_with(b"/") {
@@ -38,8 +38,8 @@ pub fn is_under(path: &Path, pool: &Pool) -> bool {
     begins_with(&crate::cwd::resolve(path, pool), &pool.config().mount)
 }
 
-/// As [`is_under`], of a pool with this prefix that isn't open. A relative path is taken for one if the working
-/// directory lies in any pool.
+/// As [`is_under`], of a pool with this prefix that isn't open. A relative path is taken for one if
+/// the working directory lies in any pool.
 pub fn is_under_prefix(path: &Path, mount: &str) -> bool {
     path.is_relative() && crate::cwd::is_in_a_pool() || begins_with(path, mount)
 }

@@ -1,12 +1,14 @@
-//! The kernel's working directory of a process whose own working directory lies in a pool: a dead end.
+//! The kernel's working directory of a process whose own working directory lies in a pool: a dead
+//! end.
 //!
-//! Only the library knows the directory in the pool. A program that the library doesn't reach (static, Go,
-//! set-user-ID) uses the kernel's working directory, so that one must never be a directory of somebody's files.
-//! A dead end is the innermost of [`DEPTH`] nested directories, all of which have been removed: no name is found in
-//! it, none can be made, and as many `..` lead to nothing else. It can't be listed but by root (mode 0111).
+//! Only the library knows the directory in the pool. A program that the library doesn't reach
+//! (static, Go, set-user-ID) uses the kernel's working directory, so that one must never be a
+//! directory of somebody's files. A dead end is the innermost of [`DEPTH`] nested directories, all
+//! of which have been removed: no name is found in it, none can be made, and as many `..` lead to
+//! nothing else. It can't be listed but by root (mode 0111).
 //!
-//! The environment variable [`VARIABLE`] carries the directory in the pool over programs that don't see it:
-//! it holds for a process as long as that process is at a dead end.
+//! The environment variable [`VARIABLE`] carries the directory in the pool over programs that don't
+//! see it: it holds for a process as long as that process is at a dead end.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, mkdirat, open, openat, unlinkat};
@@ -70,7 +72,8 @@ fn make_in(place: &Path) -> Result<OwnedFd> {
     Err(Errno::EXIST)
 }
 
-/// Makes the directories below the outermost one, `names[0]`. Their names are added. The innermost one.
+/// Makes the directories below the outermost one, `names[0]`. Their names are added. The innermost
+/// one.
 fn dig(place: &OwnedFd, names: &mut Vec<&str>) -> Result<OwnedFd> {
     let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let list = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

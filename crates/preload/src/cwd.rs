@@ -1,12 +1,13 @@
 //! The working directory: chdir, fchdir, getcwd, and what the kernel takes for it.
 //!
-//! A working directory in the pool is known to this library alone (`cwd` in the process area). While it lies
-//! there, the kernel's is a dead end ([`forebay_client::dead_end`]), whatever the program executes and
-//! however it does so: a program that this library doesn't reach finds nothing by a relative path, and makes
-//! nothing outside. Where the pool is mounted, such a program gets the mount's directory ([`mounted`]).
+//! A working directory in the pool is known to this library alone (`cwd` in the process area).
+//! While it lies there, the kernel's is a dead end ([`forebay_client::dead_end`]), whatever the
+//! program executes and however it does so: a program that this library doesn't reach finds nothing
+//! by a relative path, and makes nothing outside. Where the pool is mounted, such a program gets
+//! the mount's directory ([`mounted`]).
 //!
-//! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is the other
-//! way round. So a relative path of another thread never leads to a dead end in between.
+//! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is
+//! the other way round. So a relative path of another thread never leads to a dead end in between.
 
 use crate::names::visible;
 use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, value};
@@ -72,9 +73,8 @@ fn go_to_dead_end(end: &DeadEnd) -> Result<(), Errno> {
     fds::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }
 
-/// After exec, with the working directory in the pool: an earlier program may have been mistaken for one
-/// that uses the mount.
-pub fn stay_at_dead_end(fs: &Fs) {
+/// After an exec that failed: the kernel's working directory is a dead end again.
+pub fn back_to_dead_end(fs: &Fs) {
     if !dead_end::is_here()
         && let Ok(end) = dead_end_of(fs)
     {
@@ -82,8 +82,23 @@ pub fn stay_at_dead_end(fs: &Fs) {
     }
 }
 
-/// In a program that was started by one that doesn't see the pool, or by the command line: takes over the
-/// working directory in the pool, if the process is still there.
+/// After exec, with the working directory `id` in the pool. A program that doesn't see the pool may
+/// have come in between, with this process's number, and have gone elsewhere: false then.
+pub fn is_still_inside(fs: &Fs, id: u64) -> bool {
+    if dead_end::is_here() {
+        return true;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let is_mounted = rustix::fs::open("/proc/self/cwd", flags, Mode::empty())
+        .is_ok_and(|dir| is_ours(&dir, ObjectId(id)));
+    if is_mounted {
+        back_to_dead_end(fs);
+    }
+    is_mounted
+}
+
+/// In a program that was started by one that doesn't see the pool, or by the command line: takes
+/// over the working directory in the pool, if the process is still there.
 pub fn recover() {
     let Some(said) = runtime::variable(dead_end::VARIABLE) else {
         return;
@@ -287,9 +302,10 @@ pub fn mounted() -> Option<OwnedFd> {
     })
 }
 
-/// Whether a directory is one of a mount, and the pool's `id`: something else may be mounted there by now.
+/// Whether a directory is one of a mount, and the pool's `id`: something else may be mounted there
+/// by now.
 fn is_ours(dir: &OwnedFd, id: ObjectId) -> bool {
-    let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type as i64 == FUSE);
+    let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type == FUSE);
     let root = id == ObjectId::ROOT;
     is_fuse && rustix::fs::fstat(dir).is_ok_and(|s| root || s.st_ino == id.0)
 }
@@ -311,7 +327,7 @@ fn mounts(pool: &Path) -> Vec<PathBuf> {
 /// Whether the pool is mounted at its prefix: then a path of the pool is the same to everybody.
 pub fn is_prefix_mounted(settings: &runtime::Settings) -> bool {
     let statfs = rustix::fs::statfs(settings.mount);
-    statfs.is_ok_and(|s| s.f_type as i64 == FUSE)
+    statfs.is_ok_and(|s| s.f_type == FUSE)
 }
 
 /// Goes to a directory of the kernel's for an exec.

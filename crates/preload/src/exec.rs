@@ -81,7 +81,8 @@ struct Plan {
     scripts_outside: Vec<(i32, i64)>,
     /// Part of the chain lies in the pool: the kernel can't follow it.
     ours: bool,
-    /// The working directory for a program that doesn't see the pool, where that is mounted. A number, as above.
+    /// The working directory for a program that doesn't see the pool, where that is mounted. A
+    /// number, as above.
     mounted: Option<i32>,
 }
 
@@ -168,7 +169,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
             // SAFETY: paths and lists that `kept` or the parent keeps.
             let result = unsafe { raw(nr, args) };
             if let (true, Some(fs)) = (moved, runtime::open_fs()) {
-                guarded(|| cwd::stay_at_dead_end(fs));
+                guarded(|| cwd::back_to_dead_end(fs));
             }
             result
         }

@@ -489,11 +489,12 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     }
     fds::drop_strangers(fs, true);
     inotify::after_exec(fs);
-    let inside = area.cwd.load(Acquire) != 0;
-    paths::note_cwd(inside);
-    if inside {
-        cwd::stay_at_dead_end(fs);
+    let id = area.cwd.load(Acquire);
+    let inside = id != 0 && cwd::is_still_inside(fs, id);
+    if !inside {
+        area.cwd.store(0, Release);
     }
+    paths::note_cwd(inside);
     true
 }
 

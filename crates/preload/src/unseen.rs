@@ -1,8 +1,8 @@
-//! Programs that this library doesn't reach, and which are to work in the pool: with a working directory there,
-//! or a path of the pool among their arguments.
+//! Programs that this library doesn't reach, and which are to work in the pool: with a working
+//! directory there, or a path of the pool among their arguments.
 //!
-//! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. Who executes
-//! one is told what to do, since the program will only say that there is no such file.
+//! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. Who
+//! executes one is told what to do, since the program will only say that there is no such file.
 
 use crate::environ::Strings;
 use crate::exec::{File, Found};
@@ -39,8 +39,8 @@ impl Why {
     }
 }
 
-/// Whether the program that is executed is to work in the pool, and isn't run by valgrind, whose own program is
-/// static but which takes the library along.
+/// Whether the program that is executed is to work in the pool, and isn't run by valgrind, whose
+/// own program is static but which takes the library along.
 pub fn concerns(argv: &Strings, env: &Strings) -> bool {
     (cwd::is_inside() || names_the_pool(argv)) && env.value(c"VALGRIND_LAUNCHER").is_none()
 }
@@ -77,8 +77,8 @@ pub fn why(elf: Option<&Elf>, found: &Found) -> Option<Why> {
     }
 }
 
-/// Whether the kernel will give the program other rights than its caller has. Such a program loads no library of its
-/// caller's.
+/// Whether the kernel will give the program other rights than its caller has. Such a program loads
+/// no library of its caller's.
 fn is_privileged(found: &Found) -> bool {
     let user = rustix::process::getuid().as_raw();
     let group = rustix::process::getgid().as_raw();
@@ -105,8 +105,8 @@ fn has_capabilities(file: &File) -> bool {
     rustix::fs::fgetxattr(fd.as_fd(), c"security.capability", &mut none).is_ok_and(|len| len > 0)
 }
 
-/// The working directory that the program gets, if the pool is mounted; else, or if it is given paths that it doesn't
-/// see, one line on standard error.
+/// The working directory that the program gets, if the pool is mounted; else, or if it is given
+/// paths that it doesn't see, one line on standard error.
 pub fn help(why: Why, name: &[u8], argv: &Strings) -> Option<OwnedFd> {
     let settings = runtime::settings()?;
     let inside = cwd::is_inside();

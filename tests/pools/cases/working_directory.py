@@ -31,6 +31,7 @@ int main(int n, char **v) {
     if (!strcmp(v[1], "cc")) return copy(v[2], v[3], "compiled: ");
     if (!strcmp(v[1], "put")) { FILE *f = fopen(v[2], "a"); return !f ? perror(v[2]), 1 : fputs(v[3], f) < 0 || fclose(f); }
     if (!strcmp(v[1], "pwd")) return !getcwd(b, sizeof b) ? perror("getcwd"), 1 : puts(b) < 0;
+    if (!strcmp(v[1], "in")) { if (chdir(v[2])) { perror(v[2]); return 1; } execvp(v[3], v + 3); return 126; }
     if (!strcmp(v[1], "run")) { execvp(v[2], v + 2); perror(v[2]); return 126; }
     return 9;
 }
@@ -120,6 +121,9 @@ os.chdir("/usr/lib"); os.system("$S pwd")' ''', env=env, cwd=outer).quiet().prin
     # A program that sees the pool, started by one that doesn't, is where it ought to be.
     t.bash("p", 'cd /fb/w; "$S" run sh -c \'pwd; cat victim; cd build; "$S" run cat a\'', env=env,
            cwd=outer).prints("^/fb/w$", "^inner victim$", "^inner build/a$")
+    # And where that one has gone, if it has.
+    t.bash("p", 'cd /fb/w; "$S" in /usr sh -c "pwd; cd /fb/w; pwd"; (exec "$S" in "$0" cat victim)'.replace(
+        "$0", outer), env=env, cwd=outer).prints("^/usr$", "^/fb/w$", "^outer victim$")
     # Neither is anything left of the places where they were.
     left = [n for n in os.listdir(t.pool_dir("p")) if n.startswith(".")]
     t.ok(not left, "left in the pool's directory: %s" % left)
@@ -279,3 +283,43 @@ def a_mount_for_one_program(t):
     t.ok(sorted(os.listdir(prefix)) == ["file"], "the prefix: %s" % os.listdir(prefix))
     wait_until(lambda: not [n for n in os.listdir(os.path.join(t.pool_dir("p"), "mounts")) if n != "log"],
                10, "nothing to be left of the mounts")
+
+
+@case(20)
+def entering_a_pool_without_descriptors(t):
+    outer = outside(t)
+    t.up("p")
+    t.bash("p", FILL, cwd=outer)
+    t.python("p", r'''
+import errno, os, resource
+os.listdir("/fb/w")
+before = os.getcwd()
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as e:
+    assert e.errno == errno.EMFILE
+try:
+    os.chdir("/fb/w")
+    # It is in the pool, or where it was; never in between.
+    assert os.getcwd() == "/fb/w" and open("victim").close() is None
+except OSError as e:
+    assert e.errno == errno.EMFILE, e
+    assert os.getcwd() == before and os.path.exists(before + "/victim")
+for fd in held[-8:]:
+    os.close(fd)
+os.chdir("/fb/w")
+print(os.getcwd())
+while True:
+    try:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as e:
+        break
+os.chdir("/usr")
+os.chdir("/fb/w/build")
+print(os.getcwd())
+''', cwd=outer).quiet().prints("^/fb/w$", "^/fb/w/build$")
+    # A umask that takes the owner's rights away.
+    t.bash("p", "umask 777; cd /usr; cd /fb/w; cat victim; pwd", cwd=outer).quiet().prints("^/fb/w$")
