@@ -71,6 +71,7 @@ impl From<PoolError> for Fail {
             PoolError::Absent(_)
             | PoolError::Foreign(_)
             | PoolError::Elsewhere(_)
+            | PoolError::Blind
             | PoolError::Damaged { .. }
             | PoolError::Lost(_)
             | PoolError::NoCheckpoint(_) => code::NO_POOL,

@@ -23,6 +23,8 @@ pub enum PoolError {
     NoCheckpoint(PathBuf),
     /// Its processes are those of another PID namespace.
     Elsewhere(String),
+    /// This process can't look at processes, so it can't know who lives.
+    Blind,
     /// Its data was in memory and has gone.
     Lost(String),
     Io {
@@ -97,6 +99,10 @@ impl fmt::Display for PoolError {
             PoolError::Elsewhere(name) => write!(
                 f,
                 "the pool '{name}' belongs to the processes of another PID namespace, which can't be seen from here; start the container in that of its host (--pid=host), or show it a mount of the pool (forebay mount)"
+            ),
+            PoolError::Blind => write!(
+                f,
+                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be told from dead ones; mount a /proc where it runs"
             ),
             PoolError::Lost(name) => write!(
                 f,

@@ -251,8 +251,10 @@ impl Pool {
         let control = dir.join("control");
         let store = Store::open(&control, &records, config.record_bytes, media, journal)
             .map_err(|e| damaged("the control region", e))?;
-        if !forebay_store::process::sees_others(store.control()) {
-            return Err(PoolError::Elsewhere(config.name));
+        match forebay_store::process::sees_others(store.control()) {
+            Some(true) => {}
+            Some(false) => return Err(PoolError::Elsewhere(config.name)),
+            None => return Err(PoolError::Blind),
         }
         store.set_journal_bound(config.journal_bound());
         let others = match (others, config.member) {

@@ -34,7 +34,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Most locks on files (ranges, and whole files) at the same time.
 pub const MAX_FILE_LOCKS: usize = 65_536;
 
-const MAGIC: u64 = 0x3031_4c54_4359_4246; // "FBYCTL10"
+const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
 const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
 const LOCK_CHAINS: usize = 4096;
@@ -205,6 +205,8 @@ pub struct Process {
     /// Live entries (plus one) that it uses for the moment, without an open file
     /// description: released when it dies.
     pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place ever used of [`ProcessArea::held`].
+    pub held_end: AtomicU32,
     /// One more than the highest place in use in its table of mappings.
     pub maps_end: AtomicU32,
     /// How often others have asked it to look at its mappings, and up to which of these
@@ -233,8 +235,12 @@ pub struct Wait {
     pub kind: AtomicU32,
 }
 
-/// Most threads of one process that may be opening or closing at the same time.
+/// Threads of one process that may be opening or closing at the same time with a place in its slot.
+/// Further ones have places in its area: [`MORE_HELD`].
 pub const HELD_PLACES: usize = 25;
+/// Further threads of one process that may be opening or closing at the same time. Those beyond wait
+/// for a place, for at most [`crate::live::PLACE_PATIENCE`].
+pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
 /// Flags of an open file description besides the system's, which has no such bits.
 pub mod open_flag {
@@ -475,6 +481,8 @@ pub struct ProcessArea {
     pub maps: [MapRef; MAX_MAPS],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
+    /// As [`Process::held`], for more threads.
+    pub held: [AtomicU32; MORE_HELD],
 }
 
 const fn align(n: usize) -> usize {

@@ -5,7 +5,7 @@
 //! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
 //! if the object has lost its last name, removes the object.
 
-use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
+use crate::control::{Bucket, Control, Live, MAX_LIVE, ProcessArea, live_flag as flag};
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::lock::Acquired;
@@ -14,6 +14,7 @@ use crate::record::{ChunkMap, Inode, Key, tail};
 use crate::{NodeId, ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
+use std::time::{Duration, Instant};
 
 /// What the live table knows better than the record.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +114,9 @@ impl Drop for LiveLock<'_> {
 /// given back should the process die.
 pub struct Held<'a>(&'a AtomicU32);
 
+/// How long a thread that opens a file waits for a place when thousands of others have all of them.
+pub const PLACE_PATIENCE: Duration = Duration::from_secs(30);
+
 /// In a place that is taken, but holds no entry yet.
 const TAKEN: u32 = u32::MAX;
 
@@ -134,19 +138,41 @@ pub(crate) fn held_entry(place: u32) -> Option<u32> {
 }
 
 impl Store {
-    /// A place to note a use in, waiting for one if all are taken by other threads. To be
-    /// called before any lock is taken.
+    /// A place to note a use in. To be called before any lock is taken.
+    ///
+    /// # Errors
+    /// EAGAIN if other threads of this process have kept all places for [`PLACE_PATIENCE`].
     pub(crate) fn place(&self) -> Result<Held<'_>> {
-        let places = &self.control.process(self.me()? as usize).held;
-        loop {
-            let free = places.iter().find(|p| {
-                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
-            });
-            match free {
-                Some(place) => return Ok(Held(place)),
-                None => yield_now(),
-            }
+        let p = self.control.process(self.me()? as usize);
+        let take = |place: &&AtomicU32| {
+            place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
+        };
+        if let Some(place) = p.held.iter().find(take) {
+            return Ok(Held(place));
         }
+        let more = &self.area()?.held;
+        let mut until = None;
+        loop {
+            if let Some(i) = more.iter().position(|place| take(&place)) {
+                // Before anything is noted there.
+                p.held_end.fetch_max(i as u32 + 1, AcqRel);
+                return Ok(Held(&more[i]));
+            }
+            if let Some(place) = p.held.iter().find(take) {
+                return Ok(Held(place));
+            }
+            let now = Instant::now();
+            if now > *until.get_or_insert(now + PLACE_PATIENCE) {
+                return Err(Errno::AGAIN);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The further places of the process in `slot` that may be in use: those in its area.
+    pub(crate) fn more_held<'a>(&self, slot: u32, area: &'a ProcessArea) -> &'a [AtomicU32] {
+        let end = self.control.process(slot as usize).held_end.load(Acquire) as usize;
+        &area.held[..end.min(area.held.len())]
     }
 
     /// Notes the use of `index`. No lock may be held.
