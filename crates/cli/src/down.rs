@@ -7,6 +7,7 @@ use crate::nodes::Elsewhere;
 use crate::output::say;
 use forebay_client::{Pool, PoolError, PoolState, places};
 use forebay_pool::launch::Plan;
+use forebay_store::process::{Life, life};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,22 +24,11 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The letter that proc(5) has for a process's state; None if there is no such process.
-fn process_state(pid: u32) -> Option<u8> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything.
-    let at = stat.iter().rposition(|&b| b == b')')? + 2;
-    stat.get(at).copied()
-}
+pub use forebay_store::process::is_stopped;
 
-/// Whether a process is stopped, by a signal or a debugger.
-pub fn is_stopped(pid: u32) -> bool {
-    matches!(process_state(pid), Some(b'T' | b't'))
-}
-
-/// Whether there is such a process, and it isn't a zombie.
+/// Whether there is such a process, and it isn't a zombie. One that can't be looked at runs.
 pub fn runs(pid: u32) -> bool {
-    !matches!(process_state(pid), None | Some(b'Z' | b'X'))
+    life(pid) != Life::Gone
 }
 
 /// All nodes of a pool on this host that can be opened.
@@ -46,6 +36,16 @@ pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     let places = places(name);
     let pools = places.iter().filter_map(|p| Pool::open_dir(&p.dir).ok());
     pools.map(Arc::new).collect()
+}
+
+/// All nodes of a pool on this host.
+///
+/// # Errors
+/// If one can't be opened: it may be in use.
+pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
+    let places = places(name);
+    let pools = places.iter().map(|p| Pool::open_dir(&p.dir).map(Arc::new));
+    pools.collect()
 }
 
 /// Processes that use one of these.
@@ -102,7 +102,7 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     } else {
         // Opening it says what is wrong.
         Pool::open(name)?;
-        let pools = open_all(name);
+        let pools = open_each(name)?;
         if !a.check {
             mount::end_all(&pools, false)?;
         }

@@ -69,7 +69,7 @@ impl From<PoolError> for Fail {
             | PoolError::Io { .. }
             | PoolError::Daemon(_) => code::FAILED,
             PoolError::Absent(_)
-            | PoolError::Foreign(_)
+            | PoolError::Foreign(..)
             | PoolError::Elsewhere(_)
             | PoolError::Blind
             | PoolError::Damaged { .. }

@@ -212,6 +212,9 @@ fn absent(name: &str) -> Result<(), Fail> {
         PoolState::Absent => Ok(()),
         PoolState::Running => Err(PoolError::Exists(name.to_owned()).into()),
         PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned()).into()),
+        PoolState::Unknown(why) => Err(Fail::failed(format!(
+            "the pool '{name}' can't be looked at, so nothing was done: {why}"
+        ))),
         PoolState::Damaged(why) => Err(PoolError::Damaged {
             name: name.to_owned(),
             why,

@@ -104,6 +104,7 @@ fn state_words(state: &PoolState) -> String {
         PoolState::Stale => "stale".into(),
         PoolState::Absent => "absent".into(),
         PoolState::Damaged(_) => "damaged".into(),
+        PoolState::Unknown(_) => "unknown".into(),
     }
 }
 
@@ -184,13 +185,14 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
 }
 
 pub fn pools(as_json: bool) -> Result<u8, Fail> {
+    forebay_client::check_home()?;
     let listed = Pool::list();
     if as_json {
         let list: Vec<Value> = listed
             .iter()
             .map(|l| {
                 let why = match &l.state {
-                    PoolState::Damaged(why) => Some(why),
+                    PoolState::Damaged(why) | PoolState::Unknown(why) => Some(why),
                     _ => None,
                 };
                 let nodes: Vec<u32> = places(&l.name).iter().filter_map(|p| p.node).collect();
@@ -208,7 +210,7 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
     ];
     for l in &listed {
         let (media, mount) = match (&l.state, Pool::open(&l.name)) {
-            (PoolState::Damaged(why), _) => (why.clone(), String::new()),
+            (PoolState::Damaged(why) | PoolState::Unknown(why), _) => (why.clone(), String::new()),
             (_, Ok(pool)) => {
                 let c = pool.config();
                 let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();

@@ -164,6 +164,12 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
         // Opening it says what is wrong.
         PoolState::Damaged(_) | PoolState::Stale => {}
+        // Its keeper may well run.
+        PoolState::Unknown(why) => {
+            return Err(Fail::failed(format!(
+                "the pool '{name}' can't be looked at, so nothing was done: {why}"
+            )));
+        }
     }
     take_over(name);
     let places = places(name);

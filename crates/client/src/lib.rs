@@ -26,6 +26,7 @@ mod error;
 mod files;
 mod keeper;
 mod nodes;
+pub mod private;
 pub mod requests;
 mod violations;
 
@@ -33,7 +34,7 @@ pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, impossible}
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
-pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
+pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
 pub use nodes::{Place, choose, node_dir, places, take_over};
 pub use violations::Violation;
 
@@ -41,6 +42,7 @@ use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_placement::NodeId;
 use forebay_store::elsewhere::Elsewhere;
 use forebay_store::{Journal, Loaded, Store};
+use private::Above;
 use requests::Channel;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -62,6 +64,23 @@ pub fn home() -> PathBuf {
     }
 }
 
+/// Makes the directory of this user's pools, unless it is there.
+fn make_home() -> Result<(), PoolError> {
+    private::make(&home(), true, Above::Strict)
+}
+
+/// Refuses a directory of pools ([`home`]) that others own or can change; one that isn't there is
+/// all right.
+///
+/// # Errors
+/// [`PoolError::Foreign`]; what looking at it says.
+pub fn check_home() -> Result<(), PoolError> {
+    match private::check(&home(), Above::Strict) {
+        Err(PoolError::Io { error, .. }) if error == Errno::NOENT => Ok(()),
+        checked => checked,
+    }
+}
+
 /// What can be said of a pool without opening it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -74,6 +93,8 @@ pub enum PoolState {
     Absent,
     /// Something of it is there, but can't be used.
     Damaged(String),
+    /// It couldn't be looked at, and nothing is known of it; why.
+    Unknown(String),
 }
 
 /// A pool found by [`Pool::list`].
@@ -110,10 +131,10 @@ impl Pool {
     pub fn create(o: &CreateOptions) -> Result<Pool, PoolError> {
         let config = PoolConfig::new(o)?;
         let home = home();
-        make_private_dir(&home, true)?;
+        make_home()?;
         let dir = home.join(&o.name);
         check_absent(&o.name, Pool::state(&o.name))?;
-        make_private_dir(&dir, false)?;
+        private::make(&dir, false, Above::Strict)?;
         let made = Pool::fill(&config, &dir, None).and_then(|()| Pool::open_dir(&dir));
         if made.is_err() {
             remove_everything(&config, &dir);
@@ -128,15 +149,15 @@ impl Pool {
     /// If the name is taken, or a medium can't be made. Nothing is left then.
     pub fn create_node(config: &PoolConfig, key: &[u8]) -> Result<(), PoolError> {
         let member = config.member.unwrap_or(Member { node: 0, nodes: 1 });
-        make_private_dir(&home(), true)?;
+        make_home()?;
         nodes::check_room(config, member)?;
         let dir = node_dir(&config.name, member.node);
         let above = home().join(&config.name);
         let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
         // A node of a pool of this name that was removed just now takes the directory with it.
         for _ in 0..8 {
-            make_private_dir(&above, true)?;
-            made = make_private_dir(&dir, false);
+            private::make(&above, true, Above::Strict)?;
+            made = private::make(&dir, false, Above::Strict);
             match &made {
                 Err(PoolError::Io { error, .. }) if *error == Errno::NOENT => {}
                 _ => break,
@@ -160,7 +181,7 @@ impl Pool {
         for (i, spec) in config.media.iter().enumerate() {
             let medium = config.medium_dir(dir, i);
             let failed = |e| PoolError::medium(spec, &medium, e);
-            make_private_dir(&medium, false)?;
+            private::make(&medium, false, Above::Any)?;
             let map = config.map_path(dir, i);
             Medium::create(&medium, &map, spec.capacity, tracks).map_err(failed)?;
             if let MediumKind::Files(base) = &spec.kind {
@@ -170,7 +191,7 @@ impl Pool {
             }
         }
         let records = config.records_dir(dir);
-        make_private_dir(&records, false)?;
+        private::make(&records, false, Above::Strict)?;
         let journal = match &journal_dir {
             Some(at) => {
                 let failed = |e| PoolError::io("can't make the journal", at, e);
@@ -220,13 +241,13 @@ impl Pool {
     }
 
     fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
-        if !dir.exists() {
+        if is_absent(dir)? {
             return Err(PoolError::Absent(nodes::name_of(dir)));
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
             // Nothing is wrong with the pool.
-            Errno::NOMEM | Errno::MFILE | Errno::NFILE => {
+            e if error::cant_look(e) => {
                 PoolError::io(&format!("can't open {what}"), dir, e)
             }
             e => PoolError::Damaged {
@@ -244,7 +265,7 @@ impl Pool {
         let records = config.records_dir(dir);
         for shard in 0..config.shards {
             // LMDB would make an empty one in place of one that is gone.
-            if !records.join(format!("{shard:02}")).exists() {
+            if is_absent(&records.join(format!("{shard:02}")))? {
                 return Err(damaged("the records", Errno::NOENT));
             }
         }
@@ -310,6 +331,9 @@ impl Pool {
         let mut worst = PoolState::Absent;
         for place in places(name) {
             worst = match (worst, place.state()) {
+                (PoolState::Unknown(why), _) | (_, PoolState::Unknown(why)) => {
+                    PoolState::Unknown(why)
+                }
                 (PoolState::Damaged(why), _) | (_, PoolState::Damaged(why)) => {
                     PoolState::Damaged(why)
                 }
@@ -395,19 +419,25 @@ impl Pool {
     pub fn destroy(name: &str) -> Result<(), PoolError> {
         config::check_name(name)?;
         let dir = home().join(name);
-        if !dir.exists() {
+        if is_absent(&dir)? {
             return Err(PoolError::Absent(name.to_owned()));
         }
-        config::check_owner(&dir)?;
+        private::check(&dir, Above::Strict)?;
         let until = Instant::now() + REMOVAL;
         loop {
             let places = places(name);
             // All at once: each may take a moment to end.
             std::thread::scope(|s| {
-                for place in &places {
-                    s.spawn(|| end_keeper(&place.dir));
-                }
-            });
+                let all: Vec<_> = places
+                    .iter()
+                    .map(|place| s.spawn(|| end_keeper(&place.dir)))
+                    .collect();
+                let ended = all.into_iter().map(|one| {
+                    one.join()
+                        .unwrap_or_else(|_| Err(PoolError::Daemon("a thread has failed".into())))
+                });
+                ended.collect::<Result<Vec<()>, _>>()
+            })?;
             places.iter().for_each(|p| remove_linked_media(&p.dir));
             match std::fs::remove_dir_all(&dir) {
                 Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < until => {
@@ -420,6 +450,15 @@ impl Pool {
                 _ => return Ok(()),
             }
         }
+    }
+}
+
+/// Whether nothing is at `path`. What can't be looked at may well be there.
+pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
+    match rustix::fs::lstat(path) {
+        Ok(_) => Ok(false),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
+        Err(e) => Err(PoolError::io("can't look at", path, e)),
     }
 }
 
@@ -451,6 +490,7 @@ fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
             name: name.to_owned(),
             why,
         }),
+        PoolState::Unknown(why) => Err(PoolError::unknown(name, &why)),
     }
 }
 
@@ -471,7 +511,7 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 /// # Errors
 /// If it isn't one, has media in memory, or a pool of its name exists.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
-    let config = PoolConfig::read(medium)?;
+    let config = PoolConfig::read_of_medium(medium)?;
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
     }
@@ -486,8 +526,8 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
         PoolState::Absent => {}
         _ => return Err(PoolError::Exists(config.name)),
     }
-    make_private_dir(&home(), true)?;
-    make_private_dir(&dir, false)?;
+    make_home()?;
+    private::make(&dir, false, Above::Strict)?;
     let made = (|| {
         let failed = |e| PoolError::io("can't prepare", &dir, e);
         Store::create_control(&dir.join("control"), config.shards).map_err(failed)?;
@@ -496,7 +536,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             link_medium(&dir, i, &config.medium_dir(&dir, i))?;
         }
         let records = config.records_dir(&dir);
-        make_private_dir(&records, false)?;
+        private::make(&records, false, Above::Strict)?;
         let at = config.medium_dir(&dir, 0);
         let journal = make_journal(&dir, &at).map_err(failed)?;
         let media = config.open_media(&dir)?;
@@ -561,7 +601,7 @@ fn remove_linked_media(dir: &Path) {
             continue;
         };
         let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("forebay-");
-        if medium.file_name().is_some_and(ours) && config::check_owner(&medium).is_ok() {
+        if medium.file_name().is_some_and(ours) && private::check(&medium, Above::Any).is_ok() {
             let _ = std::fs::remove_dir_all(&medium);
         }
     }
@@ -574,23 +614,4 @@ fn remove_everything(config: &PoolConfig, dir: &Path) {
         }
     }
     let _ = std::fs::remove_dir_all(dir);
-}
-
-/// Makes `dir` with mode 0700. With `shared`, it may be there already, if it is ours.
-fn make_private_dir(dir: &Path, shared: bool) -> Result<(), PoolError> {
-    match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
-        Ok(()) => Ok(()),
-        Err(Errno::EXIST) if shared => config::check_owner(dir),
-        Err(Errno::NOENT) if shared => {
-            std::fs::create_dir_all(dir).map_err(|e| {
-                PoolError::io(
-                    "can't make",
-                    dir,
-                    Errno::from_io_error(&e).unwrap_or(Errno::IO),
-                )
-            })?;
-            config::check_owner(dir)
-        }
-        Err(e) => Err(PoolError::io("can't make the directory", dir, e)),
-    }
 }

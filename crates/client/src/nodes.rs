@@ -8,7 +8,7 @@
 //! map    the pool map as this node knows it; there when the pool has come up
 //! ```
 
-use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
+use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_of};
 use forebay_store::Store;
 use std::path::{Path, PathBuf};
 
@@ -38,16 +38,24 @@ pub struct Place {
 impl Place {
     /// The state of this node alone.
     pub fn state(&self) -> PoolState {
-        if !self.dir.exists() {
-            return PoolState::Absent;
+        match crate::is_absent(&self.dir) {
+            Ok(true) => return PoolState::Absent,
+            Ok(false) => {}
+            Err(e) => return PoolState::Unknown(e.why()),
         }
+        let why = |e: PoolError| match self.node {
+            Some(node) => format!("node {node}: {}", e.why()),
+            None => e.why(),
+        };
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
-            Err(e) => PoolState::Damaged(match self.node {
-                Some(node) => format!("node {node}: {}", e.why()),
-                None => e.why(),
-            }),
-            Ok(()) if keeper_pid(&self.dir).is_some() => PoolState::Running,
-            Ok(()) => PoolState::Stale,
+            Err(e) if e.is_unknown() => return PoolState::Unknown(why(e)),
+            Err(e) => return PoolState::Damaged(why(e)),
+            Ok(()) => {}
+        }
+        match keeper_of(&self.dir) {
+            Ok(Some(_)) => PoolState::Running,
+            Ok(None) => PoolState::Stale,
+            Err(e) => PoolState::Unknown(why(e)),
         }
     }
 }
@@ -149,7 +157,7 @@ pub fn take_over(name: &str) {
 
 /// Refuses a node whose pool never came up: nobody may use it alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
-    if config.member.is_none() || dir.join("map").exists() {
+    if config.member.is_none() || !crate::is_absent(&dir.join("map"))? {
         return Ok(());
     }
     Err(PoolError::Damaged {

@@ -224,12 +224,18 @@ impl Store {
     pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'_>)> {
         let held = self.place()?;
         let section = self.section()?;
+        let mut until = None;
         let index = loop {
             let chain = Chain::lock(self, id.0)?;
             break match chain.find(id.0) {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
                     drop(chain);
                     self.wait_for_removal(index, id)?;
+                    // Its last user may be stopped in the midst of that.
+                    let now = Instant::now();
+                    if now > *until.get_or_insert(now + PLACE_PATIENCE) {
+                        return Err(Errno::TIMEDOUT);
+                    }
                     continue;
                 }
                 Some(index) => {
