@@ -290,7 +290,11 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     })
 }
 
-pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+/// Refuses what can't be a pool's name: it is part of paths.
+///
+/// # Errors
+/// [`PoolError::Invalid`].
+pub fn check_name(name: &str) -> Result<(), PoolError> {
     let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.bytes().all(ok)
     {

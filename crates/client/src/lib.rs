@@ -30,7 +30,7 @@ pub mod private;
 pub mod requests;
 mod violations;
 
-pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, impossible};
+pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, check_name, impossible};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;

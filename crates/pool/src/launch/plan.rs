@@ -198,6 +198,7 @@ impl Plan {
         let sound = (1..=MAX_NODES).contains(&count)
             && (me as usize) < count
             && self.pool().is_some()
+            && forebay_client::check_name(&self.name).is_ok()
             && self.fan_out > 0;
         (!sound).then_some("the plan is impossible")
     }
@@ -234,11 +235,15 @@ impl Plan {
     /// Reads it from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged.
+    /// If it isn't there, or damaged, or others could have written it: it names programs that are run.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
-        Ok(serde_json::from_slice(&std::fs::read(
-            dir.join("plan.json"),
-        )?)?)
+        use forebay_client::private::{Above, check};
+        check(dir, Above::Strict).map_err(std::io::Error::other)?;
+        let plan: Plan = serde_json::from_slice(&std::fs::read(dir.join("plan.json"))?)?;
+        match plan.check(0) {
+            None => Ok(plan),
+            Some(why) => Err(std::io::Error::other(why)),
+        }
     }
 }
 
