@@ -2,10 +2,10 @@
 
 use crate::args::Down;
 use crate::fail::{Fail, code};
-use crate::mount;
+use crate::{lifetime, mount};
 use crate::nodes::Elsewhere;
-use crate::output::say;
-use forebay_client::{Pool, PoolError, PoolState, places};
+use crate::output::{say, seconds};
+use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
 use forebay_store::process::{Life, life};
 use rustix::process::{Pid, Signal, kill_process};
@@ -93,7 +93,11 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         }
         return Ok(code::OK);
     }
-    let elsewhere = if a.here { None } else { Elsewhere::of(name) };
+    let elsewhere = match (a.here, a.force) {
+        (true, _) => None,
+        (false, true) => Elsewhere::of(name),
+        (false, false) => Elsewhere::look(name)?,
+    };
     if a.force {
         // Whom it belongs to is looked at once more before anything is removed.
         let pools = open_all(name);
@@ -107,6 +111,9 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             mount::end_all(&pools, false)?;
         }
         let pids = users(&pools);
+        if let Some(limit) = a.unused {
+            unused_for(name, &pools, limit)?;
+        }
         if !pids.is_empty() {
             return Err(Fail::failed(format!(
                 "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",
@@ -114,7 +121,10 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             )));
         }
         if let Some(others) = &elsewhere {
-            let free = others.each(&["down", "--here", "--check", "--pool", name]);
+            let limit = a.unused.map(|limit| limit.to_string());
+            let mut check = vec!["down", "--here", "--check", "--pool", name];
+            check.extend(limit.iter().flat_map(|limit| ["--unused", limit]));
+            let free = others.each(&check);
             free.map_err(|e| {
                 Fail::new(
                     e.code,
@@ -131,6 +141,21 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     }
     remove(name, elsewhere.as_ref())?;
     Ok(code::OK)
+}
+
+/// Fails if one of these nodes was used, as far as its keeper knows, in the last `limit` seconds.
+fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
+    let was_used = |pool: &&Arc<Pool>| {
+        let used = lifetime::last_used(pool);
+        used == 0 || boot_clock().saturating_sub(used) < limit
+    };
+    match pools.iter().find(was_used) {
+        None => Ok(()),
+        Some(_) => Err(Fail::failed(format!(
+            "the pool '{name}' was used in the last {}",
+            seconds(limit as f64)
+        ))),
+    }
 }
 
 /// Removes the pool here and elsewhere, used or not.

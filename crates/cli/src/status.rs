@@ -128,6 +128,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+            "lifetime": crate::lifetime::as_json(&pool),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
@@ -169,6 +170,9 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    if let Some(words) = crate::lifetime::words(&pool) {
+        let _ = writeln!(text, "lifetime   {words}");
+    }
     for mount in mounts(&pool) {
         let _ = writeln!(text, "mount      {}", mount.words());
     }

@@ -3,7 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mpi, node, nodes, prefix, rules};
+use crate::{capacity, keeper, lifetime, mpi, node, nodes, prefix, rules};
 use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places, take_over};
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::How;
@@ -32,7 +32,8 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         reserve: wanted.reserve,
         rules,
     };
-    let pool = Pool::create(&options)?;
+    let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);
+    let pool = Pool::create_for(&options, &lifetime)?;
     for warning in warning
         .into_iter()
         .chain(capacity::warnings(&options.media))

@@ -1,6 +1,6 @@
 //! What a pool is made of, as written in its `pool.json`.
 
-use crate::PoolError;
+use crate::{Lifetime, PoolError};
 use crate::private::{self, Above};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
@@ -63,6 +63,9 @@ pub struct PoolConfig {
     /// Which of a pool's nodes this is; None if it has only one.
     #[serde(default)]
     pub member: Option<Member>,
+    /// How long it lives, unless it is removed before.
+    #[serde(default)]
+    pub lifetime: Lifetime,
 }
 
 /// One node among several.
@@ -111,6 +114,7 @@ impl PoolConfig {
             controls: Controls::default(),
             rules: o.rules.clone(),
             member: None,
+            lifetime: Lifetime::default(),
         })
     }
 

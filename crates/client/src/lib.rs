@@ -25,6 +25,7 @@ mod config;
 mod error;
 mod files;
 mod keeper;
+mod lifetime;
 mod nodes;
 pub mod private;
 pub mod requests;
@@ -35,6 +36,7 @@ pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
 pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
+pub use lifetime::{Lifetime, boot_clock, set_lifetime};
 pub use nodes::{Place, choose, node_dir, places, take_over};
 pub use violations::Violation;
 
@@ -129,7 +131,16 @@ impl Pool {
     /// # Errors
     /// If the name is taken or malformed, or a medium can't be made. Nothing is left then.
     pub fn create(o: &CreateOptions) -> Result<Pool, PoolError> {
-        let config = PoolConfig::new(o)?;
+        Pool::create_for(o, &Lifetime::default())
+    }
+
+    /// As [`Pool::create`]: a pool that lives so long.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_for(o: &CreateOptions, lifetime: &Lifetime) -> Result<Pool, PoolError> {
+        let mut config = PoolConfig::new(o)?;
+        config.lifetime = lifetime.begun();
         let home = home();
         make_home()?;
         let dir = home.join(&o.name);
@@ -511,7 +522,8 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 /// # Errors
 /// If it isn't one, has media in memory, or a pool of its name exists.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
-    let config = PoolConfig::read_of_medium(medium)?;
+    let mut config = PoolConfig::read_of_medium(medium)?;
+    config.lifetime = config.lifetime.begun();
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
     }

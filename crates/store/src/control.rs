@@ -79,6 +79,8 @@ pub struct Header {
     /// Counts how often those who have files of any node open were counted, as something was to be said of one
     /// (`uses/say.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
+    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't look.
+    pub used: AtomicU64,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against

@@ -102,6 +102,8 @@ pub struct Store {
     attaching: ProcessLock,
     /// This process mends the store.
     mending: AtomicBool,
+    /// How often this process has attached.
+    attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
     /// The other nodes of the pool, if it has any.
@@ -189,6 +191,7 @@ impl Store {
             area_slot: AtomicU32::new(NO_SLOT),
             attaching: ProcessLock::new(),
             mending: AtomicBool::new(false),
+            attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
             elsewhere: None,
@@ -293,8 +296,15 @@ impl Store {
         });
         self.give_up_borrowed();
         let slot = slot?;
+        self.attachments.fetch_add(1, AcqRel);
         self.control.wake_keeper();
         Ok(slot)
+    }
+
+    /// How often other processes than this one have attached, modulo 2^32: it changes with each.
+    pub fn attachments_of_others(&self) -> u32 {
+        let all = self.control.header().activity.load(Acquire);
+        all.wrapping_sub(self.attachments.load(Acquire))
     }
 
     /// EBUSY while another process mends the store: it has the control region locked.

@@ -3,7 +3,7 @@
 use crate::Tree;
 use crate::limits::{self, Limits};
 use forebay_client::controls::Rules;
-use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
+use forebay_client::{CreateOptions, Lifetime, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
 use serde::{Deserialize, Serialize};
@@ -136,6 +136,9 @@ pub struct Plan {
     /// What each daemon may take of its host.
     #[serde(default)]
     pub limits: Limits,
+    /// How long it lives, from the start of each node.
+    #[serde(default)]
+    pub lifetime: Lifetime,
 }
 
 impl Plan {
@@ -216,7 +219,9 @@ impl Plan {
             rules: self.rules.clone(),
         };
         let nodes = self.hosts.len() as u32;
-        PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })
+        let mut config = PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })?;
+        config.lifetime = self.lifetime.begun();
+        Ok(config)
     }
 
     /// Notes it in a node's directory, for who starts its daemon again.
