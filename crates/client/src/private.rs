@@ -60,13 +60,13 @@ fn check_open(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     let stat = rustix::fs::fstat(fd).map_err(|e| look(dir, e))?;
     let me = rustix::process::geteuid().as_raw();
     if stat.st_uid != me {
-        return Err(foreign(dir, format!("belongs to user {}", stat.st_uid)));
+        return Err(foreign(dir, format!("belongs to another user ({})", stat.st_uid)));
     }
     if stat.st_mode & 0o022 != 0 {
         return Err(foreign(
             dir,
             format!(
-                "can be written by others (mode {:o})",
+                "lets another user change it (mode {:o})",
                 stat.st_mode & 0o7777
             ),
         ));
@@ -79,13 +79,13 @@ fn unsafe_above(stat: &Stat) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     let uid = stat.st_uid;
     if uid != me && uid != 0 && !(uid == OVERFLOW && in_user_namespace()) {
-        return Some(format!("belongs to user {uid}"));
+        return Some(format!("belongs to another user ({uid})"));
     }
     let sticky = stat.st_mode & 0o1000 != 0;
     // A group of one's own, as many systems give to each user.
     let own_group = stat.st_gid == rustix::process::getegid().as_raw() || stat.st_gid == 0;
     let others = stat.st_mode & 0o002 != 0 || stat.st_mode & 0o020 != 0 && !own_group;
-    (others && !sticky).then(|| "lets others rename what lies in it".into())
+    (others && !sticky).then(|| "lets another user rename what lies in it".into())
 }
 
 /// The owner of what belongs to nobody in this user namespace.
@@ -145,7 +145,7 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
             let me = rustix::process::geteuid().as_raw();
             let theirs = found.st_uid != me && found.st_uid != 0;
             if links > MAX_LINKS || theirs && !(found.st_uid == OVERFLOW && in_user_namespace()) {
-                let why = format!("is reached by the link {}, which isn't ours", next.display());
+                let why = format!("is reached by the link {}, which belongs to another user", next.display());
                 return Err(foreign(&dir, why));
             }
             let target = rustix::fs::readlink(&next, Vec::new()).map_err(|e| look(&next, e))?;

@@ -537,6 +537,14 @@ impl Control {
         ok.then_some(c)
     }
 
+    /// Maps the area of process slot `i` without a descriptor.
+    ///
+    /// # Errors
+    /// What mremap says.
+    pub(crate) fn area(&self, i: usize) -> rustix::io::Result<Region> {
+        self.region.map_behind(AREAS_AT + i * AREA_LEN, AREA_LEN)
+    }
+
     /// The fixed part.
     pub fn header(&self) -> &Header {
         // SAFETY: atomics; `at` checks bounds and alignment here and below.

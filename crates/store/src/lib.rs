@@ -365,8 +365,12 @@ impl Store {
             &self.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
-        )?;
-        let region = Region::map(&fd, (AREAS_AT + slot as usize * AREA_LEN) as u64, AREA_LEN)?;
+        );
+        let region = match fd {
+            // A forked child needs its area also where its parent has taken all descriptors.
+            Err(Errno::MFILE | Errno::NFILE) => self.control.area(slot as usize)?,
+            fd => Region::map(&fd?, (AREAS_AT + slot as usize * AREA_LEN) as u64, AREA_LEN)?,
+        };
         let base = region.base().cast();
         std::mem::forget(region);
         Ok(base)
