@@ -22,8 +22,7 @@ struct Outcome {
 
 pub fn clean(a: &Pools) -> Result<u8, Fail> {
     // Those of others are never touched.
-    forebay_client::check_home()?;
-    let all: Vec<Outcome> = Pool::list()
+    let all: Vec<Outcome> = Pool::list()?
         .into_iter()
         .map(|listed| outcome(listed.name, a.all))
         .collect();

@@ -189,8 +189,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
 }
 
 pub fn pools(as_json: bool) -> Result<u8, Fail> {
-    forebay_client::check_home()?;
-    let listed = Pool::list();
+    let listed = Pool::list()?;
     if as_json {
         let list: Vec<Value> = listed
             .iter()

@@ -317,24 +317,35 @@ impl Pool {
     }
 
     /// All pools of this user, by name.
-    pub fn list() -> Vec<Listing> {
-        let Ok(entries) = std::fs::read_dir(home()) else {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// If the home can't be read, or others own or can change it. One that isn't there has no pools.
+    pub fn list() -> Result<Vec<Listing>, PoolError> {
+        check_home()?;
+        let home = home();
+        let failed = |e: std::io::Error| {
+            let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            PoolError::io("can't list", &home, e)
         };
-        let mut pools: Vec<Listing> = entries
-            .flatten()
-            .filter(|e| e.path().is_dir())
-            .map(|e| {
-                let name = e.file_name().to_string_lossy().into_owned();
-                Listing {
-                    state: Pool::state(&name),
-                    dir: e.path(),
-                    name,
-                }
-            })
-            .collect();
+        let entries = match std::fs::read_dir(&home) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut pools = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_type().map_err(failed)?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            pools.push(Listing {
+                state: Pool::state(&name),
+                dir: entry.path(),
+                name,
+            });
+        }
         pools.sort_by(|a, b| a.name.cmp(&b.name));
-        pools
+        Ok(pools)
     }
 
     /// The state of the pool `name`: that of its nodes on this host, the worst if they differ.

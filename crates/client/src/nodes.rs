@@ -43,6 +43,15 @@ impl Place {
             Ok(false) => {}
             Err(e) => return PoolState::Unknown(e.why()),
         }
+        // Its nodes, if it has any, may not have been found.
+        if self.node.is_none()
+            && let Err(e) = std::fs::read_dir(&self.dir)
+        {
+            let e = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
+            if crate::error::cant_look(e) {
+                return PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why());
+            }
+        }
         let why = |e: PoolError| match self.node {
             Some(node) => format!("node {node}: {}", e.why()),
             None => e.why(),

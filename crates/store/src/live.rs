@@ -115,7 +115,10 @@ impl Drop for LiveLock<'_> {
 pub struct Held<'a>(&'a AtomicU32);
 
 /// How long a thread that opens a file waits for a place when thousands of others have all of them.
-pub const PLACE_PATIENCE: Duration = Duration::from_secs(30);
+pub const PLACE_PATIENCE: Duration = match cfg!(test) {
+    true => Duration::from_millis(300),
+    false => Duration::from_secs(30),
+};
 
 /// In a place that is taken, but holds no entry yet.
 const TAKEN: u32 = u32::MAX;
@@ -634,4 +637,54 @@ fn view(live: &Live) -> Option<LiveView> {
         parts: live.flags.load(Relaxed) & flag::PARTS != 0,
         controls: live.controls.load(Acquire),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{HELD_PLACES, MORE_HELD};
+    use crate::process;
+    use crate::repair::tests::{make, store};
+
+    #[test]
+    fn many_threads_find_a_place_and_too_many_get_an_error() {
+        let s = store("live-places");
+        let few: Vec<_> = (0..64).map(|_| s.place().unwrap()).collect();
+        drop(few);
+        let all: Vec<_> = (0..HELD_PLACES + MORE_HELD)
+            .map(|_| s.place().unwrap())
+            .collect();
+        assert!(matches!(s.place(), Err(Errno::AGAIN)));
+        drop(all);
+        s.place().unwrap();
+    }
+
+    #[test]
+    fn what_many_threads_of_a_dead_process_held_is_given_back() {
+        let s = store("live-places-of-the-dead");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        let before = s.live(index).refs.load(Acquire);
+        let (mine, dead) = (s.me().unwrap(), process::attach(&s.control).unwrap());
+        // As another process would, from 64 threads.
+        let area = s.map_area(dead).unwrap();
+        s.lend(dead, area);
+        for _ in 0..64 {
+            let (same, held) = s.live_acquire_held(id).unwrap();
+            assert_eq!(same, index);
+            std::mem::forget(held);
+        }
+        s.end_lending();
+        assert_eq!(s.me(), Ok(mine));
+        assert_eq!(s.live(index).refs.load(Acquire), before + 64);
+        // All of them are seen by who counts anew, and by who reaps.
+        assert_eq!(s.count_uses().unwrap().lives[index as usize], 64);
+        let owner = &s.control.process(dead as usize).owner;
+        owner.store(owner.load(Acquire) ^ 1, Release);
+        assert_eq!(s.reap().unwrap().processes, 1);
+        assert_eq!(s.live(index).refs.load(Acquire), before);
+        // SAFETY: no longer lent.
+        unsafe { s.unmap_area(area) };
+        s.live_release(index).unwrap();
+    }
 }

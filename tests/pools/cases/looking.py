@@ -111,12 +111,19 @@ def a_process_without_descriptors_is_alive(t):
 @case(60)
 def a_keeper_without_descriptors_reaps_nobody(t):
     """A keeper, or daemon, that can't open a file takes nothing from the programs of its node."""
-    t.up("p")
+    for nodes in ((), ("--nodes", "2")):
+        without_descriptors(t, nodes)
+
+
+def without_descriptors(t, nodes):
+    t.up("p", *nodes)
     holder = t.start_python("p", "import sys\nf = open('/fb/f', 'w+')\nf.write('x')\nf.flush()\n"
                             "print('open', flush=True)\nsys.stdin.readline()\nf.seek(0)\nprint(f.read())",
                             stdin=subprocess.PIPE)
     t.ok(line_of(holder) == "open", "not open")
-    keeper = t.keeper("p")
+    said = t.fb("status", "--pool", "p", "--json").json()
+    # The lowest node is the one that programs here use.
+    keeper = said["nodes"][0]["keeper"] if nodes else said["keeper"]
     now = resource.prlimit(keeper, resource.RLIMIT_NOFILE)
     t.ok(now[0] == now[1], "the keeper's limit isn't raised to the hard one: %s" % (now,))
     resource.prlimit(keeper, resource.RLIMIT_NOFILE, (0, now[1]))
@@ -175,6 +182,7 @@ except OSError as e:
 def a_keeper_that_cant_be_looked_for_may_run(t):
     """At the limit of descriptors a command doesn't take a running pool for a stale one."""
     t.up("p")
+    t.fb("up", "--pool", "nodes", "--nodes", "2", "--media", "memory:16M")
     keeper = t.keeper("p")
     for n in range(3, 12):
         argv = ["bash", "-c", 'ulimit -n %d; exec "$@"' % n, "bash", t.forebay]
@@ -182,6 +190,10 @@ def a_keeper_that_cant_be_looked_for_may_run(t):
         t.ok("panicked" not in r.err, r.told())
         r = t.command(argv + ["pools", "--clean"], rc=None)
         t.ok("removed" not in r.out + r.err, r.told())
+        r = t.command(argv + ["pools", "--json"], rc=None)
+        seen = {p["name"]: p["state"] for p in r.json()} if r.rc == 0 else {}
+        t.ok(r.rc or sorted(seen) == ["nodes", "p"], r.told())
+        t.ok(set(seen.values()) <= {"running", "unknown"}, r.told())
     t.ok(t.keeper("p") == keeper, "it has another keeper")
     # A repair ends the keeper; but what it can't open isn't damaged.
     t.bash("p", "echo still > /fb/here")
@@ -191,6 +203,7 @@ def a_keeper_that_cant_be_looked_for_may_run(t):
         t.ok("made anew" not in r.out + r.err, r.told())
     t.fb("up", "--reopen", "--pool", "p")
     t.bash("p", "cat /fb/here").prints("^still$")
+    t.fb("down", "--pool", "nodes")
     t.fb("down", "--pool", "p")
 
 
