@@ -2,9 +2,9 @@
 
 use crate::args::Down;
 use crate::fail::{Fail, code};
-use crate::{lifetime, mount};
 use crate::nodes::Elsewhere;
 use crate::output::{say, seconds};
+use crate::{lifetime, mount};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
 use forebay_store::process::{Life, life};

@@ -2,8 +2,8 @@
 
 use crate::addresses;
 use crate::background;
-use crate::lifetime;
 use crate::fail::Fail;
+use crate::lifetime;
 use crate::output::say;
 use forebay_client::{Pool, PoolConfig};
 use forebay_pool::Limits;

@@ -57,7 +57,10 @@ impl FromStr for Span {
                 _ => return Err(bad()),
             };
             let n: u64 = std::mem::take(&mut number).parse().map_err(|_| bad())?;
-            all = n.checked_mul(unit).and_then(|n| all.checked_add(n)).ok_or_else(bad)?;
+            all = n
+                .checked_mul(unit)
+                .and_then(|n| all.checked_add(n))
+                .ok_or_else(bad)?;
         }
         if !number.is_empty() {
             let n: u64 = number.parse().map_err(|_| bad())?;
@@ -151,8 +154,13 @@ fn left_in(line: &str) -> Option<u64> {
         let (days, rest) = text.split_once('-').unwrap_or(("0", text));
         let parts: Option<Vec<u64>> = rest.split(':').map(|p| p.parse().ok()).collect();
         let parts = parts.filter(|p| (1..=3).contains(&p.len()))?;
-        let rest = parts.iter().try_fold(0u64, |all, p| all.checked_mul(60)?.checked_add(*p))?;
-        days.parse::<u64>().ok()?.checked_mul(86_400)?.checked_add(rest)
+        let rest = parts
+            .iter()
+            .try_fold(0u64, |all, p| all.checked_mul(60)?.checked_add(*p))?;
+        days.parse::<u64>()
+            .ok()?
+            .checked_mul(86_400)?
+            .checked_add(rest)
     };
     time(field("TimeLimit=")?)?.checked_sub(time(field("RunTime=")?)?)
 }
@@ -227,7 +235,9 @@ pub fn watch(pool: &Arc<Pool>) {
         pool,
     };
     if let Err(e) = thread.spawn(move || watcher.run()) {
-        say(format!("keeper: nobody watches over the pool's lifetime: {e}"));
+        say(format!(
+            "keeper: nobody watches over the pool's lifetime: {e}"
+        ));
     }
 }
 
@@ -317,7 +327,10 @@ impl Watcher {
         }
         let home = forebay_client::home();
         command.env("FOREBAY_HOME", std::path::absolute(&home).unwrap_or(home));
-        say(format!("keeper: removing the pool '{}': {why}", config.name));
+        say(format!(
+            "keeper: removing the pool '{}': {why}",
+            config.name
+        ));
         let done = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
         let failed = match done {
             Ok(done) if done.status.success() => return,
@@ -349,7 +362,17 @@ mod tests {
             assert_eq!(text.parse(), Ok(Span::Of(seconds)), "{text}");
         }
         assert_eq!("none".parse(), Ok(Span::Never));
-        for bad in ["", "0", "0s", "h", "2x", "1h30", "-1s", "9999999999d", "2 h"] {
+        for bad in [
+            "",
+            "0",
+            "0s",
+            "h",
+            "2x",
+            "1h30",
+            "-1s",
+            "9999999999d",
+            "2 h",
+        ] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
     }
@@ -358,9 +381,17 @@ mod tests {
     fn what_scontrol_says_of_a_job() {
         let line = "JobId=7 JobName=x RunTime=00:10:00 TimeLimit=1-00:00:00 TimeMin=N/A";
         assert_eq!(left_in(line), Some(86_400 - 600));
-        assert_eq!(left_in("RunTime=02:00 TimeLimit=01:00:00"), Some(3600 - 120));
+        assert_eq!(
+            left_in("RunTime=02:00 TimeLimit=01:00:00"),
+            Some(3600 - 120)
+        );
         assert_eq!(left_in("RunTime=02:00:00 TimeLimit=01:00:00"), None);
-        for bad in ["", "RunTime=00:10:00 TimeLimit=UNLIMITED", "TimeLimit=01:00:00", "RunTime=:: TimeLimit=1"] {
+        for bad in [
+            "",
+            "RunTime=00:10:00 TimeLimit=UNLIMITED",
+            "TimeLimit=01:00:00",
+            "RunTime=:: TimeLimit=1",
+        ] {
             assert_eq!(left_in(bad), None, "{bad}");
         }
     }

@@ -1,7 +1,7 @@
 //! What a pool is made of, as written in its `pool.json`.
 
-use crate::{Lifetime, PoolError};
 use crate::private::{self, Above};
+use crate::{Lifetime, PoolError};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
@@ -191,7 +191,9 @@ impl PoolConfig {
             }
             Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| match e {
                 // Nothing is known to be wrong.
-                e if crate::error::cant_look(e) => PoolError::io("can't open the medium in", &at, e),
+                e if crate::error::cant_look(e) => {
+                    PoolError::io("can't open the medium in", &at, e)
+                }
                 e => PoolError::Damaged {
                     name: self.name.clone(),
                     why: format!("medium {spec}: {}", crate::error::words(e)),

@@ -78,7 +78,11 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     }
     let failed = |what: &Path, e: &std::io::Error| {
         let e = Errno::from_io_error(e).unwrap_or(Errno::IO);
-        PoolError::io("can't find out who uses the pool; a repair has to be alone", what, e)
+        PoolError::io(
+            "can't find out who uses the pool; a repair has to be alone",
+            what,
+            e,
+        )
     };
     let file = std::fs::metadata(file).map_err(|e| failed(file, &e))?;
     let inode = format!(" {} ", file.ino());
@@ -86,7 +90,9 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     for process in std::fs::read_dir("/proc").map_err(|e| failed(Path::new("/proc"), &e))? {
         let process = process.map_err(|e| failed(Path::new("/proc"), &e))?;
         let pid = process.file_name().to_string_lossy().into_owned();
-        if pid.parse().is_ok_and(|pid: u32| pid == std::process::id()) || pid.parse::<u32>().is_err() {
+        if pid.parse().is_ok_and(|pid: u32| pid == std::process::id())
+            || pid.parse::<u32>().is_err()
+        {
             continue;
         }
         let maps = match std::fs::read_to_string(process.path().join("maps")) {

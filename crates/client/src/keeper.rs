@@ -433,7 +433,8 @@ pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }    Ok(())
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -258,9 +258,7 @@ impl Pool {
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
             // Nothing is wrong with the pool.
-            e if error::cant_look(e) => {
-                PoolError::io(&format!("can't open {what}"), dir, e)
-            }
+            e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
                 why: format!("{what}: {}", error::words(e)),

@@ -60,7 +60,10 @@ fn check_open(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     let stat = rustix::fs::fstat(fd).map_err(|e| look(dir, e))?;
     let me = rustix::process::geteuid().as_raw();
     if stat.st_uid != me {
-        return Err(foreign(dir, format!("belongs to another user ({})", stat.st_uid)));
+        return Err(foreign(
+            dir,
+            format!("belongs to another user ({})", stat.st_uid),
+        ));
     }
     if stat.st_mode & 0o022 != 0 {
         return Err(foreign(
@@ -126,11 +129,16 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
     loop {
         let found = stat(&at)?;
         if let Some(why) = unsafe_above(&found) {
-            return Err(foreign(&dir, format!("lies below {}, which {why}", at.display())));
+            return Err(foreign(
+                &dir,
+                format!("lies below {}, which {why}", at.display()),
+            ));
         }
         // The next directory on the way.
         loop {
-            let Some(name) = left.pop() else { return Ok(()) };
+            let Some(name) = left.pop() else {
+                return Ok(());
+            };
             if name == ".." {
                 at.pop();
                 break;
@@ -145,7 +153,10 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
             let me = rustix::process::geteuid().as_raw();
             let theirs = found.st_uid != me && found.st_uid != 0;
             if links > MAX_LINKS || theirs && !(found.st_uid == OVERFLOW && in_user_namespace()) {
-                let why = format!("is reached by the link {}, which belongs to another user", next.display());
+                let why = format!(
+                    "is reached by the link {}, which belongs to another user",
+                    next.display()
+                );
                 return Err(foreign(&dir, why));
             }
             let target = rustix::fs::readlink(&next, Vec::new()).map_err(|e| look(&next, e))?;
@@ -235,7 +246,8 @@ mod tests {
 
     impl Place {
         fn new(name: &str) -> Place {
-            let dir = std::env::temp_dir().join(format!("fb-private-{name}-{}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("fb-private-{name}-{}", std::process::id()));
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir(&dir).unwrap();
             std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
@@ -271,9 +283,8 @@ mod tests {
         let (dir, link) = (p.0.join("own"), p.0.join("link"));
         make(&dir, false, Above::Strict).unwrap();
         symlink(&dir, &link).unwrap();
-        let refused = |path: &Path| {
-            matches!(check(path, Above::Strict), Err(PoolError::Foreign(..)))
-        };
+        let refused =
+            |path: &Path| matches!(check(path, Above::Strict), Err(PoolError::Foreign(..)));
         assert!(refused(&link), "the directory itself is never a link");
         mode(&dir, 0o720);
         assert!(refused(&dir));

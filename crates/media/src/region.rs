@@ -1,9 +1,9 @@
 //! A file mapped into memory and shared with other processes.
 
+use crate::PAGE;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
-use crate::PAGE;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::path::Path;
 

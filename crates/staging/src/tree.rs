@@ -313,7 +313,11 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             }
             // Of a damaged pool, or another store: a path would lead out of the target.
             if !is_name(&name) {
-                self.fail_source(&join(&d.below, b"?"), "has an impossible name", Errno::PROTO);
+                self.fail_source(
+                    &join(&d.below, b"?"),
+                    "has an impossible name",
+                    Errno::PROTO,
+                );
                 continue;
             }
             let below = join(&d.below, &name);

@@ -133,6 +133,9 @@ def without_descriptors(t, nodes):
     p.kill()
     p.wait()
     time.sleep(3)
+    said = t.fb("status", "--pool", "p", "--json").json()
+    users = said["nodes"][0]["process_ids"] if nodes else said["processes"]
+    t.ok(holder.pid in users, "process %d was reaped: %s" % (holder.pid, users))
     holder.stdin.write(b"\n")
     holder.stdin.flush()
     out, err = holder.communicate(timeout=10)

@@ -78,7 +78,10 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
     // The gate: whoever can write to etcd could have written anything. A name becomes part of a path in
     // back ends and where collections are exported to.
     check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
-    let meta = stored.meta.iter().map(|(k, v)| (k.as_str(), Some(v.as_str())));
+    let meta = stored
+        .meta
+        .iter()
+        .map(|(k, v)| (k.as_str(), Some(v.as_str())));
     check_changes(meta).map_err(|e| wrong(e.to_string()))?;
     for (what, text) in [("back end", &stored.backend), ("place", &stored.place)] {
         if text.len() > PLACE_MAX || text.contains(char::is_control) {
@@ -306,10 +309,24 @@ mod tests {
             decode(uuid, text.as_bytes()).map_err(|e| e.errno())
         };
         assert!(read("n", "{}").is_ok());
-        for name in ["../../x", "/etc/x", "..", ".", "", ".hidden", "a/b", "a\0b", &"x".repeat(256)] {
+        for name in [
+            "../../x",
+            "/etc/x",
+            "..",
+            ".",
+            "",
+            ".hidden",
+            "a/b",
+            "a\0b",
+            &"x".repeat(256),
+        ] {
             assert_eq!(read(name, "{}").unwrap_err(), Errno::PROTO, "{name:?}");
         }
-        for meta in [r#"{"":"v"}"#, r#"{"a\u0000":"v"}"#, r#"{"forebay.controls":"v"}"#] {
+        for meta in [
+            r#"{"":"v"}"#,
+            r#"{"a\u0000":"v"}"#,
+            r#"{"forebay.controls":"v"}"#,
+        ] {
             assert_eq!(read("n", meta).unwrap_err(), Errno::PROTO, "{meta}");
         }
     }
