@@ -87,23 +87,28 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     let file = std::fs::metadata(file).map_err(|e| failed(file, &e))?;
     let inode = format!(" {} ", file.ino());
     let me = rustix::process::geteuid().as_raw();
+    let (mut closed, mut sees_itself) = (Vec::new(), false);
     for process in std::fs::read_dir("/proc").map_err(|e| failed(Path::new("/proc"), &e))? {
         let process = process.map_err(|e| failed(Path::new("/proc"), &e))?;
         let pid = process.file_name().to_string_lossy().into_owned();
-        if pid.parse().is_ok_and(|pid: u32| pid == std::process::id())
-            || pid.parse::<u32>().is_err()
-        {
-            continue;
+        match pid.parse::<u32>() {
+            Ok(pid) if pid == std::process::id() => {
+                sees_itself = true;
+                continue;
+            }
+            Ok(_) => {}
+            Err(_) => continue,
         }
         let maps = match std::fs::read_to_string(process.path().join("maps")) {
             Ok(maps) => maps,
             Err(e) => match Errno::from_io_error(&e) {
                 // It has ended.
                 Some(Errno::NOENT | Errno::SRCH) => continue,
-                // Of another user, who can't get at the pool.
-                Some(Errno::ACCESS | Errno::PERM)
-                    if process.metadata().is_ok_and(|m| m.uid() != me) =>
-                {
+                // Of another user, who can't get at the pool, or one with more rights than this process.
+                Some(Errno::ACCESS | Errno::PERM) => {
+                    if process.metadata().is_ok_and(|m| m.uid() == me) {
+                        closed.push(pid);
+                    }
                     continue;
                 }
                 _ => return Err(failed(&process.path(), &e)),
@@ -114,6 +119,16 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
                 "the pool '{name}' is in use by process {pid}; a repair has to be alone: end it first"
             )));
         }
+    }
+    if !sees_itself {
+        // That is no /proc, or not the one of its processes.
+        return Err(PoolError::Blind);
+    }
+    if !closed.is_empty() {
+        forebay_store::process::write_notice(format_args!(
+            "warning: it can't be seen whether process {} uses the pool '{name}'; a repair has to be alone",
+            closed.join(", ")
+        ));
     }
     Ok(())
 }

@@ -8,8 +8,10 @@
 //! map    the pool map as this node knows it; there when the pool has come up
 //! ```
 
+use crate::error::cant_look;
 use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_of};
 use forebay_store::Store;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// Beginning of the name of a node's directory.
@@ -43,21 +45,21 @@ impl Place {
             Ok(false) => {}
             Err(e) => return PoolState::Unknown(e.why()),
         }
-        // Its nodes, if it has any, may not have been found.
-        if self.node.is_none()
-            && let Err(e) = std::fs::read_dir(&self.dir)
-        {
-            let e = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
-            if crate::error::cant_look(e) {
-                return PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why());
-            }
-        }
         let why = |e: PoolError| match self.node {
             Some(node) => format!("node {node}: {}", e.why()),
             None => e.why(),
         };
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
             Err(e) if e.is_unknown() => return PoolState::Unknown(why(e)),
+            Err(PoolError::Damaged { why, .. }) if self.node.is_none() => {
+                // Its nodes, if it has any, may not have been found.
+                return match std::fs::read_dir(&self.dir).map_err(|e| Errno::from_io_error(&e)) {
+                    Err(Some(e)) if cant_look(e) => {
+                        PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why())
+                    }
+                    _ => PoolState::Damaged(why),
+                };
+            }
             Err(e) => return PoolState::Damaged(why(e)),
             Ok(()) => {}
         }

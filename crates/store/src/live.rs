@@ -683,8 +683,6 @@ mod tests {
         owner.store(owner.load(Acquire) ^ 1, Release);
         assert_eq!(s.reap().unwrap().processes, 1);
         assert_eq!(s.live(index).refs.load(Acquire), before);
-        // SAFETY: no longer lent.
-        unsafe { s.unmap_area(area) };
         s.live_release(index).unwrap();
     }
 }
