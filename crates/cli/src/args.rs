@@ -332,7 +332,7 @@ pub struct Up {
     #[command(flatten)]
     pub nodes: Nodes,
     /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi"])]
+    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
     #[arg(long, value_name = "DIR", requires = "reopen")]

@@ -174,6 +174,10 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     take_over(name);
     let places = places(name);
+    // Whoever goes on with a pool whose time is over wants what is in it.
+    for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
+        forebay_client::begin_lifetime(&place.dir)?;
+    }
     if places.iter().any(|p| p.node.is_some()) {
         return reopen_nodes(name, &places);
     }

@@ -36,7 +36,7 @@ pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
 pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
-pub use lifetime::{Lifetime, boot_clock, set_lifetime};
+pub use lifetime::{Lifetime, begin_lifetime, boot_clock};
 pub use nodes::{Place, choose, node_dir, places, take_over};
 pub use violations::Violation;
 

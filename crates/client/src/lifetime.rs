@@ -86,14 +86,16 @@ impl Lifetime {
     }
 }
 
-/// Gives the pool, or node, in `dir` another lifetime, which begins now. Its keeper learns of it when it is
-/// started again.
+/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must have ended.
 ///
 /// # Errors
 /// If its pool.json can't be read or written.
-pub fn set_lifetime(dir: &Path, lifetime: &Lifetime) -> Result<(), PoolError> {
+pub fn begin_lifetime(dir: &Path) -> Result<(), PoolError> {
     let mut config = PoolConfig::read(dir)?;
-    config.lifetime = lifetime.begun();
+    if !config.lifetime.any() {
+        return Ok(());
+    }
+    config.lifetime = config.lifetime.begun();
     config.write(dir)
 }
 

@@ -37,6 +37,23 @@ def a_time_to_live(t):
 
 
 @case(60)
+def a_pool_whose_time_is_over_can_be_gone_on_with(t):
+    """Who reopens one wants what is in it: its time begins again."""
+    t.up("p", "--ttl", "4s")
+    t.bash("p", "echo precious > /fb/f")
+    keeper = t.keeper("p")
+    kill(keeper)
+    wait_until(lambda: not alive(keeper), 5, "the keeper's death")
+    wait_until(lambda: t.fb("status", "--pool", "p", "--json").json()["lifetime"]["ttl_left"] == 0, 10, "its end")
+    t.fb("up", "--reopen", "--pool", "p", "--ttl", "1h", rc=2)
+    t.fb("up", "--reopen", "--pool", "p")
+    time.sleep(0.5)
+    t.bash("p", "cat /fb/f").prints("^precious$")
+    gone(t, "p")
+    t.nothing_left("the end of its second time")
+
+
+@case(60)
 def an_idle_limit(t):
     """A pool goes when nobody has used it for so long; each use begins it anew."""
     t.up("p", "--idle", "3s")
