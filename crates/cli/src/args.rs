@@ -2,6 +2,7 @@
 
 use crate::collections::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
+use crate::lifetime::Span;
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
 use forebay_pool::launch::Listen;
@@ -174,8 +175,14 @@ Exit codes, added to nothing else:
   8  the check or the repair failed")]
     Fsck(Fsck),
     /// List your pools on this node and their state
-    #[command(after_help = "Example:\n  forebay pools")]
-    Pools(Show),
+    #[command(after_help = "\
+Example:
+  forebay pools
+  forebay pools --clean
+
+With --clean, stale pools are removed. One that is in use, or that can't be looked at, stays, and what it is and why
+is said. The pools of others are never touched.")]
+    Pools(Pools),
     /// Tests and drills: kill, restart, pause or resume a node of a pool
     #[command(after_help = "Example:\n  forebay node kill 2\n  forebay node restart 2")]
     Node(NodeCommand),
@@ -226,6 +233,13 @@ pub struct Media {
     /// Rules that say by path what I/O needs (see: forebay rules --help)
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
+    /// Remove the pool after this time (2h, 90m, 1d), as soon as nobody uses it then; none: never
+    /// [default: in a Slurm job its end, for pools with memory; else none]
+    #[arg(long, value_name = "TIME")]
+    pub ttl: Option<Span>,
+    /// Remove the pool when nobody has used it for this time (30m) [default: none]
+    #[arg(long, value_name = "TIME")]
+    pub idle: Option<Span>,
 }
 
 /// On which nodes a pool is.
@@ -324,7 +338,7 @@ pub struct Up {
     #[command(flatten)]
     pub nodes: Nodes,
     /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi"])]
+    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
     #[arg(long, value_name = "DIR", requires = "reopen")]
@@ -345,6 +359,22 @@ pub struct Down {
     /// Only say whether it is in use
     #[arg(long, hide = true)]
     pub check: bool,
+    /// Only if nobody has used it for so many seconds
+    #[arg(long, hide = true)]
+    pub unused: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Pools {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Remove stale pools: their keepers are dead and nobody uses them, or their time is over
+    #[arg(long)]
+    pub clean: bool,
+    /// With --clean, also those that can be opened again, since all their media are `files`
+    #[arg(long, requires = "clean")]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -199,6 +199,7 @@ pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
             ),
         });
     }
+    crate::lifetime::warn(&pool);
     Ok(pool)
 }
 

@@ -8,6 +8,7 @@ mod addresses;
 mod args;
 mod background;
 mod capacity;
+mod clean;
 mod collections;
 mod cwd;
 mod down;
@@ -17,6 +18,7 @@ mod fsck;
 mod guard;
 mod keeper;
 mod launched;
+mod lifetime;
 mod list;
 mod mount;
 mod mount_users;
@@ -94,6 +96,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Df(a) => status::df(&pool, a.json),
         Command::Status(a) => status::status(&pool, a.json),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
+        Command::Pools(a) if a.clean => clean::clean(&a),
         Command::Pools(a) => status::pools(a.json),
         Command::Node(a) => node::drill(&pool, a.what),
         Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),

@@ -9,6 +9,7 @@ use crate::down::runs;
 use crate::fail::{Fail, code};
 use crate::output::say;
 use crate::{background, exec, mount_users as users};
+use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
@@ -131,6 +132,12 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
         let _ = unmount(&given, true);
     }
     let dir = given.canonicalize().map_err(|e| {
+        Fail::failed(format!(
+            "can't mount at {shown}: {e}; give an empty directory of your own"
+        ))
+    })?;
+    // Where another user can put something else in its place, that would be mounted over.
+    private::check(&dir, Above::Any).map_err(|e| {
         Fail::failed(format!(
             "can't mount at {shown}: {e}; give an empty directory of your own"
         ))

@@ -2,6 +2,7 @@
 
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::lifetime;
 use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
 use crate::status::{df_table, medium, percent, table, tables};
@@ -44,6 +45,7 @@ fn as_json(k: &Known) -> Value {
         told["keeper"] = value!(here.keeper);
         told["questions"] = value!(questions_of(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
+            told["lifetime"] = lifetime::as_json(pool);
             told["process_ids"] = value!(users(std::slice::from_ref(pool)));
             told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
             told["tables"] = tables(pool.store());
@@ -101,6 +103,9 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
         );
     }
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
+    if let Some(words) = pool.and_then(|p| lifetime::words(p)) {
+        let _ = writeln!(text, "node {number}: {words}");
+    }
     for mount in pool.iter().flat_map(|p| mounts(p)) {
         let _ = writeln!(text, "node {number}: mounted at {}", mount.words());
     }

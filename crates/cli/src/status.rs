@@ -105,6 +105,7 @@ fn state_words(state: &PoolState) -> String {
         PoolState::Stale => "stale".into(),
         PoolState::Absent => "absent".into(),
         PoolState::Damaged(_) => "damaged".into(),
+        PoolState::Unknown(_) => "unknown".into(),
     }
 }
 
@@ -128,6 +129,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+            "lifetime": crate::lifetime::as_json(&pool),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
             "stuck": pool.store().stuck().iter()
@@ -170,6 +172,9 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    if let Some(words) = crate::lifetime::words(&pool) {
+        let _ = writeln!(text, "lifetime   {words}");
+    }
     for mount in mounts(&pool) {
         let _ = writeln!(text, "mount      {}", mount.words());
     }
@@ -204,13 +209,13 @@ fn full_tables(store: &Store) -> String {
 }
 
 pub fn pools(as_json: bool) -> Result<u8, Fail> {
-    let listed = Pool::list();
+    let listed = Pool::list()?;
     if as_json {
         let list: Vec<Value> = listed
             .iter()
             .map(|l| {
                 let why = match &l.state {
-                    PoolState::Damaged(why) => Some(why),
+                    PoolState::Damaged(why) | PoolState::Unknown(why) => Some(why),
                     _ => None,
                 };
                 let nodes: Vec<u32> = places(&l.name).iter().filter_map(|p| p.node).collect();
@@ -228,7 +233,7 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
     ];
     for l in &listed {
         let (media, mount) = match (&l.state, Pool::open(&l.name)) {
-            (PoolState::Damaged(why), _) => (why.clone(), String::new()),
+            (PoolState::Damaged(why) | PoolState::Unknown(why), _) => (why.clone(), String::new()),
             (_, Ok(pool)) => {
                 let c = pool.config();
                 let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();

@@ -3,7 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mpi, node, nodes, prefix, rules};
+use crate::{capacity, keeper, lifetime, mpi, node, nodes, prefix, rules};
 use forebay_client::{
     CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, places, take_over,
 };
@@ -34,7 +34,8 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         reserve: wanted.reserve,
         rules,
     };
-    let pool = Pool::create(&options)?;
+    let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);
+    let pool = Pool::create_for(&options, &lifetime)?;
     for warning in warning
         .into_iter()
         .chain(capacity::warnings(&options.media))
@@ -170,9 +171,19 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
         // Opening it says what is wrong.
         PoolState::Damaged(_) | PoolState::Stale => {}
+        // Its keeper may well run.
+        PoolState::Unknown(why) => {
+            return Err(Fail::failed(format!(
+                "the pool '{name}' can't be looked at, so nothing was done: {why}"
+            )));
+        }
     }
     take_over(name);
     let places = places(name);
+    // Whoever goes on with a pool whose time is over wants what is in it.
+    for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
+        forebay_client::begin_lifetime(&place.dir)?;
+    }
     if places.iter().any(|p| p.node.is_some()) {
         return reopen_nodes(name, &places);
     }

@@ -169,7 +169,7 @@ fn follow_makers(pool: &Pool) {
     // Until other nodes have said again what they have open here.
     std::thread::sleep(GRACE);
     let mut follower = Follower::new();
-    while pool.dir().join("pool.json").exists() {
+    while is_there(pool.dir()) {
         follower.step(pool.store());
         std::thread::sleep(follower.next.saturating_duration_since(Instant::now()));
     }
@@ -178,7 +178,7 @@ fn follow_makers(pool: &Pool) {
 /// Removes copies of files of other nodes that are gone, until the pool is.
 fn keep_copies(pool: &Pool) {
     let mut known = false;
-    while pool.dir().join("pool.json").exists() {
+    while is_there(pool.dir()) {
         // How many there are isn't known after a loss of power.
         if !known || pool.store().copied().files > 0 {
             // What can't be removed now will be the next time.
@@ -212,7 +212,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut made = false;
     loop {
         let seen = header.activity.load(Acquire);
-        if !dir.join("pool.json").exists() {
+        if !is_there(dir) {
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
@@ -357,23 +357,47 @@ fn top_up(m: &Medium, goal: u64) {
     }
 }
 
-/// The process id of the keeper of the pool in `dir`, if it runs.
+/// Whether the pool in `dir` hasn't been removed: only what the kernel says is gone is gone.
+fn is_there(dir: &Path) -> bool {
+    !matches!(crate::is_absent(&dir.join("pool.json")), Ok(true))
+}
+
+/// The process id of the keeper of the pool in `dir`, if it runs and can be looked at: for reports.
 pub fn keeper_pid(dir: &Path) -> Option<u32> {
+    keeper_of(dir).ok().flatten()
+}
+
+/// The process id of the keeper of the pool in `dir`; None if it doesn't run.
+///
+/// # Errors
+/// If that can't be found out.
+pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     let file = dir.join("keeper.pid");
-    let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let failed = |e: Errno| PoolError::io("can't look for the keeper of the pool, by", &file, e);
+    let fd = match rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        fd => fd.map_err(failed)?,
+    };
     let dies_by = Instant::now() + Duration::from_secs(2);
     loop {
         // The lock goes with the keeper, so a number left behind deceives nobody.
         // Shared: those who only look don't keep each other, or a starting keeper, out for long.
-        if rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
-            return None;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(None),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(e) => return Err(failed(e)),
         }
-        let pid = std::fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+        let mut text = [0u8; 16];
+        let n = rustix::io::pread(&fd, &mut text, 0).map_err(failed)?;
+        let pid = std::str::from_utf8(&text[..n]).ok();
+        // One that is taking charge hasn't written its number yet.
+        let pid = pid.and_then(|t| t.trim().parse().ok());
         // One that was killed holds its lock for some instants more.
-        if !is_dying(pid) || Instant::now() > dies_by {
-            return Some(pid);
+        match pid {
+            Some(pid) if !is_dying(pid) || Instant::now() > dies_by => return Ok(Some(pid)),
+            None if Instant::now() > dies_by => return Err(failed(Errno::AGAIN)),
+            _ => std::thread::sleep(Duration::from_millis(1)),
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -402,11 +426,16 @@ fn is_dying(pid: u32) -> bool {
 }
 
 /// Ends the keeper of the pool in `dir`, if it has one.
-pub fn end_keeper(dir: &Path) {
+///
+/// # Errors
+/// If it can't be found out whether it has one.
+pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
     // Not TERM: it would first save what is about to be removed.
     for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {
-            let Some(pid) = keeper_pid(dir) else { return };
+            let Some(pid) = keeper_of(dir)? else {
+                return Ok(());
+            };
             if turn == 0
                 && let Some(pid) = Pid::from_raw(pid as i32)
             {
@@ -415,6 +444,7 @@ pub fn end_keeper(dir: &Path) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@
 //! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one
 //! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
 
-use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
+use crate::error::cant_look;
+use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_of};
 use forebay_store::Store;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// Beginning of the name of a node's directory.
@@ -41,16 +43,33 @@ pub struct Place {
 impl Place {
     /// The state of this node alone.
     pub fn state(&self) -> PoolState {
-        if !self.dir.exists() {
-            return PoolState::Absent;
+        match crate::is_absent(&self.dir) {
+            Ok(true) => return PoolState::Absent,
+            Ok(false) => {}
+            Err(e) => return PoolState::Unknown(e.why()),
         }
+        let why = |e: PoolError| match self.node {
+            Some(node) => format!("node {node}: {}", e.why()),
+            None => e.why(),
+        };
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
-            Err(e) => PoolState::Damaged(match self.node {
-                Some(node) => format!("node {node}: {}", e.why()),
-                None => e.why(),
-            }),
-            Ok(()) if keeper_pid(&self.dir).is_some() => PoolState::Running,
-            Ok(()) => PoolState::Stale,
+            Err(e) if e.is_unknown() => return PoolState::Unknown(why(e)),
+            Err(PoolError::Damaged { why, .. }) if self.node.is_none() => {
+                // Its nodes, if it has any, may not have been found.
+                return match std::fs::read_dir(&self.dir).map_err(|e| Errno::from_io_error(&e)) {
+                    Err(Some(e)) if cant_look(e) => {
+                        PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why())
+                    }
+                    _ => PoolState::Damaged(why),
+                };
+            }
+            Err(e) => return PoolState::Damaged(why(e)),
+            Ok(()) => {}
+        }
+        match keeper_of(&self.dir) {
+            Ok(Some(_)) => PoolState::Running,
+            Ok(None) => PoolState::Stale,
+            Err(e) => PoolState::Unknown(why(e)),
         }
     }
 }
@@ -189,7 +208,7 @@ pub fn take_over(name: &str) {
 
 /// Refuses a node whose pool never came up: nobody may use it alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
-    if config.member.is_none() || dir.join("map").exists() {
+    if config.member.is_none() || !crate::is_absent(&dir.join("map"))? {
         return Ok(());
     }
     Err(PoolError::Damaged {

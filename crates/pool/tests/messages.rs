@@ -82,6 +82,11 @@ fn plan(r: &mut Random) -> Plan {
         patience: Duration::from_millis(r.below(100_000) as u64),
         lease: Duration::from_millis(r.below(100_000) as u64),
         within: Duration::from_millis(r.below(100_000) as u64),
+        lifetime: forebay_client::Lifetime::new(
+            r.once_in(2).then_some(r.number() >> 1),
+            r.once_in(2).then_some(r.number() >> 1),
+            "--ttl",
+        ),
         limits: Limits {
             cpus: r
                 .one_of(&[None, Some(Cpus::Count(2)), Some(Cpus::List(vec![1, 5]))])

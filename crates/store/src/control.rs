@@ -212,6 +212,8 @@ pub struct Header {
     maps_limit: AtomicU32,
     /// Which process uses the pool alone (`sole.rs`); 0: none.
     pub sole_user: AtomicU32,
+    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't look.
+    pub used: AtomicU64,
 }
 
 /// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
@@ -360,6 +362,8 @@ pub struct Process {
     /// Live entries (plus one) that it uses for the moment, without an open file
     /// description: released when it dies.
     pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place ever used of [`ProcessArea::held`].
+    pub held_end: AtomicU32,
     /// One more than the highest place in use in its table of mappings.
     pub maps_end: AtomicU32,
     /// How often others have asked it to look at its mappings, and up to which of these
@@ -388,8 +392,12 @@ pub struct Wait {
     pub kind: AtomicU32,
 }
 
-/// Most threads of one process that may be opening or closing at the same time.
+/// Threads of one process that may be opening or closing at the same time with a place in its slot.
+/// Further ones have places in its area: [`MORE_HELD`].
 pub const HELD_PLACES: usize = 25;
+/// Further threads of one process that may be opening or closing at the same time. Those beyond wait
+/// for a place, for at most [`crate::live::PLACE_PATIENCE`].
+pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
 /// Flags of an open file description besides the system's, which has no such bits.
 pub mod open_flag {
@@ -644,6 +652,8 @@ pub struct ProcessArea {
     pub(crate) maps: crate::map_table::Heads,
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
+    /// As [`Process::held`], for more threads.
+    pub held: [AtomicU32; MORE_HELD],
 }
 
 const fn align(n: usize) -> usize {
@@ -724,6 +734,15 @@ impl Control {
     /// Where things lie.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Maps the area of process slot `i` without a descriptor.
+    ///
+    /// # Errors
+    /// What mremap says.
+    pub(crate) fn area(&self, i: usize) -> rustix::io::Result<Region> {
+        let (at, len) = (self.layout.areas_at, self.layout.area_len);
+        self.region.map_behind(at + i * len, len)
     }
 
     /// The fixed part.

@@ -106,6 +106,8 @@ pub struct Store {
     attaching: ProcessLock,
     /// This process mends the store.
     mending: AtomicBool,
+    /// How often this process has attached.
+    attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
     /// The other nodes of the pool, if it has any.
@@ -196,6 +198,7 @@ impl Store {
             area_slot: AtomicU32::new(NO_SLOT),
             attaching: ProcessLock::new(),
             mending: AtomicBool::new(false),
+            attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
             elsewhere: None,
@@ -301,8 +304,15 @@ impl Store {
         });
         self.give_up_borrowed();
         let slot = slot?;
+        self.attachments.fetch_add(1, AcqRel);
         self.control.wake_keeper();
         Ok(slot)
+    }
+
+    /// How often other processes than this one have attached, modulo 2^32: it changes with each.
+    pub fn attachments_of_others(&self) -> u32 {
+        let all = self.control.header().activity.load(Acquire);
+        all.wrapping_sub(self.attachments.load(Acquire))
     }
 
     /// EBUSY while another process mends the store: it has the control region locked.
@@ -363,10 +373,14 @@ impl Store {
             &self.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
-        )?;
+        );
         let layout = self.control.layout();
         let at = layout.areas_at + slot as usize * layout.area_len;
-        let region = Region::map(&fd, at as u64, layout.area_len)?;
+        let region = match fd {
+            // A forked child needs its area also where its parent has taken all descriptors.
+            Err(Errno::MFILE | Errno::NFILE) => self.control.area(slot as usize)?,
+            fd => Region::map(&fd?, at as u64, layout.area_len)?,
+        };
         let base = region.base().cast();
         std::mem::forget(region);
         Ok(base)

@@ -283,18 +283,20 @@ impl Store {
                 result = self.open_release(i).and(result);
             }
         }
-        // SAFETY: only used in this function.
-        unsafe { self.unmap_area(area) };
         for i in 0..h.free_live.end(MAX_LIVE) {
             if self.control.finisher(i).load(Acquire) == dead {
                 result = self.live_release(i).and(result);
             }
         }
-        for place in &self.control.process(slot as usize).held {
+        // SAFETY: mapped until the end of this function; made of atomics.
+        let more = self.more_held(slot, unsafe { &*area });
+        for place in self.control.process(slot as usize).held.iter().chain(more) {
             if let Some(index) = held_entry(place.swap(0, AcqRel)) {
                 result = self.live_release(index).and(result);
             }
         }
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
         result
     }
 

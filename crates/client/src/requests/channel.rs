@@ -78,9 +78,10 @@ impl Channel {
             misses: AtomicU32::new(0),
             calm: AtomicU64::new(0),
         };
-        channel
-            .shared
-            .reclaim_own(channel.owner(), IMAGE.load(Relaxed));
+        // Without a start time nobody could tell this process from a later one with its id.
+        let own = process::own_word()?;
+        channel.owner.store(own, Relaxed);
+        channel.shared.reclaim_own(own, IMAGE.load(Relaxed));
         if let Some(map) = channel.map() {
             channel.nodes = map.nodes().iter().map(|n| n.number).collect();
         }
@@ -93,7 +94,8 @@ impl Channel {
         if known != 0 && process::pid_of(known) == process::pid() {
             return known;
         }
-        let own = process::own_word();
+        // A forked child, which can't be told of an error.
+        let own = process::own_word_or_id();
         self.owner.store(own, Relaxed);
         own
     }

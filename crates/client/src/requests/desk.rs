@@ -29,6 +29,8 @@ const DOZE: Duration = Duration::from_millis(20);
 /// The daemon's end of all cells of a node. There is one per node: it is locked.
 pub struct Desk {
     shared: Arc<Shared>,
+    /// This process's owner word.
+    me: u64,
     _lock: OwnedFd,
     stopped: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Desk {
     /// EBUSY if there is a daemon already; what open and mmap say.
     pub fn open(dir: &Path) -> Result<Desk> {
         let shared = Arc::new(Shared::open(dir)?);
+        let me = process::own_word()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let lock = rustix::fs::open(dir.join("requests"), flags, Mode::empty())?;
         let until = Instant::now() + DYING;
@@ -51,6 +54,7 @@ impl Desk {
         }
         Ok(Desk {
             shared,
+            me,
             _lock: lock,
             stopped: AtomicBool::new(false),
         })
@@ -62,7 +66,7 @@ impl Desk {
         let header = self.shared.header();
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         header.patience.store(patience, Relaxed);
-        header.daemon.store(process::own_word(), Release);
+        header.daemon.store(self.me, Release);
         header.missing.store(0, Release);
         let mut left = Vec::new();
         for index in 0..CELLS {
@@ -186,7 +190,7 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         let daemon = &self.shared.header().daemon;
-        let _ = daemon.compare_exchange(process::own_word(), 0, AcqRel, Relaxed);
+        let _ = daemon.compare_exchange(self.me, 0, AcqRel, Relaxed);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Tree;
 use crate::limits::{self, Limits};
 use forebay_client::controls::Rules;
-use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
+use forebay_client::{CreateOptions, Lifetime, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,9 @@ pub struct Plan {
     /// What each daemon may take of its host.
     #[serde(default)]
     pub limits: Limits,
+    /// How long it lives, from the start of each node.
+    #[serde(default)]
+    pub lifetime: Lifetime,
 }
 
 fn lease() -> Duration {
@@ -205,6 +208,7 @@ impl Plan {
         let sound = (1..=MAX_NODES).contains(&count)
             && (me as usize) < count
             && self.pool().is_some()
+            && forebay_client::check_name(&self.name).is_ok()
             && self.fan_out > 0;
         (!sound).then_some("the plan is impossible")
     }
@@ -222,7 +226,9 @@ impl Plan {
             rules: self.rules.clone(),
         };
         let nodes = self.hosts.len() as u32;
-        PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })
+        let mut config = PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })?;
+        config.lifetime = self.lifetime.begun();
+        Ok(config)
     }
 
     /// Notes it in a node's directory, for who starts its daemon again.
@@ -241,11 +247,15 @@ impl Plan {
     /// Reads it from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged.
+    /// If it isn't there, or damaged, or others could have written it: it names programs that are run.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
-        Ok(serde_json::from_slice(&std::fs::read(
-            dir.join("plan.json"),
-        )?)?)
+        use forebay_client::private::{Above, check};
+        check(dir, Above::Strict).map_err(std::io::Error::other)?;
+        let plan: Plan = serde_json::from_slice(&std::fs::read(dir.join("plan.json"))?)?;
+        match plan.check(0) {
+            None => Ok(plan),
+            Some(why) => Err(std::io::Error::other(why)),
+        }
     }
 }
 

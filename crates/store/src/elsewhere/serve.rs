@@ -627,8 +627,11 @@ fn home_of_entry(store: &Store, dir: ObjectId, name: &[u8]) -> Result<(), Errno>
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {
-    match name.len() {
-        1..=crate::NAME_MAX => Ok(()),
+    match name {
+        // No path: a name that leads elsewhere would do so wherever it is staged to.
+        b"." | b".." => Err(Errno::PROTO),
+        _ if name.contains(&b'/') => Err(Errno::PROTO),
+        _ if (1..=crate::NAME_MAX).contains(&name.len()) => Ok(()),
         _ => Err(Errno::PROTO),
     }
 }
