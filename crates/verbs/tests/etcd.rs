@@ -296,7 +296,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
         let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
         let c = Collection::create(&w, "innocent", &options("here", &[])).unwrap();
         c.write(b"bytes", 0).unwrap();
-        let uuid = c.uuid();
+        let uuid = c.uuid().unwrap();
         drop(c);
         // Its record is exchanged for one with another name.
         let keys = etcd.keys().into_iter();
