@@ -73,7 +73,8 @@ fn each_test_named_exists() {
             let name = test.rsplit([':', ' ', '/']).next().unwrap();
             let function = format!("fn {name}(");
             let case = format!("def {}(", name.replace('-', "_"));
-            let script = root().join(format!("tests/programs/cases/{name}.sh"));
+            let program = name.trim_end_matches(".sh");
+            let script = root().join(format!("tests/programs/cases/{program}.sh"));
             let is_file = |path: &Path| path.ends_with(test);
             let mut all = rust.iter().chain(&python);
             let exists = all.any(|(path, _)| is_file(path))
