@@ -455,11 +455,11 @@ def one_node(suites, programs, forebay, face, seeds, long, _nodes):
                 operations //= 4
             todo.append(("fsx, %s, seed %d, %s" % (face, seed, media), fsx,
                          (programs["fsx"], forebay, face, media, 1, operations, seed,
-                          0.03 if long else 0.1)))
+                          0.3 if long else 4)))
             # Mapped reads in plenty, in many short runs.
             if face == "preload":
                 todo.append(("fsx, seed %d, %s, mapped" % (seed, media), fsx,
-                             (programs["fsx"], forebay, face, media, 50 if long else 2, 6000,
+                             (programs["fsx"], forebay, face, media, 50 if long else 2, 12000,
                               1000 * seed, 20)))
     if "pjdfstest" in suites and face != "both":
         todo.append(("pjdfstest, " + face, pjdfstest, (programs["pjdfstest"], forebay, face)))

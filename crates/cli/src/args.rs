@@ -263,6 +263,10 @@ pub struct Nodes {
     /// How long a program waits for a node that doesn't answer, before it gets an error
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     pub patience: f64,
+    /// After how long out of reach a node loses the file locks that its programs have on others.
+    /// They get EIO then for these files until they have closed them
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    pub lease: f64,
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cpus: Option<Cpus>,
@@ -374,6 +378,10 @@ pub struct Exec {
     /// The node of the pool to use, if this host has several
     #[arg(long, value_name = "K")]
     pub node: Option<u32>,
+    /// Mount the pool for as long as the program runs, at its prefix if that can be done: so
+    /// static programs, and those of Go, see it too
+    #[arg(long)]
+    pub with_mount: bool,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -517,6 +525,12 @@ pub struct Mount {
     /// Stay and serve the mount, until it is taken away
     #[arg(long)]
     pub foreground: bool,
+    /// Take the mount away when this process, and others that have joined, are gone
+    #[arg(long, value_name = "PID", hide = true)]
+    pub until: Option<u32>,
+    /// The directory was made for the mount, and goes with it
+    #[arg(long, hide = true)]
+    pub made: bool,
     /// The directory to mount at
     pub dir: OsString,
 }

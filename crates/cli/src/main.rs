@@ -9,6 +9,7 @@ mod args;
 mod background;
 mod capacity;
 mod collections;
+mod cwd;
 mod down;
 mod exec;
 mod fail;
@@ -18,6 +19,7 @@ mod keeper;
 mod launched;
 mod list;
 mod mount;
+mod mount_users;
 mod mover;
 mod mpi;
 mod node;
@@ -78,7 +80,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Up(a) => up::up(&pool, &a),
         Command::Down(a) => down::down(&pool, &a),
         Command::Run(a) => run::run(given.as_deref(), &a),
-        Command::Exec(a) => exec::exec(&pool, a.node, &a.command),
+        Command::Exec(a) => exec::exec(&pool, &a),
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Stage(a) => stage::stage(&pool, &a),

@@ -8,7 +8,7 @@ use crate::args::{Mount, Umount};
 use crate::down::runs;
 use crate::fail::{Fail, code};
 use crate::output::say;
-use crate::{background, exec};
+use crate::{background, exec, mount_users as users};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that is told to end lets those go on who use the mount.
 const GRACE: Duration = Duration::from_millis(300);
+/// How long one that isn't needed any more has to answer what the kernel said last.
+const SETTLING: Duration = Duration::from_millis(20);
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
@@ -43,6 +45,12 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     }
     if a.read_only {
         command.arg("--read-only");
+    }
+    if let Some(pid) = a.until {
+        command.args(["--until", &pid.to_string()]);
+    }
+    if a.made {
+        command.arg("--made");
     }
     command.arg("--").arg(&dir);
     background::start(command, &log, "the process that serves the mount")?;
@@ -150,8 +158,22 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let record = registry(&pool)?.join(std::process::id().to_string());
     let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));
     let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
+    if let Some(pid) = a.until {
+        users::begin(&record, pid).map_err(failed)?;
+    }
     // Whoever finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
+    if a.until.is_some() {
+        let (at, mine) = (dir.to_owned(), record.clone());
+        let _ = std::thread::Builder::new().spawn(move || {
+            users::wait(&mine);
+            // An answer of ours that comes after what the kernel has said of the last files closed.
+            let _ = rustix::fs::statfs(&at);
+            std::thread::sleep(SETTLING);
+            // Who has files open there goes on; we end after the last one.
+            let _ = unmount(&at, true);
+        });
+    }
     let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
     let stopper = mounted.stopper();
     let stops = stopper.clone();
@@ -172,6 +194,9 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let _ = unmount(dir, true);
     }
     end(&pool, &record, stopper.stop());
+    if a.made {
+        let _ = std::fs::remove_dir(dir);
+    }
     served
 }
 
@@ -183,6 +208,97 @@ fn end(pool: &Pool, record: &Path, in_order: bool) {
     }
     // Last: by it `forebay down` waits for us.
     let _ = std::fs::remove_file(record);
+    users::end(record);
+}
+
+/// How often it is tried again if others mount and unmount at the same moment.
+const MAX_TRIES: usize = 5;
+
+/// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
+/// a private place, which only serves working directories.
+pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
+    let prefix = Path::new(&pool.config().mount);
+    let me = std::process::id();
+    let mut tried = Fail::failed("the pool can't be mounted");
+    for _ in 0..MAX_TRIES {
+        if let Some(there) = list(pool)
+            .into_iter()
+            .find(|m| m.is_mounted && m.dir == prefix)
+        {
+            if users::join(&registry(pool)?.join(there.pid.to_string()), me) {
+                return Ok(());
+            }
+            continue;
+        }
+        let (dir, made) = match place_at(prefix) {
+            Ok(made) => (prefix.to_owned(), made),
+            Err(why) => {
+                say(format!(
+                    "can't mount at {}: {why}; programs that don't see the pool find their working directory in it by a private mount, but no path under {0}",
+                    prefix.display()
+                ));
+                let dir = registry(pool)?.join(format!("at-{me}"));
+                let _ = std::fs::create_dir(&dir);
+                (dir, true)
+            }
+        };
+        match start_for(pool, &dir, made, me) {
+            Ok(()) => return Ok(()),
+            Err(e) => tried = e,
+        }
+        // Somebody else may have been faster.
+        if mounted(prefix).is_none() {
+            if made {
+                let _ = std::fs::remove_dir(&dir);
+            }
+            break;
+        }
+    }
+    Err(tried)
+}
+
+/// Whether the prefix had to be made; or why nothing can be mounted there.
+fn place_at(prefix: &Path) -> Result<bool, String> {
+    if let Some(other) = mounted(prefix) {
+        return Err(format!("{other} is mounted there"));
+    }
+    match std::fs::read_dir(prefix) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(false),
+            Some(_) => Err("it is a directory with files in it".to_owned()),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(prefix) {
+            Ok(()) => Ok(true),
+            Err(e) => Err(format!("it isn't there and can't be made: {e}")),
+        },
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Starts the process that serves the mount. It is no child of this one, which becomes a program
+/// that knows nothing of it.
+fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
+    let mut command = background::command();
+    command.args(["mount", "--pool", &pool.config().name]);
+    if let Some(node) = pool.config().member.map(|m| m.node) {
+        command.args(["--node", &node.to_string()]);
+    }
+    command.args(["--until", &pid.to_string()]);
+    if made {
+        command.arg("--made");
+    }
+    let done = command
+        .arg("--")
+        .arg(dir)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(|e| Fail::failed(format!("can't mount the pool: {e}")))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said = said.trim();
+    Err(Fail::failed(said.strip_prefix("forebay: ").unwrap_or(said)))
 }
 
 /// Signals that end a process are waited for by a thread.

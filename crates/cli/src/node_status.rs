@@ -4,7 +4,7 @@ use crate::down::{named, users};
 use crate::fail::{Fail, code};
 use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
-use crate::status::{df_table, medium, percent, table};
+use crate::status::{df_table, medium, percent, table, tables};
 use crate::survey::{Known, State, Survey};
 use forebay_client::requests::questions_of;
 use forebay_client::{MediumUsage, home};
@@ -46,6 +46,7 @@ fn as_json(k: &Known) -> Value {
         if let Some(pool) = &here.pool {
             told["process_ids"] = value!(users(std::slice::from_ref(pool)));
             told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
+            told["tables"] = tables(pool.store());
             let stuck = pool.store().stuck().into_iter();
             told["stuck"] = stuck
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 }))
@@ -102,6 +103,10 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
     for mount in pool.iter().flat_map(|p| mounts(p)) {
         let _ = writeln!(text, "node {number}: mounted at {}", mount.words());
+    }
+    let full = pool.iter().flat_map(|p| p.store().tables());
+    for complaint in full.filter_map(|table| table.complaint()) {
+        let _ = writeln!(text, "node {number}: {complaint}");
     }
     for (waiter, holder) in pool.iter().flat_map(|p| p.store().stuck()) {
         let _ = writeln!(

@@ -169,6 +169,7 @@ pub fn start(
         listen,
         encrypt: a.encrypt,
         patience: Duration::from_secs_f64(a.patience),
+        lease: Duration::from_secs_f64(a.lease),
         within: Duration::from_secs_f64(a.within),
         limits,
     };

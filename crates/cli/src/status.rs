@@ -8,6 +8,7 @@ use crate::output::{json, seconds, write};
 use crate::up::absolute_dir;
 use forebay_client::{MediumUsage, Pool, PoolState, places};
 use forebay_media::format_size;
+use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -128,6 +129,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
+            "tables": tables(pool.store()),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         }))?;
@@ -171,6 +173,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
     for mount in mounts(&pool) {
         let _ = writeln!(text, "mount      {}", mount.words());
     }
+    text += &full_tables(pool.store());
     for (waiter, holder) in pool.store().stuck() {
         let _ = writeln!(
             text,
@@ -181,6 +184,23 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
     }
     write(text.as_bytes())?;
     Ok(code::OK)
+}
+
+/// The tables that all processes of a node share, for programs.
+pub fn tables(store: &Store) -> Value {
+    let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
+    store.tables().iter().map(one).collect()
+}
+
+/// How many files are open, and what was refused since a table was full; for people.
+fn full_tables(store: &Store) -> String {
+    let tables = store.tables();
+    let opened = &tables[0];
+    let mut text = format!("files open {} of {} at most\n", opened.used, opened.limit);
+    for complaint in tables.iter().filter_map(Table::complaint) {
+        let _ = writeln!(text, "refused    {complaint}");
+    }
+    text
 }
 
 pub fn pools(as_json: bool) -> Result<u8, Fail> {

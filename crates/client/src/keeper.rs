@@ -10,7 +10,7 @@
 
 use crate::{Pool, PoolError};
 use forebay_media::Medium;
-use forebay_store::Store;
+use forebay_store::{Store, Table};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -27,6 +27,8 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
+/// How often it is told, at most, that a table is full.
+const TELL_FULL: Duration = Duration::from_secs(60);
 /// How often it looks for watches that nobody has any more, if there are any.
 const SWEEP: Duration = Duration::from_secs(2);
 /// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
@@ -192,6 +194,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let header = store.control().header();
     let mut used_before = 0;
     let (mut told, mut undrained) = (None, None);
+    let (mut refused, mut told_full) = (0, None::<Instant>);
     if store.journal_stopped() {
         let failed = |e| PoolError::io("can't begin the journal anew of the pool", dir, e);
         store.restart_journal().map_err(failed)?;
@@ -246,6 +249,13 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         if !among && (Instant::now() >= follower.next || !store.any_attached()) {
             made = follower.step(store);
+        }
+        let due = told_full.is_none_or(|told| told.elapsed() >= TELL_FULL);
+        if due && store.refusals() != refused {
+            (refused, told_full) = (store.refusals(), Some(Instant::now()));
+            for text in store.tables().iter().filter_map(Table::complaint) {
+                eprintln!("forebay keeper: {text}");
+            }
         }
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.

@@ -12,7 +12,8 @@
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
 //! HOME/NAME/violations    what was done or refused against the controls of files, if anything was
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
-//!                         medium is memory, in the first one checkpoint and journal
+//!                         medium is memory, in the first one checkpoint and journal, and of
+//!                         a node of several copies of key, map and plan.json
 //! ```
 //! A pool of several nodes has a directory HOME/NAME/node-K for each node that is on this host
 //! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its processes
@@ -22,6 +23,7 @@
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
 
 mod config;
+pub mod dead_end;
 mod error;
 mod files;
 mod keeper;
@@ -34,7 +36,7 @@ pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
 pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
-pub use nodes::{Place, choose, node_dir, places, take_over};
+pub use nodes::{Place, choose, node_dir, places, take_over, write_kept};
 pub use violations::Violation;
 
 use forebay_media::{Medium, MediumKind, MediumSpec};
@@ -171,6 +173,12 @@ impl Pool {
         }
         let records = config.records_dir(dir);
         make_private_dir(&records, false)?;
+        if let (Some(key), Some(at)) = (key, &journal_dir) {
+            nodes::keep(at, "key", key).map_err(|e| {
+                let error = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                PoolError::io("can't write the key in", at, error)
+            })?;
+        }
         let journal = match &journal_dir {
             Some(at) => {
                 let failed = |e| PoolError::io("can't make the journal", at, e);
@@ -421,6 +429,14 @@ impl Pool {
     }
 }
 
+/// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media
+/// stay as they are, with all that was written to stable storage.
+pub fn forget(name: &str) {
+    let places = places(name);
+    places.iter().for_each(|p| end_keeper(&p.dir));
+    let _ = std::fs::remove_dir_all(home().join(name));
+}
+
 /// How long a pool is removed again and again while others put something into it: a start that was cut short, whose
 /// processes are about to find that out.
 const REMOVAL: Duration = Duration::from_secs(5);
@@ -463,8 +479,8 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// Makes a pool usable again whose media are all `files`, after shared memory was lost
-/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them.
-/// Also what was found there.
+/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them. Of a pool
+/// of several nodes, that makes one node; see [`PoolConfig::member`]. Also what was found there.
 ///
 /// # Errors
 /// If it isn't one, has media in memory, or a pool of its name exists.
@@ -473,18 +489,21 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
     }
-    if config.member.is_some() {
-        return Err(PoolError::Invalid(format!(
-            "{} belongs to a node of a pool of several nodes; such a pool can't be loaded from its media yet",
-            medium.display()
-        )));
-    }
-    let dir = home().join(&config.name);
-    match Pool::state(&config.name) {
-        PoolState::Absent => {}
-        _ => return Err(PoolError::Exists(config.name)),
-    }
     make_private_dir(&home(), true)?;
+    let dir = match config.member {
+        Some(member) => {
+            let above = home().join(&config.name);
+            make_private_dir(&above, true)?;
+            nodes::check_room(&config, member)?;
+            node_dir(&config.name, member.node)
+        }
+        None => {
+            if Pool::state(&config.name) != PoolState::Absent {
+                return Err(PoolError::Exists(config.name));
+            }
+            home().join(&config.name)
+        }
+    };
     make_private_dir(&dir, false)?;
     let made = (|| {
         let failed = |e| PoolError::io("can't prepare", &dir, e);
@@ -512,6 +531,16 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
             e => PoolError::io("can't load the records", &at, e),
         })?;
+        if config.member.is_some() {
+            for name in nodes::KEPT {
+                let from = config.medium_dir(&dir, 0).join(name);
+                let copied = std::fs::read(&from).and_then(|b| nodes::write_whole(&dir, name, &b));
+                copied.map_err(|e| {
+                    let error = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                    PoolError::io("can't take over", &from, error)
+                })?;
+            }
+        }
         config.write(&dir)?;
         Ok((
             Pool {

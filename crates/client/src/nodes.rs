@@ -7,6 +7,9 @@
 //! key    the pool's key, by which nodes know each other (mode 0600)
 //! map    the pool map as this node knows it; there when the pool has come up
 //! ```
+//!
+//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one
+//! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
 
 use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
 use forebay_store::Store;
@@ -77,6 +80,43 @@ pub fn places(name: &str) -> Vec<Place> {
 /// Where node `node` of pool `name` lies, or would.
 pub fn node_dir(name: &str, node: u32) -> PathBuf {
     home().join(name).join(format!("{PREFIX}{node}"))
+}
+
+/// The files of a node's directory that [`write_kept`] has written there.
+pub(crate) const KEPT: [&str; 3] = ["key", "plan.json", "map"];
+
+/// Writes the file `name` of the node in `dir`, readable for its owner only. If the node outlives a
+/// loss of shared memory, a copy goes to stable storage beside its first medium.
+///
+/// # Errors
+/// If one of the two can't be written.
+pub fn write_kept(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    write_whole(dir, name, bytes)?;
+    let medium = PoolConfig::read(dir).ok().and_then(|c| c.journal_dir(dir));
+    match medium {
+        Some(medium) => keep(&medium, name, bytes),
+        None => Ok(()),
+    }
+}
+
+/// Writes a file beside a medium, to stable storage.
+pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    write_whole(medium, name, bytes)?;
+    crate::sync_path(&medium.join(name))?;
+    Ok(crate::sync_path(medium)?)
+}
+
+/// Who reads the file meanwhile finds the old one or the new one.
+pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let part = dir.join(format!("{name}.part"));
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&part)?;
+    file.write_all(bytes)?;
+    rustix::fs::fsync(&file)?;
+    std::fs::rename(&part, dir.join(name))
 }
 
 /// The name of the pool that has its directory, or that of a node, at `dir`.

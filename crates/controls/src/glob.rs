@@ -303,6 +303,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_has_bounds() {
+        let long = |n: usize| Pattern::parse(&"/a".repeat(n));
+        assert!(long(MAX_NAMES - 1).is_ok() && long(MAX_NAMES + 1).is_err());
+        let wide = |n: usize| Pattern::parse(&format!("/{{{}}}", vec!["a"; n].join(",")));
+        assert!(wide(MAX_CHOICES).is_ok() && wide(MAX_CHOICES + 1).is_err());
+    }
+
+    #[test]
     fn what_matches() {
         for (pattern, yes, no) in [
             ("/", &["/"][..], &["/a"][..]),

@@ -328,6 +328,15 @@ fn value_of(said: &Declared, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_pool_has_a_bounded_number_of_rules() {
+        let rule = "[[rule]]\npath = \"/a/**\"\nmutability = \"immutable\"\n";
+        let most = Rules::parse(&rule.repeat(MAX_RULES), "/fb").unwrap();
+        assert_eq!(most.rules.len(), MAX_RULES);
+        let more = Rules::parse(&rule.repeat(MAX_RULES + 1), "/fb").unwrap_err();
+        assert!(more.to_string().contains("at most 1000 rules"), "{more}");
+    }
+
     const EXAMPLE: &str = r#"
 # Checkpoints never change.
 [[rule]]

@@ -23,6 +23,8 @@ pub struct Faults {
     pub delay: Duration,
     /// They aren't passed on as long as this holds; nor are new connections.
     pub hold: bool,
+    /// As `hold`, of the bytes towards the caller alone: the node gets all, the caller no answers.
+    pub hold_back: bool,
     /// Each connection is cut after so many bytes towards the node.
     pub cut_after: Option<u64>,
     /// The lowest bit of this byte towards the node, of each connection, is flipped.
@@ -190,7 +192,7 @@ impl Shared {
             };
             let mut bytes = &mut room[..n];
             let mut faults = *lock(&self.faults);
-            while faults.hold && !self.stopped() {
+            while (faults.hold || faults.hold_back && sent.is_none()) && !self.stopped() {
                 std::thread::sleep(Duration::from_millis(2));
                 faults = *lock(&self.faults);
             }

@@ -259,7 +259,12 @@ calls! {
     io_uring_setup 425 Ours, "refused with ENOSYS, as where it is switched off: the kernel would not find the pool.", "c-refused";
     io_uring_enter 426 Kernel, "on a descriptor of the pool: EBADF", "";
     io_uring_register 427 Kernel, "a descriptor of the pool: EBADF", "";
-    io_submit 209 Kernel, "on a descriptor of the pool: EBADF. POSIX's aio_read and the like are served", "c-refused";
+    io_setup 206 Ours, "a context that takes requests on files of the pool and of the kernel", "c-aio";
+    io_destroy 207 Ours, "served", "c-aio";
+    io_submit 209 Ours, "served: requests on files of the pool are carried out at once. POSIX's aio_read and the like are served, too", "c-aio";
+    io_getevents 208 Ours, "served, without reading the ring in user space", "c-aio";
+    io_pgetevents 333 Ours, "as io_getevents", "c-aio";
+    io_cancel 210 Ours, "requests on files of the pool are done when they are submitted: EINVAL", "c-aio";
     landlock_add_rule 445 Ours, "refused for a directory of the pool", "";
     getrlimit 97 Kernel, "", "";
     setrlimit 160 Ours, "RLIMIT_FSIZE holds in the pool, with SIGXFSZ; RLIMIT_NOFILE anyway", "c-limits";
@@ -353,7 +358,7 @@ mod tests {
 175 init_module; 176 delete_module; 177 get_kernel_syms; 178 query_module; 180 nfsservctl;
 181 getpmsg; 182 putpmsg; 183 afs_syscall; 184 tuxcall; 185 security; 186 gettid; 200 tkill;
 201 time; 202 futex; 203 sched_setaffinity; 204 sched_getaffinity; 205 set_thread_area;
-206 io_setup; 207 io_destroy; 208 io_getevents; 210 io_cancel; 211 get_thread_area;
+211 get_thread_area;
 212 lookup_dcookie; 213 epoll_create; 214 epoll_ctl_old; 215 epoll_wait_old;
 218 set_tid_address; 219 restart_syscall; 220 semtimedop; 222 timer_create; 223 timer_settime;
 224 timer_gettime; 225 timer_getoverrun; 226 timer_delete; 227 clock_settime; 228 clock_gettime;
@@ -365,7 +370,7 @@ mod tests {
 286 timerfd_settime; 287 timerfd_gettime; 289 signalfd4; 290 eventfd2; 291 epoll_create1;
 293 pipe2; 297 rt_tgsigqueueinfo; 298 perf_event_open; 300 fanotify_init;
 305 clock_adjtime; 309 getcpu; 314 sched_setattr; 315 sched_getattr; 318 getrandom;
-324 membarrier; 333 io_pgetevents; 334 rseq; 335 uretprobe; 424 pidfd_send_signal;
+324 membarrier; 334 rseq; 335 uretprobe; 424 pidfd_send_signal;
 434 pidfd_open; 440 process_madvise; 441 epoll_pwait2; 444 landlock_create_ruleset;
 446 landlock_restrict_self; 448 process_mrelease; 449 futex_waitv; 450 set_mempolicy_home_node;
 454 futex_wake; 455 futex_wait; 456 futex_requeue; 459 lsm_get_self_attr; 460 lsm_set_self_attr;

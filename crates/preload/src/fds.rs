@@ -139,9 +139,10 @@ pub fn any_open(store: &Store) -> bool {
     area.fds[..store.fds_end()]
         .iter()
         .any(|f| f.load(Relaxed) != 0)
-        || area.maps[..store.maps_end()]
-            .iter()
-            .any(|m| m.open.load(Relaxed) != 0)
+        || store.map_table().is_ok_and(|table| {
+            let maps = table.up_to(store.maps_end());
+            maps.iter().any(|m| m.open.load(Relaxed) != 0)
+        })
 }
 
 /// The next one is opened anew.

@@ -17,11 +17,13 @@
 
 #![cfg(target_os = "linux")]
 
+mod aio;
 mod alloc;
 mod attributes;
 mod bindings;
 mod calls;
 mod copies;
+mod cwd;
 mod dispatch;
 mod dnotify;
 mod early;

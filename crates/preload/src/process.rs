@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, inotify, mask, paths, runtime, strangers};
+use crate::{cwd, fds, inotify, mask, paths, runtime, strangers};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -326,12 +326,7 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
             None => {}
         }
     }
-    let end = store.maps_end();
-    let process = store.control().process(slot as usize);
-    process.maps_end.store(end as u32, Release);
-    for (from, to) in from.maps[..end].iter().zip(&to.maps) {
-        store.map_inherit(from, to, shares_memory);
-    }
+    store.map_inherit(slot, to, shares_memory)?;
     to.cwd.store(from.cwd.load(Acquire), Release);
     to.umask.store(from.umask.load(Acquire), Release);
     // SAFETY: nothing refers to it any more.
@@ -464,7 +459,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
 }
 
 /// Takes over the slot that exec handed on, or that was used so far in this process
-/// (`executed` is false then). False if the pool is out of reach.
+/// (`executed` is false then). False if it isn't this process's, or the pool is out of reach.
 pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(fs) = runtime::fs() else { return false };
     let store = fs.store();
@@ -472,7 +467,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         || !slots::is_mine(store.control(), slot)
     {
         // Left in the environment by another process.
-        return true;
+        return false;
     }
     let taken = match executed {
         true => store.resume(slot),
@@ -484,21 +479,22 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(area) = store.area() else { return false };
     if executed {
         // Mappings don't survive exec.
-        let process = store.control().process(slot as usize);
-        let maps = process.maps_end.load(Acquire) as usize;
-        for map in &area.maps[..maps.min(area.maps.len())] {
-            let _ = store.map_release(map);
-        }
-        if maps > 0 {
+        let any = store.maps_end() > 0;
+        let _ = store.end_mappings();
+        if any {
             crate::map::sweep(fs);
         }
-        process.maps_end.store(0, Release);
     } else if store.maps_end() > 0 {
         crate::map::note_mappings(fs);
     }
     fds::drop_strangers(fs, true);
     inotify::after_exec(fs);
-    paths::note_cwd(area.cwd.load(Acquire) != 0);
+    let id = area.cwd.load(Acquire);
+    let inside = id != 0 && cwd::is_still_inside(fs, id);
+    if !inside {
+        area.cwd.store(0, Release);
+    }
+    paths::note_cwd(inside);
     true
 }
 

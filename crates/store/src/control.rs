@@ -7,10 +7,11 @@
 //! the processes is in the records. Everything is made of atomics; locks are [`Lock`]s,
 //! which survive the death of their holder.
 //!
-//! Sizes are fixed (the limits below) and the file is sparse: only what is used takes
-//! memory.
+//! Sizes are fixed when the region is made ([`Limits`]) and the file is sparse: only what is
+//! used takes memory. [`Layout`] says where each table lies.
 
 use crate::lock::Lock;
+use crate::map_table::MapTable;
 use forebay_media::Region;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
 
@@ -18,26 +19,153 @@ use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering
 pub const MAX_SHARDS: usize = 64;
 /// Most processes attached at the same time.
 pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
-/// Most objects open at the same time.
-pub const MAX_LIVE: usize = 65_536;
-/// Most open file descriptions at the same time.
-pub const MAX_OPEN: usize = 65_536;
+/// Most objects open at the same time on a node of any size: see [`Limits`].
+pub const MAX_LIVE: usize = MAX_OPEN;
+/// Most open file descriptions at the same time on a node of any size: see [`Limits`].
+pub const MAX_OPEN: usize = 1 << 20;
+/// Fewest open file descriptions that any node has room for.
+pub const MIN_OPEN: usize = if cfg!(loom) { 64 } else { 1 << 17 };
+/// Open file descriptions that a node has room for, per core.
+pub const OPEN_PER_CORE: usize = 1 << 13;
 /// Descriptor numbers below this can stand for files of a pool.
-pub const MAX_FDS: usize = 65_536;
+pub const MAX_FDS: usize = 1 << 20;
 /// Longest file name in bytes.
 pub const NAME_MAX: usize = 255;
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
 /// Most extents of one chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
+/// So many of them lie in the live entry itself, the others in a table of their own: few files
+/// have more, and an entry without them takes an eighth of the memory.
+pub const NEAR_EXTENTS: usize = 11;
 
-/// Most locks on files (ranges, and whole files) at the same time.
-pub const MAX_FILE_LOCKS: usize = 65_536;
+/// Most locks on files (ranges, and whole files) at the same time, on a node of any size.
+pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
 const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
-const BUCKETS: usize = 32_768;
 const DIR_TIMES: usize = 16_384;
-const LOCK_CHAINS: usize = 4096;
+
+/// How many entries the tables of a control region have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open file descriptions; also open objects, and locks on files. A power of two.
+    pub open: u32,
+    /// Mappings of files of the pool, in each process.
+    pub maps: u32,
+}
+
+impl Limits {
+    /// For this machine: [`OPEN_PER_CORE`] open files for each core; as many mappings as the
+    /// kernel lets a process have, and a quarter more, since the kernel may count two of ours
+    /// as one.
+    pub fn of_machine() -> Limits {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let maps = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let maps: Option<usize> = maps.ok().and_then(|n| n.trim().parse().ok());
+        Limits::of(cores, maps.unwrap_or(LEAST_MAPS))
+    }
+
+    /// For a machine of so many cores, whose kernel lets a process have so many mappings.
+    pub fn of(cores: usize, kernel_maps: usize) -> Limits {
+        let open = cores
+            .saturating_mul(OPEN_PER_CORE)
+            .clamp(MIN_OPEN, MAX_OPEN);
+        let maps = kernel_maps.saturating_add(kernel_maps / 4);
+        Limits {
+            open: open.next_power_of_two() as u32,
+            maps: maps.clamp(LEAST_MAPS, MOST_MAPS) as u32,
+        }
+    }
+
+    /// As noted in a region; None if no region has such.
+    fn checked(self) -> Option<Limits> {
+        let open = self.open.is_power_of_two() && self.open as usize <= MAX_OPEN;
+        (open && self.maps > 0 && self.maps as usize <= MOST_MAPS).then_some(self)
+    }
+}
+
+/// Fewest and most places in the table of mappings of a process.
+const LEAST_MAPS: usize = if cfg!(loom) { 16 } else { 1 << 16 };
+const MOST_MAPS: usize = 1 << 22;
+
+/// Where the tables of a control region lie: offsets in bytes, and numbers of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub limits: Limits,
+    buckets: usize,
+    lock_chains: usize,
+    live_at: usize,
+    far_extents_at: usize,
+    finishers_at: usize,
+    open_at: usize,
+    open_owners_at: usize,
+    lock_chains_at: usize,
+    file_locks_at: usize,
+    /// Where the areas of the processes begin: the part before is mapped by everyone.
+    pub areas_at: usize,
+    /// Bytes of one process's area.
+    pub area_len: usize,
+}
+
+impl Layout {
+    /// The layout of a region with these limits.
+    pub fn of(limits: Limits) -> Layout {
+        let open = limits.open as usize;
+        let (buckets, lock_chains) = ((open / 4).max(1), (open / 16).max(1));
+        let live_at = align(BUCKETS_AT + buckets * size_of::<Bucket>());
+        let far_extents_at = align(live_at + open * size_of::<Live>());
+        let finishers_at = align(far_extents_at + open * size_of::<FarExtents>());
+        let open_at = align(finishers_at + open * size_of::<AtomicU32>());
+        let open_owners_at = align(open_at + open * size_of::<Open>());
+        let lock_chains_at = align(open_owners_at + open * size_of::<AtomicU32>());
+        let file_locks_at = align(lock_chains_at + lock_chains * size_of::<LockChain>());
+        let areas_at = align(file_locks_at + open * size_of::<FileLock>());
+        let maps = limits.maps as usize;
+        let words = maps.div_ceil(64) + maps.div_ceil(64 * 64);
+        let area_len =
+            size_of::<ProcessArea>() + maps * size_of::<MapRef>() + words * size_of::<AtomicU64>();
+        Layout {
+            limits,
+            buckets,
+            lock_chains,
+            live_at,
+            far_extents_at,
+            finishers_at,
+            open_at,
+            open_owners_at,
+            lock_chains_at,
+            file_locks_at,
+            areas_at,
+            area_len: align(area_len),
+        }
+    }
+
+    /// Length of the whole file in bytes.
+    pub fn file_len(&self) -> usize {
+        self.areas_at + MAX_PROCESSES * self.area_len
+    }
+
+    /// The bytes, as ranges of the file, that are touched when these entries of the tables of
+    /// open objects and open file descriptions are used; without the extents that don't fit
+    /// into an entry ([`Layout::bytes_of_far_extents`]).
+    pub fn bytes_of_open(&self, entries: std::ops::Range<u32>) -> [std::ops::Range<usize>; 4] {
+        let part = |at: usize, size: usize| {
+            at + entries.start as usize * size..at + entries.end as usize * size
+        };
+        [
+            part(self.live_at, size_of::<Live>()),
+            part(self.finishers_at, size_of::<AtomicU32>()),
+            part(self.open_at, size_of::<Open>()),
+            part(self.open_owners_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    /// As [`Layout::bytes_of_open`], for the extents of live entry `i` that lie outside of it.
+    pub fn bytes_of_far_extents(&self, i: u32) -> std::ops::Range<usize> {
+        let at = self.far_extents_at + i as usize * size_of::<FarExtents>();
+        at..at + size_of::<FarExtents>()
+    }
+}
 
 /// Fixed part at the start of the region.
 #[repr(C, align(64))]
@@ -79,6 +207,9 @@ pub struct Header {
     /// Counts how often those who have files of any node open were counted, as something was to be said of one
     /// (`uses/say.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
+    /// The [`Limits`] of the region.
+    open_limit: AtomicU32,
+    maps_limit: AtomicU32,
     /// Which process uses the pool alone (`sole.rs`); 0: none.
     pub sole_user: AtomicU32,
 }
@@ -89,9 +220,28 @@ pub struct Header {
 pub struct FreeList {
     head: AtomicU64,
     fresh: AtomicU32,
+    /// Entries that this region has room for.
+    limit: AtomicU32,
+    /// How often there was none left.
+    refused: AtomicU32,
 }
 
 impl FreeList {
+    /// The smaller one of `limit` and of what the region has room for.
+    fn bound(&self, limit: usize) -> usize {
+        limit.min(self.limit.load(Relaxed) as usize)
+    }
+
+    /// Entries that this region has room for.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Relaxed)
+    }
+
+    /// How often somebody wanted an entry and all were in use, since the region was made.
+    pub fn refused(&self) -> u32 {
+        self.refused.load(Relaxed)
+    }
+
     /// Takes an index below `limit`; `next` gives the link field of an entry.
     pub fn pop<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let mut head = self.head.load(Acquire);
@@ -104,6 +254,7 @@ impl FreeList {
                 Err(now) => head = now,
             }
         }
+        let limit = self.bound(limit);
         let fresh = self.fresh.load(Relaxed);
         if (fresh as usize) < limit {
             let index = self.fresh.fetch_add(1, Relaxed);
@@ -111,12 +262,13 @@ impl FreeList {
                 return Some(index);
             }
         }
+        self.refused.fetch_add(1, Relaxed);
         None
     }
 
     /// One more than the highest index ever taken, below `limit`.
     pub fn end(&self, limit: usize) -> u32 {
-        self.fresh.load(Acquire).min(limit as u32)
+        self.fresh.load(Acquire).min(self.bound(limit) as u32)
     }
 
     /// Forgets all free entries (to build the list anew). Only while nobody else uses it.
@@ -128,6 +280,7 @@ impl FreeList {
     /// The free entries; None if the list runs in a circle, or leads out of the table. Only
     /// while nobody takes or returns any.
     pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
+        let limit = self.bound(limit);
         let mut found = Vec::new();
         let mut at = self.head.load(Acquire) as u32;
         while at != 0 {
@@ -320,8 +473,7 @@ pub struct Live {
     pub pages: AtomicU64,
     /// Number of extents of chunk 0.
     pub extents: AtomicU32,
-    /// Identity of the process that, as its last user, writes it back or removes it.
-    pub finisher: AtomicU32,
+    pub pad: AtomicU32,
     /// Of a striped file and its parts: how often it was cut (`striped.rs`).
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
@@ -344,8 +496,15 @@ pub struct Live {
     pub last_size: AtomicU64,
     /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses (`copies.rs`).
     pub copy: AtomicU32,
-    pub extent: [AtomicU64; MAX_EXTENTS],
+    /// The first extents of chunk 0; the others: [`Control::extent`].
+    near: [AtomicU64; NEAR_EXTENTS],
 }
+
+/// What doesn't fit into a live entry of the extents of chunk 0.
+#[repr(C)]
+struct FarExtents([AtomicU64; MAX_EXTENTS - NEAR_EXTENTS]);
+
+const _: () = assert!(cfg!(loom) || size_of::<Live>() == 256 && size_of::<Open>() == 384);
 
 /// An open file description (POSIX): what dup and fork share.
 #[repr(C, align(64))]
@@ -370,8 +529,7 @@ pub struct Open {
     pub name_len: AtomicU32,
     /// Its number among those of this node that have locked something; 0: it hasn't.
     pub locker: AtomicU32,
-    /// Identity of the process that holds the reference outside any descriptor table.
-    pub owner: AtomicU32,
+    pub pad: AtomicU32,
     /// For whom it was opened: a [`crate::uses::Party`].
     pub party: AtomicU64,
     /// The name it was opened by; for a directory being read, the last name returned.
@@ -399,9 +557,6 @@ pub struct Bucket {
     pub pad: AtomicU32,
 }
 
-/// Most mappings of pool files in one process.
-pub const MAX_MAPS: usize = 4096;
-
 /// A mapping of a file of the pool in a process.
 #[repr(C)]
 pub struct MapRef {
@@ -417,6 +572,13 @@ pub struct MapRef {
     pub open: AtomicU32,
     /// See [`map_flag`].
     pub flags: AtomicU32,
+    /// The chain that it is in, and links (place + 1): see [`crate::map_table`].
+    pub(crate) chain: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) previous: AtomicU32,
+    pub(crate) lower: AtomicU32,
+    pub(crate) higher: AtomicU32,
+    pub pad: AtomicU32,
 }
 
 /// Bits of [`FileLock::kind`].
@@ -431,6 +593,10 @@ pub mod lock_kind {
     pub const USE: u32 = 16;
     /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
     pub const AWAY: u32 = 8;
+    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
+    /// this node, and its programs that had the file open then don't know
+    /// (`elsewhere/serve/fences.rs`).
+    pub const FENCE: u32 = 32;
 }
 
 /// A lock on a file, or on a range of it.
@@ -466,15 +632,16 @@ pub struct LockChain {
 }
 
 /// A process's private page run: working directory, then its descriptor table.
-#[repr(C)]
+#[repr(C, align(4096))]
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    pub pad: AtomicU32,
-    pub rest: [AtomicU32; 1020],
-    pub maps: [MapRef; MAX_MAPS],
+    pub rest: [AtomicU32; 1021],
+    /// The table of mappings: see [`crate::map_table`]. Its places, and what says which of them
+    /// have to lose pages, lie behind this struct.
+    pub(crate) maps: crate::map_table::Heads,
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub fds: [AtomicU32; MAX_FDS],
 }
@@ -486,47 +653,77 @@ const SHARDS_AT: usize = align(size_of::<Header>());
 const PROCESSES_AT: usize = align(SHARDS_AT + MAX_SHARDS * size_of::<Shard>());
 const DIR_TIMES_AT: usize = align(PROCESSES_AT + MAX_PROCESSES * size_of::<Process>());
 const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>());
-const LIVE_AT: usize = align(BUCKETS_AT + BUCKETS * size_of::<Bucket>());
-const OPEN_AT: usize = align(LIVE_AT + MAX_LIVE * size_of::<Live>());
-const LOCK_CHAINS_AT: usize = align(OPEN_AT + MAX_OPEN * size_of::<Open>());
-const FILE_LOCKS_AT: usize = align(LOCK_CHAINS_AT + LOCK_CHAINS * size_of::<LockChain>());
-/// Where the areas of the processes begin: the part before is mapped by everyone.
-pub const AREAS_AT: usize = align(FILE_LOCKS_AT + MAX_FILE_LOCKS * size_of::<FileLock>());
-/// Bytes of one process's area.
-pub const AREA_LEN: usize = align(size_of::<ProcessArea>());
-/// Length of the whole file.
-pub const CONTROL_LEN: usize = AREAS_AT + MAX_PROCESSES * AREA_LEN;
-
 /// The mapped control region.
 pub struct Control {
     region: Region,
+    layout: Layout,
 }
 
 impl Control {
-    /// Formats a new, zeroed region.
-    pub fn format(region: &Region, shards: usize) {
-        // SAFETY: Header is made of atomics; the region has CONTROL_LEN bytes.
+    /// Formats a new, zeroed region, which has as many bytes as the layout of `limits` says.
+    pub fn format(region: &Region, shards: usize, limits: Limits) {
+        // SAFETY: Header is made of atomics; the region is long enough.
         let h: &Header = unsafe { region.at(0) };
         h.shards.store(shards as u32, Relaxed);
         h.names_epoch.store(2, Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         h.born.store(now.map_or(0, |d| d.as_secs() as u32), Relaxed);
         h.namespace.store(crate::process::namespace(), Relaxed);
+        h.open_limit.store(limits.open, Relaxed);
+        h.maps_limit.store(limits.maps, Relaxed);
+        for list in [&h.free_live, &h.free_open, &h.free_locks] {
+            list.limit.store(limits.open, Relaxed);
+        }
         h.magic.store(MAGIC, Release);
     }
 
     /// Formats this region again, after it has been zeroed.
     pub(crate) fn reformat(&self, shards: usize) {
-        Control::format(&self.region, shards);
+        Control::format(&self.region, shards, self.layout.limits);
     }
 
-    /// Uses `region`, which maps at least the first [`AREAS_AT`] bytes. None if it isn't
-    /// a control region of this version.
+    /// The layout of the region that begins with `header`; None if it isn't a control region of
+    /// this version.
+    fn layout_in(header: &Header) -> Option<Layout> {
+        let limits = Limits {
+            open: header.open_limit.load(Relaxed),
+            maps: header.maps_limit.load(Relaxed),
+        };
+        let shards = header.shards.load(Relaxed) as usize;
+        let ok = header.magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
+        limits.checked().filter(|_| ok).map(Layout::of)
+    }
+
+    /// Uses `region`, which maps at least what all processes share. None if it isn't a control
+    /// region of this version.
     pub fn open(region: Region) -> Option<Control> {
-        let c = Control { region };
-        let shards = c.header().shards.load(Relaxed) as usize;
-        let ok = c.header().magic.load(Acquire) == MAGIC && (1..=MAX_SHARDS).contains(&shards);
-        ok.then_some(c)
+        // SAFETY: atomics.
+        let layout = Control::layout_in(unsafe { region.at(0) })?;
+        (region.len() >= layout.areas_at).then_some(Control { region, layout })
+    }
+
+    /// Maps the control region in `file`.
+    ///
+    /// # Errors
+    /// ENODATA if it is too short; EINVAL if it is none of this version; what mmap says.
+    pub fn map(file: &rustix::fd::OwnedFd) -> rustix::io::Result<Control> {
+        use rustix::io::Errno;
+        let len = rustix::fs::fstat(file)?.st_size as usize;
+        if len < align(size_of::<Header>()) {
+            return Err(Errno::NODATA);
+        }
+        let head = Region::map(file, 0, align(size_of::<Header>()))?;
+        // SAFETY: atomics.
+        let layout = Control::layout_in(unsafe { head.at(0) }).ok_or(Errno::INVAL)?;
+        if len != layout.file_len() {
+            return Err(Errno::NODATA);
+        }
+        Control::open(Region::map(file, 0, layout.areas_at)?).ok_or(Errno::INVAL)
+    }
+
+    /// Where things lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// The fixed part.
@@ -578,7 +775,7 @@ impl Control {
 
     /// The chain of the live table that object `id` belongs to.
     pub fn bucket(&self, id: u64) -> &Bucket {
-        let i = (mix(id) % BUCKETS as u64) as usize;
+        let i = (mix(id) % self.layout.buckets as u64) as usize;
         // SAFETY: see header.
         unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) }
     }
@@ -586,45 +783,86 @@ impl Control {
     /// All chains of the live table.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         // SAFETY: see header.
-        (0..BUCKETS).map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
+        (0..self.layout.buckets)
+            .map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
 
     /// The chain of locks that those of object `id` are in.
     pub fn lock_chain(&self, id: u64) -> &LockChain {
-        let i = (mix(id) % LOCK_CHAINS as u64) as usize;
+        let i = (mix(id) % self.layout.lock_chains as u64) as usize;
+        let at = self.layout.lock_chains_at + i * size_of::<LockChain>();
         // SAFETY: see header.
-        unsafe { self.region.at(LOCK_CHAINS_AT + i * size_of::<LockChain>()) }
+        unsafe { self.region.at(at) }
     }
 
     /// All chains of locks.
     pub fn lock_chains(&self) -> impl Iterator<Item = &LockChain> {
-        let at = |i| LOCK_CHAINS_AT + i * size_of::<LockChain>();
+        let at = |i| self.layout.lock_chains_at + i * size_of::<LockChain>();
         // SAFETY: see header.
-        (0..LOCK_CHAINS).map(move |i| unsafe { self.region.at(at(i)) })
+        (0..self.layout.lock_chains).map(move |i| unsafe { self.region.at(at(i)) })
     }
 
     /// Place `i` for a lock on a file.
     pub fn file_lock(&self, i: u32) -> &FileLock {
-        assert!((i as usize) < MAX_FILE_LOCKS);
-        // SAFETY: see header.
-        unsafe {
-            self.region
-                .at(FILE_LOCKS_AT + i as usize * size_of::<FileLock>())
-        }
+        self.entry(self.layout.file_locks_at, i)
     }
 
     /// Live entry `i`.
     pub fn live(&self, i: u32) -> &Live {
-        assert!((i as usize) < MAX_LIVE);
-        // SAFETY: see header.
-        unsafe { self.region.at(LIVE_AT + i as usize * size_of::<Live>()) }
+        self.entry(self.layout.live_at, i)
+    }
+
+    /// Place `n` for an extent of chunk 0 of live entry `i`.
+    pub fn extent(&self, i: u32, n: usize) -> &AtomicU64 {
+        match n.checked_sub(NEAR_EXTENTS) {
+            None => &self.live(i).near[n],
+            Some(n) => &self.entry::<FarExtents>(self.layout.far_extents_at, i).0[n],
+        }
+    }
+
+    /// Identity of the process that, as the last user of live entry `i`, writes it back or
+    /// removes it. (In a table of its own, since whoever has to release what a process held
+    /// looks at all of them.)
+    pub fn finisher(&self, i: u32) -> &AtomicU32 {
+        self.entry(self.layout.finishers_at, i)
     }
 
     /// Open file description `i`.
     pub fn open_file(&self, i: u32) -> &Open {
-        assert!((i as usize) < MAX_OPEN);
+        self.entry(self.layout.open_at, i)
+    }
+
+    /// Identity of the process that holds the reference to open file description `i` outside any
+    /// descriptor table. (As [`Control::finisher`], in a table of its own.)
+    pub fn open_owner(&self, i: u32) -> &AtomicU32 {
+        self.entry(self.layout.open_owners_at, i)
+    }
+
+    /// Entry `i` of the table at `at`, one of those with [`Limits::open`] entries.
+    fn entry<T>(&self, at: usize, i: u32) -> &T {
+        assert!(i < self.layout.limits.open);
         // SAFETY: see header.
-        unsafe { self.region.at(OPEN_AT + i as usize * size_of::<Open>()) }
+        unsafe { self.region.at(at + i as usize * size_of::<T>()) }
+    }
+
+    /// The table of mappings in `area`, which was mapped with [`Layout::area_len`] bytes.
+    pub fn maps_of<'a>(&self, area: &'a ProcessArea) -> MapTable<'a> {
+        let maps = self.layout.limits.maps as usize;
+        let places = std::ptr::from_ref(area).wrapping_add(1).cast::<MapRef>();
+        let words = places.wrapping_add(maps).cast::<AtomicU64>();
+        let marked = maps.div_ceil(64);
+        // SAFETY: they lie behind the area in the same mapping, which lives as long; atomics.
+        unsafe {
+            MapTable {
+                heads: &area.maps,
+                places: std::slice::from_raw_parts(places, maps),
+                marked: std::slice::from_raw_parts(words, marked),
+                marked_words: std::slice::from_raw_parts(
+                    words.wrapping_add(marked),
+                    maps.div_ceil(64 * 64),
+                ),
+            }
+        }
     }
 }
 

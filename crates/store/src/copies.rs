@@ -66,7 +66,7 @@ impl Store {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
         };
-        others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
+        !f.spilled && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
     }
 
     /// As [`Store::read`], of a file that never changes again.
@@ -234,7 +234,8 @@ impl Store {
 
     /// Whether the live table has places for copies: half of it is for files, whatever is copied.
     fn may_hang(&self) -> bool {
-        (self.control.header().free_live.end(MAX_LIVE) as usize) < MAX_LIVE / 2
+        let list = &self.control.header().free_live;
+        list.end(MAX_LIVE) < list.limit() / 2
     }
 
     /// Opens the copy for as long as the file is open, if there is one.

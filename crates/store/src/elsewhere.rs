@@ -36,7 +36,9 @@ pub enum Bytes {
     Receive(*mut u8, usize),
 }
 
-/// The kind of the question that a process asks its own node's daemon: how large the pool is, and how full.
+/// The kind of the question that a process asks its own node's daemon: how large the pool is, and
+/// how full. The answer: size:8, use:8, then of the nodes with the most room, this one left out,
+/// number:4 and free bytes:8.
 pub const CAPACITY: u16 = 0x7ffe;
 /// Most bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
@@ -197,6 +199,21 @@ impl Store {
             let media = self.media.iter().map(forebay_media::Medium::usage);
             media.fold((0, 0), |(size, used), u| (size + u.capacity, used + u.used))
         })
+    }
+
+    /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
+    /// first. None if nobody can tell.
+    pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
+        let others = self.elsewhere.as_deref()?;
+        // SAFETY: there are no bytes.
+        let told = unsafe { others.ask(others.me(), CAPACITY, &[], Bytes::None) }.ok()?;
+        let list = told.head.get(16..)?;
+        let room = |one: &[u8]| -> Option<(NodeId, u64)> {
+            let (node, free) = one.split_first_chunk::<4>()?;
+            let free = u64::from_le_bytes(*free.first_chunk::<8>()?);
+            Some((NodeId(u32::from_le_bytes(*node)), free))
+        };
+        list.chunks_exact(12).map(room).collect()
     }
 
     /// The number of the node on which the data of `id` lie; None if that is several, or in a pool of one node.

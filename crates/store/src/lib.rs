@@ -29,6 +29,7 @@ pub mod lmdb;
 mod lock;
 pub mod locks;
 mod makers;
+pub mod map_table;
 mod mapped;
 #[cfg(all(test, loom))]
 mod models;
@@ -44,13 +45,14 @@ mod repair;
 mod shards;
 mod sole;
 mod striped;
+mod tables;
 pub mod uses;
 mod view;
 pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use control::{AREAS_AT, CONTROL_LEN, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
+pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
@@ -68,8 +70,9 @@ pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
+pub use tables::Table;
 
-use control::{AREA_LEN, Control, ProcessArea};
+use control::{Control, Layout, ProcessArea};
 use extent_cache::ExtentCache;
 use lmdb::Env;
 use process::{Critical, ProcessLock};
@@ -107,6 +110,8 @@ pub struct Store {
     journal: Option<Journal>,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
+    /// Where chunks of files lie that have grown on other nodes.
+    placed: striped::placed::Memory,
 }
 
 impl Store {
@@ -159,8 +164,9 @@ impl Store {
     }
 
     fn new_control(control: &Path, shards: usize) -> Result<Control> {
-        let region = Region::create(control, CONTROL_LEN, false)?;
-        Control::format(&region, shards);
+        let limits = Limits::of_machine();
+        let region = Region::create(control, Layout::of(limits).file_len(), false)?;
+        Control::format(&region, shards, limits);
         Control::open(region).ok_or(Errno::INVAL)
     }
 
@@ -193,6 +199,7 @@ impl Store {
             cache: ExtentCache::new(),
             journal,
             elsewhere: None,
+            placed: Default::default(),
         })
     }
 
@@ -214,10 +221,7 @@ impl Store {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        if rustix::fs::fstat(&fd)?.st_size as usize != CONTROL_LEN {
-            return Err(Errno::NODATA);
-        }
-        Control::open(Region::map(&fd, 0, AREAS_AT)?).ok_or(Errno::INVAL)
+        Control::map(&fd)
     }
 
     /// Makes this the store of one node among several.
@@ -360,7 +364,9 @@ impl Store {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        let region = Region::map(&fd, (AREAS_AT + slot as usize * AREA_LEN) as u64, AREA_LEN)?;
+        let layout = self.control.layout();
+        let at = layout.areas_at + slot as usize * layout.area_len;
+        let region = Region::map(&fd, at as u64, layout.area_len)?;
         let base = region.base().cast();
         std::mem::forget(region);
         Ok(base)
@@ -372,7 +378,7 @@ impl Store {
     /// Nothing may use it any more.
     pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
         // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
-        let _ = unsafe { rustix::mm::munmap(area.cast(), AREA_LEN) };
+        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
     }
 
     /// This process's area: working directory and descriptor table.

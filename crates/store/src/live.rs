@@ -5,7 +5,7 @@
 //! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
 //! if the object has lost its last name, removes the object.
 
-use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
+use crate::control::{Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, live_flag as flag};
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::lock::Acquired;
@@ -264,7 +264,7 @@ impl Store {
     /// Ends an entry that nobody uses any more.
     pub(crate) fn live_end(&self, chain: Chain<'_>, index: u32) {
         let live = self.live(index);
-        live.finisher.store(0, Relaxed);
+        self.control.finisher(index).store(0, Relaxed);
         live.refs.store(0, Release);
         chain.remove(index);
         live.id.store(0, Release);
@@ -280,7 +280,7 @@ impl Store {
         if live.id.load(Relaxed) != id.0 || live.flags.load(Acquire) & flag::GONE == 0 {
             return Ok(());
         }
-        let finisher = live.finisher.load(Acquire);
+        let finisher = self.control.finisher(index).load(Acquire);
         if finisher != 0 && identity_lives(&self.control, finisher) && self.named(id)? {
             // It is about to find that out itself.
             yield_now();
@@ -331,7 +331,7 @@ impl Store {
         if self.journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0 {
             flags |= flag::TAIL;
         }
-        self.set_extents(live, &extents);
+        self.set_extents(index, &extents);
         set_loaded(live, &inode, flags);
         Ok(())
     }
@@ -390,9 +390,10 @@ impl Store {
     }
 
     /// Stores the extents of chunk 0.
-    pub(crate) fn set_extents(&self, live: &Live, map: &ChunkMap) {
-        for (place, e) in live.extent.iter().zip(map.extents()) {
-            place.store(e.0, Relaxed);
+    pub(crate) fn set_extents(&self, index: u32, map: &ChunkMap) {
+        let live = self.live(index);
+        for (n, e) in map.extents().iter().enumerate().take(MAX_EXTENTS) {
+            self.control.extent(index, n).store(e.0, Relaxed);
         }
         live.extents.store(map.extents().len() as u32, Release);
     }
@@ -417,7 +418,10 @@ impl Store {
             if live.refs.load(Acquire) > 1 {
                 // Not another one's, who is at it just now.
                 let me = identity(&self.control, self.me()?);
-                let _ = live.finisher.compare_exchange(me, 0, AcqRel, Relaxed);
+                let _ = self
+                    .control
+                    .finisher(index)
+                    .compare_exchange(me, 0, AcqRel, Relaxed);
                 live.refs.fetch_sub(1, AcqRel);
                 return Ok(());
             }
@@ -448,7 +452,8 @@ impl Store {
                 self.release_copy(copy);
                 return Ok(());
             }
-            live.finisher
+            self.control
+                .finisher(index)
                 .store(identity(&self.control, self.me()?), Release);
             if flags & flag::UNLINKED != 0 {
                 live.flags.fetch_or(flag::GONE, AcqRel);
@@ -456,7 +461,7 @@ impl Store {
             drop(chain);
             if let Err(e) = self.live_finish(index) {
                 let chain = Chain::lock(self, id)?;
-                live.finisher.store(0, Release);
+                self.control.finisher(index).store(0, Release);
                 live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
                 drop(chain);
@@ -471,7 +476,10 @@ impl Store {
         if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
             self.remove_object(index)
         } else {
-            self.flush(index, true)
+            self.flush(index, true)?;
+            // What can't be sealed for lack of room stays as it is: unverified, but whole.
+            let _ = self.seal_chunks(index);
+            Ok(())
         }
     }
 

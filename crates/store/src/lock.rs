@@ -191,16 +191,17 @@ fn tell_if_stopped(control: &Control, holder: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::CONTROL_LEN;
+    use crate::control::{Layout, Limits};
     use crate::process;
     use forebay_media::Region;
 
     /// A control region in a file that is removed at once.
     fn control(name: &str) -> Control {
         let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
-        let region = Region::create(&path, CONTROL_LEN, false).unwrap();
+        let limits = Limits::of_machine();
+        let region = Region::create(&path, Layout::of(limits).file_len(), false).unwrap();
         std::fs::remove_file(&path).unwrap();
-        Control::format(&region, 4);
+        Control::format(&region, 4, limits);
         Control::open(region).unwrap()
     }
 

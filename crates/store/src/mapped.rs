@@ -8,9 +8,10 @@
 //! out until after the kernel has unmapped them.
 
 use crate::control::{
-    Live, MAX_PROCESSES, MapRef, live_flag as flag, map_flag, slot_state as state,
+    Live, MAX_PROCESSES, MapRef, ProcessArea, live_flag as flag, map_flag, slot_state as state,
 };
 use crate::data::{CHUNK, MAX_SIZE, pages};
+use crate::map_table::{MapTable, chain_of};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};
 use crate::uses::Party;
@@ -59,22 +60,28 @@ impl Store {
     /// ENOMEM if the table is full; ENODEV if it isn't a regular file.
     pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
         let _section = self.section()?;
-        let area = self.area()?;
-        if self.open_file(open).live.load(Acquire) == 0 {
-            return Err(Errno::NODEV);
-        }
-        let (n, place) = (0u32..)
-            .zip(&area.maps)
-            .find(|(_, p)| p.open.load(Acquire) == 0)
-            .ok_or(Errno::NOMEM)?;
+        let table = self.map_table()?;
+        let live = self.open_file(open).live.load(Acquire);
+        let live = live.checked_sub(1).ok_or(Errno::NODEV)?;
+        let end = &self.control.process(self.me()? as usize).maps_end;
+        let place = table.take(end).ok_or(Errno::NOMEM)?;
         self.open_retain(open);
         place.len.store(0, Relaxed);
         place.cut.store(0, Relaxed);
         place.flags.store(flags, Relaxed);
-        let end = &self.control.process(self.me()? as usize).maps_end;
-        end.fetch_max(n + 1, AcqRel);
+        let chain = chain_of(live, flags & map_flag::COPY != 0);
+        place.chain.store(chain, Relaxed);
         place.open.store(open + 1, Release);
+        table.chain(place);
         Ok(place)
+    }
+
+    /// This process's table of mappings. What changes it is done by one thread at a time.
+    ///
+    /// # Errors
+    /// As for [`Store::me`].
+    pub fn map_table(&self) -> Result<MapTable<'_>> {
+        Ok(self.control.maps_of(self.area()?))
     }
 
     /// One more than the highest place in use in this process's table.
@@ -83,28 +90,105 @@ impl Store {
         self.attached_slot().map_or(0, end) as usize
     }
 
-    /// Copies a place into the table `to` of a child that gets the mapping by fork; with
-    /// `reference_only`, only what keeps the file. In a section of the caller's.
-    pub fn map_inherit(&self, from: &MapRef, to: &MapRef, reference_only: bool) {
-        let Some(open) = self.open_retain_at(&from.open) else {
-            return;
-        };
-        let len = from.len.load(Relaxed);
-        to.address.store(from.address.load(Relaxed), Relaxed);
-        to.offset.store(from.offset.load(Relaxed), Relaxed);
-        to.flags.store(from.flags.load(Relaxed), Relaxed);
-        to.cut.store(0, Relaxed);
-        to.len.store(if reference_only { 0 } else { len }, Relaxed);
-        to.open.store(open + 1, SeqCst);
-        // Only now: who marks them either finds the copy, or has marked what it is made of.
-        to.cut.fetch_max(from.cut.load(SeqCst), SeqCst);
+    /// Copies this process's table into the empty one of `area`, of a child in `slot` that gets
+    /// the mappings by fork; with `reference_only`, only what keeps the files. In a section of
+    /// the caller's. Without `reference_only`, nothing may change this process's table meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Store::me`].
+    pub fn map_inherit(&self, slot: u32, area: &ProcessArea, reference_only: bool) -> Result<()> {
+        let end = self.maps_end();
+        if end == 0 {
+            return Ok(());
+        }
+        let (from, table) = (self.map_table()?, self.control.maps_of(area));
+        let maps_end = &self.control.process(slot as usize).maps_end;
+        maps_end.store(end as u32, Release);
+        for (from, to) in from.up_to(end).iter().zip(table.places()) {
+            let len = from.len.load(Relaxed);
+            to.address.store(from.address.load(Relaxed), Relaxed);
+            to.offset.store(from.offset.load(Relaxed), Relaxed);
+            to.flags.store(from.flags.load(Relaxed), Relaxed);
+            to.chain.store(from.chain.load(Relaxed), Relaxed);
+            to.cut.store(0, Relaxed);
+            to.len.store(if reference_only { 0 } else { len }, Relaxed);
+            let Some(open) = self.open_retain_at(&from.open) else {
+                continue;
+            };
+            to.open.store(open + 1, SeqCst);
+            table.chain(to);
+            // Only now: who marks them either finds the copy, or has marked what it is made of.
+            table.inherit_mark(to, from);
+        }
+        if !reference_only {
+            table.copy_tree(&from, end);
+        }
+        // From the highest to the lowest: the lowest one is taken first.
+        for place in table.up_to(end).iter().rev() {
+            if place.open.load(Relaxed) == 0 {
+                table.give_back(place);
+            }
+        }
+        Ok(())
     }
 
-    /// Gives a place back: its mapping is gone.
+    /// Gives a place of this process's table back: its mapping is gone. One thread at a time.
     ///
     /// # Errors
     /// What writing the file back says, if nobody else has it open.
     pub fn map_release(&self, place: &MapRef) -> Result<()> {
+        if place.open.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let table = self.map_table()?;
+        if place.len.load(Relaxed) != 0 {
+            table.remove(place);
+            place.len.store(0, Release);
+        }
+        let result = self.map_drop(place);
+        table.unchain(place);
+        table.give_back(place);
+        result
+    }
+
+    /// Gives all places of a table back whose mappings have gone with the program that made
+    /// them; `each` is told of each before.
+    ///
+    /// # Errors
+    /// What writing the files back says; all are given back.
+    pub(crate) fn map_end(
+        &self,
+        slot: u32,
+        area: &ProcessArea,
+        mut each: impl FnMut(&MapRef),
+    ) -> Result<()> {
+        let maps_end = &self.control.process(slot as usize).maps_end;
+        let end = maps_end.load(Acquire) as usize;
+        if end == 0 {
+            return Ok(());
+        }
+        let table = self.control.maps_of(area);
+        let mut result = Ok(());
+        for place in table.up_to(end) {
+            each(place);
+            place.len.store(0, Release);
+            result = self.map_drop(place).and(result);
+        }
+        table.clear();
+        maps_end.store(0, Release);
+        result
+    }
+
+    /// After exec: the mappings of the program before are gone.
+    ///
+    /// # Errors
+    /// What writing the files back says; all are given back.
+    pub fn end_mappings(&self) -> Result<()> {
+        self.map_end(self.me()?, self.area()?, |_| {})
+    }
+
+    /// Ends a place's use of its file.
+    fn map_drop(&self, place: &MapRef) -> Result<()> {
         if place.open.load(Relaxed) == 0 {
             return Ok(());
         }
@@ -167,14 +251,12 @@ impl Store {
             return Some(false);
         }
         if self.attached_slot() == Some(slot) {
-            let maps = &self.area().ok()?.maps;
-            return Some(maps[..end.min(maps.len())].iter().any(is));
+            return Some(self.map_table().ok()?.up_to(end).iter().any(is));
         }
         let area = self.map_area(slot).ok()?;
         // SAFETY: just mapped; made of atomics. Not used any more after that.
         unsafe {
-            let maps = &(*area).maps;
-            let found = maps[..end.min(maps.len())].iter().any(is);
+            let found = self.control.maps_of(&*area).up_to(end).iter().any(is);
             self.unmap_area(area);
             Some(found)
         }
@@ -206,6 +288,8 @@ impl Store {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
+        self.verify(index, offset, offset + len as u64)
+            .map_err(|_| Errno::IO)?;
         self.make_room(len.min(budget.saturating_mul(PAGE)));
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
@@ -245,7 +329,7 @@ impl Store {
         let live = self.live(index);
         let mut out = Vec::new();
         if offset < CHUNK {
-            self.pieces_of(&self.first_chunk(live), 0, offset, end, &mut out)?;
+            self.pieces_of(&self.first_chunk(index), 0, offset, end, &mut out)?;
         }
         if end > CHUNK {
             let id = ObjectId(live.id.load(Relaxed));
@@ -446,7 +530,7 @@ impl Store {
             return false;
         };
         // SAFETY: just mapped; made of atomics.
-        let maps = unsafe { &(*area).maps };
+        let table = self.control.maps_of(unsafe { &*area });
         // The file itself, or one of which it is this node's part.
         let is = |open: &AtomicU32| {
             let open = open.load(SeqCst).checked_sub(1);
@@ -454,12 +538,17 @@ impl Store {
             live.is_some_and(|l| l == index || self.live(l).part.load(Acquire) == index + 1)
         };
         let mut found = false;
-        for m in &maps[..end.min(maps.len())] {
-            if m.flags.load(Acquire) & map_flag::STAYS == 0 && is(&m.open) {
-                m.cut.fetch_max(u64::MAX - size, SeqCst);
+        // Of a place whose length isn't known yet, pages may be on their way into the mapping.
+        let loses = |m: &MapRef| {
+            let (len, offset) = (m.len.load(SeqCst), m.offset.load(SeqCst));
+            len == 0 || offset.saturating_add(len) > size
+        };
+        table.each_of_file(index, end, |link, m| {
+            if m.flags.load(Acquire) & map_flag::STAYS == 0 && is(&m.open) && loses(m) {
+                table.mark(link, u64::MAX - size);
                 found = true;
             }
-        }
+        });
         // SAFETY: not used any more.
         unsafe { self.unmap_area(area) };
         found

@@ -1,7 +1,7 @@
 //! What many processes do at once without a lock, and the lock itself, under the model checker:
 //! see docs/internals.md, "Checking what has no locks".
 
-use crate::control::{CONTROL_LEN, Control, MAX_PROCESSES, live_flag as flag};
+use crate::control::{Control, Layout, Limits, MAX_PROCESSES, live_flag as flag};
 use crate::extent_cache::ExtentCache;
 use crate::live::{Chain, set_loaded};
 use crate::lock::{Acquired, Lock};
@@ -59,7 +59,7 @@ fn touch(c: &Control) {
             &live.refs,
             &live.flags,
             &live.extents,
-            &live.finisher,
+            c.finisher(i),
         ] {
             word.load(Relaxed);
         }
@@ -81,7 +81,7 @@ fn touch(c: &Control) {
         ] {
             word.load(Relaxed);
         }
-        for word in [&o.locker, &o.owner] {
+        for word in [&o.locker, c.open_owner(i)] {
             word.load(Relaxed);
         }
         for word in [&o.id, &o.offset, &o.parent] {
@@ -90,15 +90,18 @@ fn touch(c: &Control) {
     }
     for list in [&h.free_live, &h.free_open] {
         list.end(0);
+        list.refused();
         list.walk(0, |i| &c.live(i).next);
     }
 }
 
 fn control() -> Arc<Control> {
     let fd = rustix::fs::memfd_create("forebay-model", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&fd, CONTROL_LEN as u64).unwrap();
-    let region = Region::map(&fd, 0, CONTROL_LEN).unwrap();
-    Control::format(&region, 4);
+    let limits = Limits::of(1, 0);
+    let len = Layout::of(limits).file_len();
+    rustix::fs::ftruncate(&fd, len as u64).unwrap();
+    let region = Region::map(&fd, 0, len).unwrap();
+    Control::format(&region, 4, limits);
     let control = Control::open(region).unwrap();
     touch(&control);
     Arc::new(control)

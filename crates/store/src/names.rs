@@ -278,7 +278,7 @@ impl Store {
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
             inode.controls |= live.controls & COUNTED;
-            if inode.is_file() && id.stripe().is_some() {
+            if inode.is_file() {
                 inode.rdev = live.cuts;
                 inode.parent |= u64::from(live.parts && !id.is_part());
             }
@@ -404,6 +404,7 @@ impl Store {
                 if let Some(word) = set.controls {
                     self.change_maker(w, id, word)?;
                     self.change_place(w, id, word)?;
+                    self.change_sums(w, id, word)?;
                 }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {

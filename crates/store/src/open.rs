@@ -73,7 +73,7 @@ impl Store {
         o.locker.store(0, Relaxed);
         o.refs.store(1, Relaxed);
         // From here on, whoever reaps this process finds it.
-        o.owner.store(me, Release);
+        self.control.open_owner(index).store(me, Release);
         o.kind.store(kind, Relaxed);
         o.flags.store(flags & !open_flag::OURS, Relaxed);
         o.party.store(self.opener(slot), Relaxed);
@@ -141,6 +141,7 @@ impl Store {
     pub fn open_release(&self, index: u32) -> Result<()> {
         let _section = self.section()?;
         let o = self.open_file(index);
+        let owner = self.control.open_owner(index);
         let me = identity(&self.control, self.me()?);
         loop {
             let refs = o.refs.load(Acquire);
@@ -155,11 +156,11 @@ impl Store {
             }
             // The last reference is in our hands alone: should we die with it, whoever
             // reaps us goes on here.
-            o.owner.store(me, Release);
+            owner.store(me, Release);
             if refs == 0 || o.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
                 break;
             }
-            o.owner.store(0, Release);
+            owner.store(0, Release);
         }
         let told = self.tell_closing(o);
         self.end_description_locks(index);
@@ -170,7 +171,7 @@ impl Store {
             .map(|live| self.hold(live))
             .transpose()?;
         o.id.store(0, Relaxed);
-        o.owner.store(0, Relaxed);
+        owner.store(0, Relaxed);
         self.control.header().free_open.push(index, &o.next);
         drop(held);
         let released = match live {
@@ -231,7 +232,7 @@ impl Store {
             .checked_sub(1);
         if let Some(open) = open {
             // Found by the table from now on. (In both for a moment: see reap.)
-            let owner = &self.open_file(open).owner;
+            let owner = self.control.open_owner(open);
             if owner.load(Relaxed) != 0 {
                 owner.store(0, Release);
             }
@@ -268,7 +269,7 @@ impl Store {
     /// section of the caller's that lasts until it is stored or released; without
     /// `take`, a new one beside it. False: it isn't there any more.
     pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
-        let there = (slot as usize) < MAX_PROCESSES && (open as usize) < MAX_OPEN;
+        let there = (slot as usize) < MAX_PROCESSES && open < self.control.layout().limits.open;
         if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
             return false;
         }

@@ -119,8 +119,9 @@ impl Store {
             let area = unsafe { &*mapped };
             let end = (p.fds_end.load(Acquire) as usize).min(area.fds.len());
             let fds = area.fds[..end].iter().map(|f| f.load(Acquire));
-            let end = (p.maps_end.load(Acquire) as usize).min(area.maps.len());
-            let maps = area.maps[..end].iter().map(|m| m.open.load(Acquire));
+            let maps = self.control.maps_of(area);
+            let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
+            let maps = maps.iter().map(|m| m.open.load(Acquire));
             fds.chain(maps)
                 .filter_map(|open| open.checked_sub(1))
                 .for_each(|i| count(&mut opens, i));
@@ -130,7 +131,7 @@ impl Store {
         for (i, uses) in opens.iter_mut().enumerate() {
             let o = self.open_file(i as u32);
             // One that is in a table has been handed over, whatever its owner says.
-            if *uses == 0 && holders.contains(&o.owner.load(Acquire)) {
+            if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
                 *uses = 1;
             }
             if *uses > 0
@@ -152,7 +153,7 @@ impl Store {
             }
         }
         for (i, uses) in lives.iter_mut().enumerate() {
-            *uses += u32::from(holders.contains(&self.live(i as u32).finisher.load(Acquire)));
+            *uses += u32::from(holders.contains(&self.control.finisher(i as u32).load(Acquire)));
         }
         Ok(Uses { opens, lives })
     }
@@ -171,7 +172,7 @@ impl Store {
                 o.refs.store(n, Release);
             }
             if n == 0 {
-                o.owner.store(0, Relaxed);
+                self.control.open_owner(i as u32).store(0, Relaxed);
                 o.live.store(0, Relaxed);
                 o.id.store(0, Relaxed);
                 o.locker.store(0, Relaxed);
@@ -187,12 +188,12 @@ impl Store {
                 live.refs.store(0, Relaxed);
                 live.flags.store(0, Relaxed);
                 live.id.store(0, Relaxed);
-                live.finisher.store(0, Relaxed);
+                self.control.finisher(i as u32).store(0, Relaxed);
                 live.copy.store(0, Relaxed);
                 h.free_live.push(i as u32, &live.next);
             } else if n == 0 {
                 live.flags.fetch_and(!flag::GONE, AcqRel);
-                live.finisher.store(me, Release);
+                self.control.finisher(i as u32).store(me, Release);
                 live.refs.store(1, Release);
                 unused.push(i as u32);
             } else if live.refs.load(Acquire) != n {
@@ -232,7 +233,7 @@ impl Store {
                 flags: l.flags.load(Acquire),
                 size: l.size.load(Acquire),
                 pages: l.pages.load(Acquire),
-                first: self.first_chunk(l),
+                first: self.first_chunk(index),
             };
             (id, state)
         });

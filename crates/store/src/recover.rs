@@ -233,17 +233,15 @@ impl Store {
                 result = self.open_release(open).and(result);
             }
         }
-        let maps = p.maps_end.load(Acquire) as usize;
-        for map in &a.maps[..maps.min(a.maps.len())] {
+        let ended = self.map_end(slot, a, |map| {
             if killed
                 && map.flags.load(Acquire) & map_flag::CHANGES != 0
                 && let Some(open) = map.open.load(Acquire).checked_sub(1)
             {
                 self.cut_short(open);
             }
-            result = self.map_release(map).and(result);
-        }
-        p.maps_end.store(0, Release);
+        });
+        result = ended.and(result);
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
@@ -261,21 +259,23 @@ impl Store {
         let _section = self.section()?;
         let area = self.map_area(slot)?;
         // SAFETY: just mapped; made of atomics.
-        let in_table = |open: u32| unsafe {
-            (*area).fds.iter().any(|f| f.load(Acquire) == open + 1)
-                || (*area)
-                    .maps
-                    .iter()
-                    .any(|m| m.open.load(Acquire) == open + 1)
+        let a = unsafe { &*area };
+        let p = self.control.process(slot as usize);
+        let fds = &a.fds[..(p.fds_end.load(Acquire) as usize).min(a.fds.len())];
+        let maps = self.control.maps_of(a);
+        let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
+        let in_table = |open: u32| {
+            fds.iter().any(|f| f.load(Acquire) == open + 1)
+                || maps.iter().any(|m| m.open.load(Acquire) == open + 1)
         };
         let h = self.control.header();
         for i in 0..h.free_open.end(MAX_OPEN) {
-            let o = self.open_file(i);
-            if o.owner.load(Acquire) != dead {
+            let owner = self.control.open_owner(i);
+            if owner.load(Acquire) != dead {
                 continue;
             }
-            if o.refs.load(Acquire) > 0 && in_table(i) {
-                o.owner.store(0, Release);
+            if self.open_file(i).refs.load(Acquire) > 0 && in_table(i) {
+                owner.store(0, Release);
             } else {
                 if killed {
                     self.cut_short(i);
@@ -286,7 +286,7 @@ impl Store {
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         for i in 0..h.free_live.end(MAX_LIVE) {
-            if self.live(i).finisher.load(Acquire) == dead {
+            if self.control.finisher(i).load(Acquire) == dead {
                 result = self.live_release(i).and(result);
             }
         }
@@ -363,7 +363,7 @@ impl Store {
         let open = self.open_objects()?;
         for (&id, &i) in &open {
             if self.live(i).flags.load(Acquire) & flag::INLINE == 0 {
-                self.first_chunk(self.live(i))
+                self.first_chunk(i)
                     .extents()
                     .iter()
                     .for_each(|&e| each(ObjectId(id), e));

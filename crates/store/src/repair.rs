@@ -26,7 +26,7 @@ impl Store {
         // Of a file of another node there is nothing here.
         if flags & (flag::LOADED | flag::AWAY) == flag::LOADED {
             if flags & flag::INLINE != 0 {
-                self.set_extents(live, &ChunkMap::default());
+                self.set_extents(index, &ChunkMap::default());
                 live.pages.store(0, Relaxed);
             } else {
                 let mapped = flags & flag::MAPPED != 0;
@@ -52,7 +52,7 @@ impl Store {
         let chunk = (CELL_PAGES * PAGE) as u64;
         let size = live.size.load(Acquire);
         let (last, keep) = (size / chunk, (size % chunk).div_ceil(PAGE as u64) as usize);
-        let mut first = self.first_chunk(live);
+        let mut first = self.first_chunk(index);
         let mut freed: Vec<Extent> = Vec::new();
         let mut end_map = first.clone();
         let mut pages = 0;
@@ -94,7 +94,7 @@ impl Store {
         if last == 0 && !mapped {
             first.truncate(keep, |e| freed.push(e));
         }
-        self.set_extents(live, &first);
+        self.set_extents(index, &first);
         live.pages.store((pages + first.pages()) as u64, Relaxed);
         self.free_unnoted(index, freed)?;
         // Bytes behind the end, in the last page or (mapped) in all that follow.

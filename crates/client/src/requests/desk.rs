@@ -164,7 +164,7 @@ impl Desk {
             kind: kind.unwrap_or(0),
             head,
             asked: asked.unwrap_or(Asked::Nothing),
-            deadline: cell.deadline.load(Relaxed),
+            deadline: cell.deadline.load(Acquire),
             lent: AtomicU32::new(0),
             free: AtomicBool::new(false),
         });
@@ -242,6 +242,12 @@ impl Taken {
         self.deadline
     }
 
+    /// The asker goes on waiting until then. Only for what isn't answered yet.
+    pub fn renew(&self, deadline: u64) {
+        let cell = self.shared.cell(self.index);
+        cell.deadline.fetch_max(deadline, AcqRel);
+    }
+
     /// The question, encoded.
     pub fn head(&self) -> &[u8] {
         // SAFETY: the area has so many bytes (checked when it was taken), and whoever plays by the
@@ -259,17 +265,15 @@ impl Taken {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
-    /// The incarnation of the home's daemon that it was sent to; 0: to none.
+    /// The home's records ([`super::Replies::id`]) that know whether it was begun; 0: it wasn't
+    /// sent.
     pub fn sent_to(&self) -> u64 {
         self.shared.cell(self.index).sent_to.load(Acquire)
     }
 
     /// Notes that it is being sent.
-    pub fn set_sent_to(&self, incarnation: u64) {
-        self.shared
-            .cell(self.index)
-            .sent_to
-            .store(incarnation, Release);
+    pub fn set_sent_to(&self, records: u64) {
+        self.shared.cell(self.index).sent_to.store(records, Release);
     }
 
     /// The bytes that go with it, if there are any.

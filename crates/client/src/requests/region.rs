@@ -93,11 +93,12 @@ pub struct Cell {
     /// Bytes of the head, and of the body or of the room for it.
     pub head: AtomicU32,
     pub body: AtomicU32,
-    /// When nobody waits any more, as in [`super::clock`].
+    /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
+    /// other node says that it is at work.
     pub deadline: AtomicU64,
     /// The question's number, once the daemon has given it one.
     pub number: AtomicU64,
-    /// The incarnation of the home's daemon that it was sent to; 0: it wasn't.
+    /// The home's records that know of it, once it was sent ([`super::Replies::id`]); 0: it wasn't.
     pub sent_to: AtomicU64,
     /// The answer: 0 or an error, bytes of its head, bytes that came with it.
     pub status: AtomicU32,

@@ -131,11 +131,18 @@ pub struct Plan {
     pub encrypt: bool,
     /// How long a node that doesn't answer is waited for.
     pub patience: Duration,
+    /// After how long out of reach a node loses its locks.
+    #[serde(default = "lease")]
+    pub lease: Duration,
     /// How long the start may take.
     pub within: Duration,
     /// What each daemon may take of its host.
     #[serde(default)]
     pub limits: Limits,
+}
+
+fn lease() -> Duration {
+    crate::daemon::Options::default().gone_after
 }
 
 impl Plan {
@@ -228,7 +235,7 @@ impl Plan {
             // The ranks will have gone.
             plan.how = How::Rsh(rsh.clone());
         }
-        std::fs::write(dir.join("plan.json"), serde_json::to_string(&plan)?)
+        forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)
     }
 
     /// Reads it from a node's directory.

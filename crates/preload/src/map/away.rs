@@ -203,7 +203,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
     ids.sort_unstable();
     ids.dedup();
     let mapped = |of: ObjectId| {
-        let mut copies = spans.iter().filter(|s| s.has(map_flag::COPY));
+        let mut copies = spans.copies();
         copies.any(|s| s.open().map(id) == Some(of))
     };
     ids.retain(|&of| !mapped(of));
@@ -215,8 +215,7 @@ pub fn before_exec() {
     let Some(spans) = spans::lock().filter(|_| !process::in_vfork_child()) else {
         return;
     };
-    let changes = |s: &Span| s.has(map_flag::COPY) && s.has(map_flag::CHANGES);
-    for span in spans.iter().filter(changes) {
+    for span in spans.copies().filter(|s| s.has(map_flag::CHANGES)) {
         if let Some(open) = span.open() {
             let from = span.offset_of(span.start());
             let merged = write_back(spans.fs, open, from..from + span.len());

@@ -119,7 +119,8 @@ pub fn grown(fs: &Fs, open: u32) {
             && s.file(fs)
                 .is_some_and(|(l, size)| l == live && s.offset_of(s.start()) < size)
     };
-    let some: Vec<Span> = spans.iter().filter(gains).collect();
+    let copy = fs.store().is_away(live);
+    let some: Vec<Span> = spans.of_file(live, copy).filter(gains).collect();
     pages::fill_grown(&spans, &some);
 }
 
@@ -146,7 +147,7 @@ pub fn before_exit() {
         let _ =
             unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
     }
-    let copies: Vec<Span> = spans.iter().filter(|s| s.has(map_flag::COPY)).collect();
+    let copies: Vec<Span> = spans.copies().collect();
     if !copies.is_empty() {
         super::away::forget(&spans, &copies);
     }

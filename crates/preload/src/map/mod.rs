@@ -240,7 +240,7 @@ unsafe fn map_range(
     })();
     match result {
         Ok(start) => {
-            span.publish(start, len as u64, offset);
+            spans.publish(span, start, len as u64, offset);
             spans.join(span);
         }
         Err(_) => spans.release(span),

@@ -322,9 +322,9 @@ pub fn fill_grown(spans: &Spans, some: &[Span]) {
 /// wherever their files' ends have been since.
 pub fn cut(spans: &Spans) {
     let mut behind: Vec<(u64, Span)> = Vec::new();
-    for span in spans.iter() {
-        let mark = span.0.cut.swap(0, AcqRel);
-        if mark == 0 {
+    for (place, mark) in spans.table.take_marks() {
+        let span = Span(place);
+        if span.open().is_none() || span.len() == 0 {
             continue;
         }
         // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't asked for. What the file
@@ -343,9 +343,9 @@ pub fn cut(spans: &Spans) {
         }
     }
     behind.sort_unstable_by_key(|&(from, _)| from);
-    let (Some(&(first, _)), Some(&(_, last))) = (behind.first(), behind.last()) else {
+    if behind.is_empty() {
         return;
-    };
+    }
     let mut segments = segments(spans.fs);
     for (_, span) in behind.iter().filter(|(_, s)| s.has(map_flag::COPY)) {
         let live = span.open().and_then(|o| spans.fs.live_of(o).ok());
@@ -353,7 +353,8 @@ pub fn cut(spans: &Spans) {
         segments.extend(twin.and_then(|t| t.ino()));
     }
     let mut found: Vec<(Vma, u64, Span)> = Vec::new();
-    vmas::each(first, last.end(), |vma| {
+    let ranges = behind.iter().map(|&(from, span)| (from, span.end()));
+    vmas::each_of(ranges, |vma| {
         if segments.contains(&vma.ino) {
             let rest = &behind[behind.partition_point(|(_, s)| s.end() <= vma.start)..];
             let inside = rest.iter().take_while(|&&(from, _)| from < vma.end);

@@ -183,11 +183,11 @@ unsafe fn move_to(
     };
     spans
         .within(old.0, old.1)
-        .for_each(|s| moved.inherit_cut(s));
+        .for_each(|s| spans.inherit_cut(moved, s));
     if !keep {
         spans.forget(old.0, old.1);
     }
-    moved.publish(to, len as u64, offset);
+    spans.publish(moved, to, len as u64, offset);
     let from = to + (old.1 - old.0);
     if from < to + len as u64 {
         moved.set(map_flag::PARTIAL);

@@ -1,14 +1,16 @@
 //! The table of mappings: which files of the pool lie where in this process.
 //!
-//! It is part of the process's area in the control region, so that whoever finds the
-//! process dead knows what it had mapped. A place is one *span*: addresses, and where in the
+//! It is part of the process's area in the control region ([`MapTable`]), so that whoever finds
+//! the process dead knows what it had mapped. A place is one *span*: addresses, and where in the
 //! file they begin. Everything that changes the table or the mappings of files of the pool
-//! holds [`LOCK`], a fork too: what a child inherits is what the table says.
+//! holds [`LOCK`], a fork too: what a child inherits is what the table says. A call looks at the
+//! spans that it concerns, however many others there are.
 
 use crate::process::{ProcessGuard, ProcessLock};
 use crate::runtime;
 use forebay_posix::{Errno, Fs};
-use forebay_store::control::{MapRef, ProcessArea, map_flag};
+use forebay_store::control::{MapRef, map_flag};
+use forebay_store::map_table::MapTable;
 use forebay_store::process::is_critical;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -19,8 +21,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// The table, locked.
 pub struct Spans {
     pub fs: &'static Fs,
-    area: &'static ProcessArea,
-    end: usize,
+    pub table: MapTable<'static>,
     _lock: ProcessGuard<'static>,
 }
 
@@ -68,19 +69,6 @@ impl Span {
         let size = fs.store().size(live).ok()?;
         Some((live, size.next_multiple_of(forebay_store::PAGE as u64)))
     }
-
-    /// What `other` has to lose still, this one has too: it has some of its pages.
-    pub fn inherit_cut(self, other: Span) {
-        let cut = other.0.cut.load(Acquire);
-        self.0.cut.fetch_max(cut, AcqRel);
-    }
-
-    /// Makes the place say so.
-    pub fn publish(self, start: u64, len: u64, offset: u64) {
-        self.0.address.store(start, Relaxed);
-        self.0.offset.store(offset, Relaxed);
-        self.0.len.store(len, Release);
-    }
 }
 
 /// Whether there may be mappings at all.
@@ -114,12 +102,9 @@ pub fn of_call() -> Option<Spans> {
 pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
     let lock = LOCK.hold();
     note();
-    // SAFETY: areas stay mapped as long as the process uses them.
-    let area: &'static ProcessArea = unsafe { &*std::ptr::from_ref(fs.store().area()?) };
     let spans = Spans {
         fs,
-        area,
-        end: fs.store().maps_end(),
+        table: fs.store().map_table()?,
         _lock: lock,
     };
     if fs.store().is_behind() {
@@ -142,21 +127,51 @@ pub fn after_fork() {
 impl Spans {
     /// All spans with addresses.
     pub fn iter(&self) -> impl Iterator<Item = Span> + use<> {
-        let maps: &'static [MapRef] = &self.area.maps[..self.end.min(self.area.maps.len())];
-        maps.iter()
-            .filter(|m| m.open.load(Acquire) != 0 && m.len.load(Acquire) != 0)
-            .map(Span)
+        self.within(0, u64::MAX)
     }
 
-    /// The spans that overlap with `start..end`.
+    /// The spans that overlap with `start..end`, in the order of addresses. They may be released
+    /// meanwhile.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Span> + use<> {
-        self.iter()
-            .filter(move |s| s.start() < end && s.end() > start)
+        let (table, mut at) = (self.table, start);
+        std::iter::from_fn(move || {
+            let span = Span(table.first_above(at)?);
+            if span.start() >= end {
+                return None;
+            }
+            at = span.end();
+            Some(span)
+        })
     }
 
     /// The span that `address` lies in.
     pub fn at(&self, address: u64) -> Option<Span> {
         self.within(address, address + 1).next()
+    }
+
+    /// The spans of the file with live entry `live`, and maybe of others; `copy`: it lies
+    /// elsewhere.
+    pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = Span> + use<> {
+        let some = self.table.of_file(live, copy).map(Span);
+        some.filter(|s| s.len() != 0)
+    }
+
+    /// The spans that show copies of what lies elsewhere.
+    pub fn copies(&self) -> impl Iterator<Item = Span> + use<> {
+        self.of_file(0, true)
+    }
+
+    /// Makes the place of `span` say so. It says nothing yet.
+    pub fn publish(&self, span: Span, start: u64, len: u64, offset: u64) {
+        span.0.address.store(start, Relaxed);
+        span.0.offset.store(offset, Relaxed);
+        self.table.insert(span.0);
+        span.0.len.store(len, SeqCst);
+    }
+
+    /// What `other` has to lose still, `span` has too: it has some of its pages.
+    pub fn inherit_cut(&self, span: Span, other: Span) {
+        self.table.inherit_mark(span.0, other.0);
     }
 
     /// A new place that keeps the file of `open`; without addresses yet.
@@ -165,15 +180,12 @@ impl Spans {
     /// ENOMEM if the table is full.
     pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
         let place = self.fs.store().map_claim(open, flags)?;
-        // SAFETY: part of the area, see lock_for.
-        let span = Span(unsafe { &*std::ptr::from_ref(place) });
-        self.end = self.fs.store().maps_end();
-        Ok(span)
+        // SAFETY: part of the area, which stays mapped as long as the process uses it.
+        Ok(Span(unsafe { &*std::ptr::from_ref(place) }))
     }
 
     /// Gives a place back.
     pub fn release(&self, span: Span) {
-        span.0.len.store(0, Release);
         let _ = self.fs.store().map_release(span.0);
     }
 
@@ -188,9 +200,10 @@ impl Spans {
         let flags = span.0.flags.load(Relaxed);
         let tail = self.claim(span.open().ok_or(Errno::FAULT)?, flags)?;
         let (offset, len) = (span.offset_of(address), span.end() - address);
-        tail.inherit_cut(span);
-        span.0.len.store(address - span.start(), Release);
-        tail.publish(address, len, offset);
+        span.0.len.store(address - span.start(), SeqCst);
+        self.publish(tail, address, len, offset);
+        // Only now: who marks the one that was finds the tail too, or has marked it before.
+        self.inherit_cut(tail, span);
         Ok(())
     }
 
@@ -214,15 +227,19 @@ impl Spans {
                 && a.end() == b.start()
                 && a.offset_of(b.start()) == b.offset_of(b.start())
         };
-        let Some(before) = self.iter().find(|&s| same(s, span)) else {
+        let Some(before) = (span.start().checked_sub(1))
+            .and_then(|address| self.at(address))
+            .filter(|&s| same(s, span))
+        else {
             return;
         };
         let len = before.len() + span.len();
         before.set(span.0.flags.load(Relaxed));
-        before.inherit_cut(span);
         // Nothing went: its times don't change.
         span.0.flags.store(0, Relaxed);
+        // Who marks what it has finds the one before too, or has marked it before.
+        before.0.len.store(len, SeqCst);
+        self.inherit_cut(before, span);
         self.release(span);
-        before.0.len.store(len, Release);
     }
 }

@@ -28,12 +28,27 @@ const EMPTY_PATH: &[u8] = b"/memfd:forebay-end";
 
 /// Calls `each` for the mappings that overlap with `start..end`, in order. False if they
 /// can't be read.
-pub fn each(start: u64, end: u64, mut each: impl FnMut(Vma)) -> bool {
+pub fn each(start: u64, end: u64, each: impl FnMut(Vma)) -> bool {
+    each_of(std::iter::once((start, end)), each)
+}
+
+/// As [`each`], for several ranges, which are in the order of their ends; a mapping that overlaps
+/// with more than one of them is seen once. An older kernel is asked for all that lies between,
+/// too.
+pub fn each_of(
+    ranges: impl Iterator<Item = (u64, u64)> + Clone,
+    mut each: impl FnMut(Vma),
+) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(c"/proc/thread-self/maps", flags, Mode::empty()) else {
         return false;
     };
-    ask(&file, start, end, &mut each) || read(&file, start, end, &mut each)
+    if ask(&file, ranges.clone(), &mut each) {
+        return true;
+    }
+    let start = ranges.clone().map(|(start, _)| start).min().unwrap_or(0);
+    let end = ranges.map(|(_, end)| end).max().unwrap_or(0);
+    read(&file, start, end, &mut each)
 }
 
 /// What PROCMAP_QUERY takes and gives (linux/fs.h).
@@ -61,57 +76,64 @@ const COVERING_OR_NEXT: u64 = 0x10;
 const _: () = assert!(size_of::<Query>() == 0x68);
 
 /// [`each`] by PROCMAP_QUERY. False, and nothing called, if the kernel doesn't answer.
-fn ask(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool {
+fn ask(
+    file: &OwnedFd,
+    ranges: impl Iterator<Item = (u64, u64)>,
+    each: &mut impl FnMut(Vma),
+) -> bool {
     // Not on the stack, which may be that of a signal handler.
     let mut name = vec![0u8; libc::PATH_MAX as usize];
     let mut found = Vec::new();
-    let mut at = start;
-    while at < end {
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            flags: COVERING_OR_NEXT,
-            address: at,
-            name_size: name.len() as u32,
-            name: name.as_mut_ptr() as u64,
-            ..Query::default()
-        };
-        let a = |query: &mut Query| {
-            [
-                file.as_raw_fd().into(),
-                PROCMAP_QUERY,
-                std::ptr::from_mut(query) as i64,
-                0,
-                0,
-                0,
-            ]
-        };
-        // SAFETY: the kernel fills the query, and the name up to its size.
-        let mut result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
-        if result == -i64::from(libc::ENAMETOOLONG) {
-            (query.name_size, query.name) = (0, 0);
-            // SAFETY: as above.
-            result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+    let mut at = 0;
+    for (start, end) in ranges {
+        at = start.max(at);
+        while at < end {
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                flags: COVERING_OR_NEXT,
+                address: at,
+                name_size: name.len() as u32,
+                name: name.as_mut_ptr() as u64,
+                ..Query::default()
+            };
+            let a = |query: &mut Query| {
+                [
+                    file.as_raw_fd().into(),
+                    PROCMAP_QUERY,
+                    std::ptr::from_mut(query) as i64,
+                    0,
+                    0,
+                    0,
+                ]
+            };
+            // SAFETY: the kernel fills the query, and the name up to its size.
+            let mut result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+            if result == -i64::from(libc::ENAMETOOLONG) {
+                (query.name_size, query.name) = (0, 0);
+                // SAFETY: as above.
+                result = unsafe { raw(libc::SYS_ioctl, a(&mut query)) };
+            }
+            if result == -i64::from(libc::ENOENT) {
+                break;
+            }
+            if result != 0 {
+                return false;
+            }
+            if query.start >= end {
+                break;
+            }
+            let shown = &name[..(query.name_size as usize).min(name.len())];
+            let bit = |bit: u64, prot| if query.access & bit != 0 { prot } else { 0 };
+            found.push(Vma {
+                start: query.start,
+                end: query.end,
+                prot: bit(1, libc::PROT_READ) | bit(2, libc::PROT_WRITE) | bit(4, libc::PROT_EXEC),
+                shared: query.access & 8 != 0,
+                ino: query.ino,
+                empty: shown.split(|&b| b == b' ' || b == 0).next() == Some(EMPTY_PATH),
+            });
+            at = query.end;
         }
-        if result == -i64::from(libc::ENOENT) {
-            break;
-        }
-        if result != 0 {
-            return false;
-        }
-        if query.start >= end {
-            break;
-        }
-        let shown = &name[..(query.name_size as usize).min(name.len())];
-        let bit = |bit: u64, prot| if query.access & bit != 0 { prot } else { 0 };
-        found.push(Vma {
-            start: query.start,
-            end: query.end,
-            prot: bit(1, libc::PROT_READ) | bit(2, libc::PROT_WRITE) | bit(4, libc::PROT_EXEC),
-            shared: query.access & 8 != 0,
-            ino: query.ino,
-            empty: shown.split(|&b| b == b' ' || b == 0).next() == Some(EMPTY_PATH),
-        });
-        at = query.end;
     }
     found.into_iter().for_each(each);
     true
@@ -247,7 +269,7 @@ mod tests {
             let file = OwnedFd::from(std::fs::File::open("/proc/thread-self/maps").unwrap());
             let (mut text, mut asked) = (Vec::new(), Vec::new());
             assert!(read(&file, range.0, range.1, &mut |vma| text.push(vma)));
-            if ask(&file, range.0, range.1, &mut |vma| asked.push(vma)) {
+            if ask(&file, [range].into_iter(), &mut |vma| asked.push(vma)) {
                 assert_eq!(text, asked);
             }
             text

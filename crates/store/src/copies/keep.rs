@@ -273,6 +273,6 @@ impl Store {
 
     /// The extents of the first chunk of an object, if it is open: its record may not know them.
     fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
-        self.with_live(id, |index| self.first_chunk(self.live(index)))
+        self.with_live(id, |index| self.first_chunk(index))
     }
 }

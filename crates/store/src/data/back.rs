@@ -33,14 +33,20 @@ impl Store {
         let shard = self.shard_of(id);
         let size = live.size.load(Relaxed);
         let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
-        let mut map = self.first_chunk(live);
+        let mut map = self.first_chunk(index);
         let mut freed = Vec::new();
         let mut content = None;
         let mut shrunk = None;
         if last && !inline {
-            let small = size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64;
+            // Of one whose chunks may lie elsewhere, nothing is moved into the record.
+            let small = !Store::is_spilled(live)
+                && size <= INLINE_MAX as u64
+                && live.pages.load(Relaxed) == map.pages() as u64;
             // Records lie in memory.
-            if small && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed))) {
+            if small
+                && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
+                && self.verify_locked(index, 0, size).is_ok()
+            {
                 let mut data = vec![0u8; size as usize];
                 // SAFETY: data has size bytes. Locked: nothing moves.
                 unsafe {
@@ -136,7 +142,7 @@ impl Store {
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
-            self.set_extents(live, &map);
+            self.set_extents(index, &map);
             live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
             self.free_extents(freed);
@@ -154,7 +160,7 @@ impl Store {
         // were given back since.
         let loaded = live.flags.load(Acquire) & flag::LOADED != 0;
         let map = if loaded {
-            self.first_chunk(live)
+            self.first_chunk(index)
         } else {
             ChunkMap::default()
         };
@@ -167,6 +173,7 @@ impl Store {
             }
             self.remove_records(w, id, !loaded, &mut freed)?;
             if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+                self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
             w.del(shard, &Key::orphan(id)).map(|_| true)
@@ -177,7 +184,7 @@ impl Store {
             return Ok(());
         }
         freed.extend_from_slice(map.extents());
-        self.set_extents(live, &ChunkMap::default());
+        self.set_extents(index, &ChunkMap::default());
         live.flags.fetch_and(
             !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
             AcqRel,

@@ -197,7 +197,7 @@ impl Store {
             let mut next = bucket.head.load(Acquire);
             while next != 0 {
                 let index = next - 1;
-                if index as usize >= MAX_LIVE {
+                if index >= self.control().layout().limits.open {
                     find(format!("it leads to entry {index}, which can't be"));
                     break;
                 }

@@ -215,7 +215,8 @@ impl Store {
             rustix::fs::Mode::empty(),
         )?;
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&fd, hole, 0, crate::CONTROL_LEN as u64)?;
+        let len = self.control.layout().file_len() as u64;
+        rustix::fs::fallocate(&fd, hole, 0, len)?;
         self.control.reformat(self.shard_count());
         Ok(())
     }

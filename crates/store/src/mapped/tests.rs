@@ -94,8 +94,8 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
         .map_claim(open, map_flag::SHARED | map_flag::CHANGES)
         .unwrap();
     place.len.store(SIZE as u64, Relaxed);
-    s.map_inherit(place, &area.maps[5], false);
-    s.control.process(dead as usize).maps_end.store(6, Release);
+    s.map_inherit(dead, area, false).unwrap();
+    assert_eq!(s.control.process(dead as usize).maps_end.load(Acquire), 1);
     s.map_release(place).unwrap();
     s.map(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 0).unwrap();

@@ -18,7 +18,7 @@
 //! it notes that, and looks at the word behind that.
 
 use super::{COUNTED, LAMINATES, Party, THERE, WRITES, is_kept, kept_for, said, settled};
-use crate::control::MAX_OPEN;
+use crate::control::{MAX_OPEN, Open};
 use crate::elsewhere::messages::{List, Part, decode, encode, fields, kind};
 use crate::locks::{LockType, Request, Sort};
 use crate::process::Critical;
@@ -265,10 +265,11 @@ impl Store {
     /// Who keeps files open for other nodes, or has until he died.
     fn keepers(&self) -> Vec<u32> {
         let end = self.control.header().free_open.end(MAX_OPEN);
-        let its = (0..end)
-            .map(|i| self.open_file(i))
-            .filter(|o| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire)));
-        let mut owners: Vec<u32> = its.map(|o| o.owner.load(Acquire)).collect();
+        let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
+        let mut owners: Vec<u32> = (0..end)
+            .filter(|&i| is_keeper(self.open_file(i)))
+            .map(|i| self.control.open_owner(i).load(Acquire))
+            .collect();
         owners.sort_unstable();
         owners.dedup();
         owners

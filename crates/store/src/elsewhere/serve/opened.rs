@@ -23,21 +23,45 @@ impl OpenThere {
     }
 }
 
+/// The arguments of CREATE.
+type CreateQuestion = (
+    (ObjectId, Vec<u8>),
+    (u32, u32, u32, u64, Vec<u8>),
+    u8,
+    u64,
+    u64,
+    Option<u64>,
+    Option<Maker>,
+);
+
 impl Server {
+    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept
+    /// open.
+    pub(super) fn created_again(&self, store: &Store, node: NodeId, head: &[u8], answer: &[u8]) {
+        let asked: Option<CreateQuestion> = super::decode(head);
+        let made: Option<Result<ObjectId, crate::record::Entry>> = super::decode(answer);
+        if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
+            && new.0 & crate::S_IFMT == libc::S_IFREG
+        {
+            // If it is gone, its asker finds out.
+            let _ = self.open(store, node, id, number);
+        }
+    }
+
     /// Makes something for `node`; a file that it opens by a number is open from the start.
-    pub(super) fn create(&self, store: &Store, node: NodeId, head: &[u8]) -> Result<Reply, Errno> {
-        type Question = (
-            (ObjectId, Vec<u8>),
-            (u32, u32, u32, u64, Vec<u8>),
-            u8,
-            u64,
-            u64,
-            Option<u64>,
-            Option<Maker>,
-        );
-        let ((dir, name), new, bits, controls, epoch, number, maker): Question = parts(head)?;
+    /// `there`: the object lies on this node; else where its entry does, which is here.
+    pub(super) fn create(
+        &self,
+        store: &Store,
+        node: NodeId,
+        head: &[u8],
+        there: bool,
+    ) -> Result<Reply, Errno> {
+        let ((dir, name), new, bits, controls, epoch, number, maker): CreateQuestion = parts(head)?;
         let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
-        home_of_entry(store, dir, &name)?;
+        if !there {
+            home_of_entry(store, dir, &name)?;
+        }
         let (mode, uid, gid, rdev, target) = new;
         if target.len() > crate::PATH_MAX {
             return Err(Errno::PROTO);
@@ -54,9 +78,9 @@ impl Server {
         };
         let epoch = store.epoch_for(epoch)?;
         let Some(number) = number.filter(|_| mode & crate::S_IFMT == libc::S_IFREG) else {
-            return told(store.create_object(dir, &name, &new, epoch)?);
+            return told(store.create_object_near(dir, &name, &new, epoch)?);
         };
-        told(match store.create_open(dir, &name, &new, epoch)? {
+        told(match store.create_open_near(dir, &name, &new, epoch)? {
             Ok((id, live, held)) => {
                 self.keep(store, (node, id, number), (live, held))?;
                 Ok(id)
@@ -73,7 +97,9 @@ impl Server {
         id: ObjectId,
         number: u64,
     ) -> Result<(), Errno> {
-        home(store, id)?;
+        if self.fences.has(store, node, home(store, id)?) {
+            return Err(Errno::OWNERDEAD);
+        }
         if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
             there.note(number);
             return Ok(());
@@ -128,8 +154,11 @@ impl Server {
         store.open_release(open)
     }
 
-    /// Gives up all that is kept for `node`: its daemon has ended.
+    /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
+    /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
+    /// it has asked before.
     pub fn gone(&self, store: &Store, node: NodeId) {
+        self.fences.raise(store, node);
         if let Err(e) = store.end_node_locks(node) {
             eprintln!(
                 "forebay keeper: can't release the locks of node {}: {e}",

@@ -1,0 +1,360 @@
+//! The table of mappings of one process: which files of the pool lie where in its memory.
+//!
+//! It lies in the process's area of the control region, so that whoever finds the process dead
+//! knows which files it had mapped. Each mapping has a *place* ([`MapRef`]). A place is found in
+//! constant or logarithmic time, however many there are:
+//! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
+//! - by its file, in a chain: whoever makes a file shorter marks the places of that chain;
+//! - by its mark, in two levels of bits: one for each place, one for each word of these.
+//!
+//! Only the process itself changes tree and chains, one thread at a time (a lock of the library
+//! sees to it). Others walk chains while they change: `version` is odd meanwhile, and who sees
+//! it change, or sees it odd for long (the process was stopped, or killed), looks at all places
+//! instead. Marks are set by anybody at any time: first the place's own, then the bits.
+
+use crate::control::MapRef;
+use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
+
+/// Chains of a table. The first one is for copies of what lies on other nodes.
+const CHAINS: usize = if cfg!(loom) { 4 } else { 4096 };
+/// How often others try to walk a chain that changes before they look at all places.
+const TRIES: usize = 16;
+
+/// The fixed part of a table.
+#[repr(C)]
+pub(crate) struct Heads {
+    /// Root of the tree; 0: it is empty. All links are place + 1.
+    root: AtomicU32,
+    /// First one of the free places, of those that have been in use.
+    free: AtomicU32,
+    /// Odd while chains change.
+    version: AtomicU32,
+    pad: AtomicU32,
+    chains: [AtomicU32; CHAINS],
+}
+
+/// The table of mappings in an area: see [`crate::control::Control::maps_of`].
+#[derive(Clone, Copy)]
+pub struct MapTable<'a> {
+    pub(crate) heads: &'a Heads,
+    pub(crate) places: &'a [MapRef],
+    /// A bit for each place that has to lose pages.
+    pub(crate) marked: &'a [AtomicU64],
+    /// A bit for each word of `marked`.
+    pub(crate) marked_words: &'a [AtomicU64],
+}
+
+/// The chain of the places that map the file with live entry `live`, or a copy of it.
+pub(crate) fn chain_of(live: u32, copy: bool) -> u32 {
+    match copy {
+        true => 0,
+        false => 1 + live % (CHAINS as u32 - 1),
+    }
+}
+
+/// A number that has nothing to do with the order of places.
+fn priority(link: u32) -> u32 {
+    let mut n = link.wrapping_mul(0x9e37_79b9);
+    n ^= n >> 15;
+    n = n.wrapping_mul(0x85eb_ca6b);
+    n ^ n >> 13
+}
+
+impl<'a> MapTable<'a> {
+    /// All places.
+    pub fn places(&self) -> &'a [MapRef] {
+        self.places
+    }
+
+    /// The places below `end`, of which the others have never been in use.
+    pub fn up_to(&self, end: usize) -> &'a [MapRef] {
+        &self.places[..end.min(self.places.len())]
+    }
+
+    fn at(&self, link: u32) -> &'a MapRef {
+        &self.places[link as usize - 1]
+    }
+
+    /// The link that leads to `place`; None if it belongs to another table.
+    fn link_of(&self, place: &MapRef) -> Option<u32> {
+        let from = self.places.as_ptr() as usize;
+        let n = (std::ptr::from_ref(place) as usize).wrapping_sub(from) / size_of::<MapRef>();
+        (n < self.places.len()).then_some(n as u32 + 1)
+    }
+
+    // ---- free places ----
+
+    /// Takes a place that isn't in use; `end` is one more than the highest one ever in use.
+    pub(crate) fn take(&self, end: &AtomicU32) -> Option<&'a MapRef> {
+        let free = self.heads.free.load(Relaxed);
+        if free != 0 {
+            let place = self.at(free);
+            self.heads.free.store(place.next.load(Relaxed), Relaxed);
+            return Some(place);
+        }
+        let fresh = end.load(Relaxed);
+        let place = self.places.get(fresh as usize)?;
+        end.store(fresh + 1, Release);
+        Some(place)
+    }
+
+    /// Gives back a place that is in neither tree nor chain.
+    pub(crate) fn give_back(&self, place: &MapRef) {
+        if let Some(link) = self.link_of(place) {
+            place.next.store(self.heads.free.load(Relaxed), Relaxed);
+            self.heads.free.store(link, Relaxed);
+        }
+    }
+
+    /// Forgets all, for the next process that gets the area.
+    pub(crate) fn clear(&self) {
+        for head in [&self.heads.root, &self.heads.free] {
+            head.store(0, Relaxed);
+        }
+        // The process may have been killed while it changed a chain.
+        let version = self.heads.version.load(Relaxed);
+        let even = version.next_multiple_of(2);
+        self.heads.version.store(even, SeqCst);
+        for head in &self.heads.chains {
+            head.store(0, Relaxed);
+        }
+    }
+
+    // ---- chains ----
+
+    fn changing(&self, f: impl FnOnce()) {
+        self.heads.version.fetch_add(1, SeqCst);
+        f();
+        self.heads.version.fetch_add(1, SeqCst);
+    }
+
+    /// Puts `place` into its chain.
+    pub(crate) fn chain(&self, place: &MapRef) {
+        let Some(link) = self.link_of(place) else {
+            return;
+        };
+        let head = &self.heads.chains[place.chain.load(Relaxed) as usize % CHAINS];
+        self.changing(|| {
+            let next = head.load(Relaxed);
+            place.next.store(next, SeqCst);
+            place.previous.store(0, Relaxed);
+            if next != 0 {
+                self.at(next).previous.store(link, Relaxed);
+            }
+            head.store(link, SeqCst);
+        });
+    }
+
+    /// Takes `place` out of its chain.
+    pub(crate) fn unchain(&self, place: &MapRef) {
+        let (next, previous) = (place.next.load(Relaxed), place.previous.load(Relaxed));
+        self.changing(|| {
+            match previous {
+                0 => &self.heads.chains[place.chain.load(Relaxed) as usize % CHAINS],
+                link => &self.at(link).next,
+            }
+            .store(next, SeqCst);
+            if next != 0 {
+                self.at(next).previous.store(previous, Relaxed);
+            }
+        });
+    }
+
+    /// The places of the file with live entry `live`, and maybe of others. Only for the process
+    /// whose table it is, while nothing changes.
+    pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = &'a MapRef> + use<'a> {
+        let table = *self;
+        let link = |link: u32| (link != 0).then_some(link);
+        let first = self.heads.chains[chain_of(live, copy) as usize].load(Relaxed);
+        std::iter::successors(link(first), move |&l| link(table.at(l).next.load(Relaxed)))
+            .map(move |link| table.at(link))
+    }
+
+    /// The places that map copies of what lies on other nodes, as [`MapTable::of_file`].
+    pub fn copies(&self) -> impl Iterator<Item = &'a MapRef> + use<'a> {
+        self.of_file(0, true)
+    }
+
+    /// Calls `f` for all places that may map the file with live entry `live`, or a copy of it:
+    /// for some, maybe, more than once. For anybody at any time. `end`: as for
+    /// [`MapTable::take`].
+    pub(crate) fn each_of_file(&self, live: u32, end: usize, mut f: impl FnMut(u32, &'a MapRef)) {
+        for _ in 0..TRIES {
+            let version = self.heads.version.load(SeqCst);
+            let mut steps = 0;
+            for chain in [chain_of(live, false), 0] {
+                let mut link = self.heads.chains[chain as usize].load(SeqCst);
+                while link != 0 && link as usize <= self.places.len() && steps <= end {
+                    f(link, self.at(link));
+                    link = self.at(link).next.load(SeqCst);
+                    steps += 1;
+                }
+            }
+            let same = self.heads.version.load(SeqCst) == version;
+            if same && version.is_multiple_of(2) && steps <= end {
+                return;
+            }
+            spin_loop();
+        }
+        for (link, place) in (1..).zip(self.up_to(end)) {
+            f(link, place);
+        }
+    }
+
+    // ---- marks ----
+
+    /// Notes that the place at `link`, or `place`, has to lose what lies behind `size`.
+    pub(crate) fn mark(&self, link: u32, cut: u64) {
+        let n = link as usize - 1;
+        self.places[n].cut.fetch_max(cut, SeqCst);
+        self.marked[n / 64].fetch_or(1 << (n % 64), SeqCst);
+        self.marked_words[n / 64 / 64].fetch_or(1 << (n / 64 % 64), SeqCst);
+    }
+
+    /// As another place is marked, which this one has pages of.
+    pub fn inherit_mark(&self, place: &MapRef, from: &MapRef) {
+        let cut = from.cut.load(SeqCst);
+        if let Some(link) = self.link_of(place).filter(|_| cut != 0) {
+            self.mark(link, cut);
+        }
+    }
+
+    /// Takes all marks: the places that have to lose pages, and their marks.
+    pub fn take_marks(&self) -> Vec<(&'a MapRef, u64)> {
+        let mut found = Vec::new();
+        for (n, words) in self.marked_words.iter().enumerate() {
+            // Most are zero: no need to write to them.
+            if words.load(SeqCst) == 0 {
+                continue;
+            }
+            for w in bits(words.swap(0, SeqCst)).map(|bit| n * 64 + bit) {
+                for bit in bits(self.marked[w].swap(0, SeqCst)) {
+                    let Some(place) = self.places.get(w * 64 + bit) else {
+                        continue;
+                    };
+                    match place.cut.swap(0, SeqCst) {
+                        0 => {}
+                        cut => found.push((place, cut)),
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    // ---- the tree ----
+
+    fn key(&self, link: u32) -> (u64, u32) {
+        (self.at(link).address.load(Relaxed), link)
+    }
+
+    /// Puts `place` into the tree. From now on its address doesn't change.
+    pub fn insert(&self, place: &MapRef) {
+        let Some(new) = self.link_of(place) else {
+            return;
+        };
+        let key = self.key(new);
+        let mut link = &self.heads.root;
+        loop {
+            let here = link.load(Relaxed);
+            if here == 0 || priority(here) < priority(new) {
+                break;
+            }
+            link = self.side(here, self.key(here) < key);
+        }
+        let (mut rest, mut lower, mut higher) = (link.load(Relaxed), &place.lower, &place.higher);
+        link.store(new, Relaxed);
+        // What was here is split at the new one's address.
+        while rest != 0 {
+            let below = self.key(rest) < key;
+            let next = self.side(rest, below);
+            match below {
+                true => lower = keep(lower, rest, next),
+                false => higher = keep(higher, rest, next),
+            }
+            rest = next.load(Relaxed);
+        }
+        lower.store(0, Relaxed);
+        higher.store(0, Relaxed);
+    }
+
+    /// Takes `place` out of the tree, if it is in it.
+    pub fn remove(&self, place: &MapRef) {
+        let Some(old) = self.link_of(place) else {
+            return;
+        };
+        let key = self.key(old);
+        let mut link = &self.heads.root;
+        loop {
+            match link.load(Relaxed) {
+                0 => return,
+                here if here == old => break,
+                here => link = self.side(here, self.key(here) < key),
+            }
+        }
+        let (mut a, mut b) = (place.lower.load(Relaxed), place.higher.load(Relaxed));
+        while a != 0 && b != 0 {
+            let (top, next) = match priority(a) > priority(b) {
+                true => (&mut a, true),
+                false => (&mut b, false),
+            };
+            link.store(*top, Relaxed);
+            link = self.side(*top, next);
+            *top = link.load(Relaxed);
+        }
+        link.store(a | b, Relaxed);
+    }
+
+    /// The link to what lies above the place at `link`, or below it.
+    fn side(&self, link: u32, above: bool) -> &'a AtomicU32 {
+        match above {
+            true => &self.at(link).higher,
+            false => &self.at(link).lower,
+        }
+    }
+
+    /// The mapping with the lowest address that ends above `address`.
+    pub fn first_above(&self, address: u64) -> Option<&'a MapRef> {
+        let (mut link, mut below, mut above) = (self.heads.root.load(Relaxed), None, None);
+        while link != 0 {
+            let place = self.at(link);
+            let is_above = place.address.load(Relaxed) > address;
+            match is_above {
+                true => above = Some(place),
+                false => below = Some(place),
+            }
+            link = self.side(link, !is_above).load(Relaxed);
+        }
+        let end = |p: &MapRef| p.address.load(Relaxed).saturating_add(p.len.load(Relaxed));
+        below.filter(|p| end(p) > address).or(above)
+    }
+
+    /// Makes this, the table of a process that doesn't use it yet, one with the same tree as
+    /// `from`, whose places it has copies of.
+    pub(crate) fn copy_tree(&self, from: &MapTable<'_>, end: usize) {
+        for (to, from) in self.up_to(end).iter().zip(from.places) {
+            to.lower.store(from.lower.load(Relaxed), Relaxed);
+            to.higher.store(from.higher.load(Relaxed), Relaxed);
+        }
+        let root = from.heads.root.load(Relaxed);
+        self.heads.root.store(root, Relaxed);
+    }
+}
+
+/// Lets `link` lead to `to`; the link that is to be set next.
+fn keep<'a>(link: &AtomicU32, to: u32, next: &'a AtomicU32) -> &'a AtomicU32 {
+    link.store(to, Relaxed);
+    next
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize);
+        word &= word.wrapping_sub(1);
+        bit
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
