@@ -10,8 +10,9 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    aio, attributes, calls, copies, cwd, exec, fds, inotify, io, limits, links, loading, locks, map,
-    mask, names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
+    aio, attributes, calls, copies, cwd, exec, fds, inotify, io, limits, links, loading, locks,
+    map, mask, names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat,
+    strangers,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
