@@ -27,7 +27,8 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
-/// How often it looks for watches that nobody has any more, if there are any.
+/// How often it looks for watches that nobody has any more, if there are any, and for reader slots of
+/// the dead.
 const SWEEP: Duration = Duration::from_secs(2);
 /// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -189,6 +190,8 @@ fn keep_copies(pool: &Pool) {
 fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
+    // What programs have used up must not keep it from cleaning up behind them.
+    forebay_store::process::use_reserve();
     let header = store.control().header();
     let mut used_before = 0;
     let (mut told, mut undrained) = (None, None);
@@ -250,6 +253,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
+            let _ = store.sweep_readers();
             swept = Instant::now();
         }
         let mut used = 0;

@@ -158,6 +158,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         crate::map::before_exec();
         // What other threads have written since.
         process::publish_all();
+        process::end_readers();
     }
     let result = match call {
         // SAFETY: paths and lists that `kept` or the parent keeps.

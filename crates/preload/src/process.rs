@@ -529,4 +529,17 @@ fn leave(fs: &forebay_posix::Fs) {
     crate::map::before_exit();
     fs.publish_all();
     let _ = store.detach();
+    // A process that only looked at names has readers, but no slot.
+    store.end_readers();
+}
+
+/// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
+/// its parent's, and a stranger what is shared with others.
+pub fn end_readers() {
+    if !in_vfork_child()
+        && !strangers::is_one()
+        && let Some(fs) = runtime::open_fs()
+    {
+        fs.store().end_readers();
+    }
 }

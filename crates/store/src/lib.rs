@@ -329,6 +329,7 @@ impl Store {
     /// What mmap says, and what writing files back says.
     pub fn resume(&self, slot: u32) -> Result<()> {
         self.adopt(slot)?;
+        self.envs.iter().for_each(Env::after_exec);
         let before = process::identity(&self.control, slot);
         let p = self.control.process(slot as usize);
         p.generation.fetch_add(1, AcqRel);
@@ -442,6 +443,12 @@ impl Store {
             unsafe { self.unmap_area(area) };
         }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+    }
+
+    /// Gives back what this process keeps to read records faster: it is about to end, or to execute
+    /// another program. Should it go on all the same, it takes new ones.
+    pub fn end_readers(&self) {
+        self.envs.iter().for_each(Env::end_readers);
     }
 
     fn after_detach(&self) {

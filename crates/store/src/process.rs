@@ -5,10 +5,12 @@
 //! release it when the process is gone. A process that calls exec keeps its slot; a child
 //! gets one of its own before it runs.
 
-use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
+use crate::control::{Control, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence,
+};
 
 /// This process's id, from the kernel (never cached: forks and vforks change it).
 pub fn pid() -> u32 {
@@ -80,6 +82,23 @@ pub fn is_stopped(pid: u32) -> bool {
     stat_fields(pid, &mut text)
         .and_then(|mut f| f.next())
         .is_some_and(|s| matches!(s, b"T" | b"t"))
+}
+
+/// Whether the process has certainly ended: there is none of this number, or only its zombie.
+pub fn has_ended(pid: u32) -> bool {
+    let Some(id) = rustix::process::Pid::from_raw(pid as i32) else {
+        return true;
+    };
+    if rustix::process::test_kill_process(id) == Err(Errno::SRCH) {
+        return true;
+    }
+    let mut text = [0u8; 512];
+    let Some(mut fields) = stat_fields(pid, &mut text) else {
+        return false;
+    };
+    let state = fields.next();
+    // One whose first thread has ended, but not the others, looks like a zombie, too.
+    state == Some(b"X") || state == Some(b"Z") && matches!(fields.nth(16), Some(b"0" | b"1"))
 }
 
 /// The name of the program that the process runs: `?` if there is none.
@@ -239,6 +258,21 @@ pub fn pid_of_identity(control: &Control, identity: u32) -> u32 {
     )
 }
 
+/// Whether this process may use what is kept back of every table: see [`use_reserve`].
+static USES_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, this process may use the last places of every table: process slots, live entries,
+/// descriptions, locks and reader slots. For commands that look at a pool, mend it, or save its
+/// data, and for keepers and daemons: they must work whatever programs have used up.
+pub fn use_reserve() {
+    USES_RESERVE.store(true, Relaxed);
+}
+
+/// Whether this process may use the reserve.
+pub(crate) fn uses_reserve() -> bool {
+    USES_RESERVE.load(Relaxed)
+}
+
 /// Takes a free slot for this process.
 ///
 /// # Errors
@@ -257,9 +291,11 @@ pub fn attach(control: &Control) -> Result<u32, Errno> {
 pub fn reserve(control: &Control) -> Result<u32, Errno> {
     let me = pid();
     let mine = word(state::RESERVED, me);
-    let first = me as usize % MAX_PROCESSES;
-    for k in 0..MAX_PROCESSES {
-        let i = (first + k) % MAX_PROCESSES;
+    const ORDINARY: usize = MAX_PROCESSES - KEPT_PROCESSES;
+    let first = me as usize % ORDINARY;
+    let ordinary = (0..ORDINARY).map(|k| KEPT_PROCESSES + (first + k) % ORDINARY);
+    let kept = 0..if uses_reserve() { KEPT_PROCESSES } else { 0 };
+    for i in ordinary.chain(kept) {
         let owner = &control.process(i).owner;
         if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
             return Ok(i as u32);

@@ -10,7 +10,7 @@ use crate::record::extents_in;
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
 use rustix::io::{Errno, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
 /// What [`Store::reap`] found.
@@ -78,6 +78,7 @@ impl Store {
         // A process that has become another user can't open it: the keeper releases all when it has ended.
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
         process::free(&self.control, slot);
         self.after_detach();
         result
@@ -145,6 +146,27 @@ impl Store {
             self.put_in_order()?;
         }
         result.map(|()| reaped)
+    }
+
+    /// Frees reader slots of processes that were killed and had no process slot, for which nobody
+    /// reaps them: those that only looked at names.
+    ///
+    /// # Errors
+    /// What opening the records says.
+    pub fn sweep_readers(&self) -> Result<()> {
+        let attached: HashSet<u32> = (0..MAX_PROCESSES)
+            .map(|i| process::pid_of(self.control.process(i).owner.load(Acquire)))
+            .collect();
+        let mut ended = HashMap::new();
+        for env in &self.envs {
+            let mut others = env.readers()?;
+            others.retain(|pid| !attached.contains(pid));
+            let mut has_ended = |pid| *ended.entry(pid).or_insert_with(|| process::has_ended(pid));
+            if others.into_iter().any(&mut has_ended) {
+                env.release_dead_readers()?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs `f`; if it finds no room, once more after what dead processes held is released (the keeper may not have come
