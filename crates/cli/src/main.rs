@@ -5,6 +5,7 @@
 //! what to do`, and an exit code that scripts can use (see [`fail::code`]).
 
 mod addresses;
+mod accounting;
 mod args;
 mod background;
 mod capacity;
@@ -73,6 +74,19 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Fail> {
     let given = cli.pool.clone();
+    // What looks at a pool, mends it, or saves its data works whatever programs have used up.
+    if matches!(
+        cli.command,
+        Command::Status(_)
+            | Command::Df(_)
+            | Command::Down(_)
+            | Command::Fsck(_)
+            | Command::Stage(_)
+            | Command::Mover { .. }
+            | Command::Node(_)
+    ) {
+        forebay_store::process::use_reserve();
+    }
     let pool = cli.pool();
     match cli.command {
         Command::Up(a) => up::up(&pool, &a),
@@ -90,7 +104,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),
         Command::Df(a) => status::df(&pool, a.json),
-        Command::Status(a) => status::status(&pool, a.json),
+        Command::Status(a) => status::status(&pool, a.json, a.all),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) => status::pools(a.json),
         Command::Node(a) => node::drill(&pool, a.what),

@@ -1,5 +1,6 @@
 //! `forebay df`, `status` and `pools`: what there is.
 
+use crate::accounting;
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
 use crate::mount::{Served, mounts};
@@ -107,9 +108,9 @@ fn state_words(state: &PoolState) -> String {
     }
 }
 
-pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
+pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     if has_nodes(name) {
-        return node_status::status(name, as_json);
+        return node_status::status(name, as_json, all);
     }
     let pool = Arc::new(Pool::open(name)?);
     let c = pool.config();
@@ -122,7 +123,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
     let records = pool.store().record_bytes().ok();
     let usage = pool.usage();
     if as_json {
-        json(&value!({
+        let mut told = value!({
             "name": c.name, "state": state_words(&state), "mount": c.mount,
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
@@ -130,7 +131,11 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
-        }))?;
+        });
+        if all {
+            told["taken"] = accounting::as_json(&pool);
+        }
+        json(&told)?;
         return Ok(code::OK);
     }
     let keeper = match pool.keeper_pid() {
@@ -178,6 +183,10 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             named(&[waiter]),
             named(&[holder])
         );
+    }
+    if all {
+        text.push('\n');
+        accounting::in_words(&pool, &mut text);
     }
     write(text.as_bytes())?;
     Ok(code::OK)

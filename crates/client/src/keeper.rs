@@ -191,7 +191,10 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
     // What programs have used up must not keep it from cleaning up behind them.
-    forebay_store::process::use_reserve();
+    // (A daemon works for programs, too, and leaves the reserve to others.)
+    if pool.config().member.is_none() {
+        forebay_store::process::use_reserve();
+    }
     let header = store.control().header();
     let mut used_before = 0;
     let (mut told, mut undrained) = (None, None);
@@ -254,6 +257,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
             let _ = store.sweep_readers();
+            if among {
+                let _ = crate::requests::reclaim_cells(dir);
+            }
             swept = Instant::now();
         }
         let mut used = 0;

@@ -11,6 +11,7 @@
 //! others go on with consistent data and get back what it held. Locks are taken in the
 //! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
 
+pub mod accounting;
 mod across;
 mod attributes;
 mod checkpoint;
@@ -329,7 +330,6 @@ impl Store {
     /// What mmap says, and what writing files back says.
     pub fn resume(&self, slot: u32) -> Result<()> {
         self.adopt(slot)?;
-        self.envs.iter().for_each(Env::after_exec);
         let before = process::identity(&self.control, slot);
         let p = self.control.process(slot as usize);
         p.generation.fetch_add(1, AcqRel);

@@ -30,7 +30,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 pub(crate) use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
@@ -61,8 +61,6 @@ pub struct Env {
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
     /// A descriptor of the lock file that must not be closed: this process has the file open twice.
     beside: Mutex<Option<OwnedFd>>,
-    /// This process has executed a program before, which may have left reader slots.
-    executed: AtomicBool,
 }
 
 /// The only database of an environment is its unnamed one.
@@ -90,7 +88,6 @@ impl Env {
             dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
             beside: Mutex::new(None),
-            executed: AtomicBool::new(false),
         }
     }
 
@@ -122,9 +119,7 @@ impl Env {
 
     fn open_env(&self) -> Result<*mut ffi::MDB_env> {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-        if self.executed.swap(false, Relaxed)
-            && let Some(file) = readers::free_left_behind(&self.path)
-        {
+        if let Some(file) = readers::free_left_behind(&self.path) {
             *self.beside.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
         }
         let flags = ffi::MDB_NOSUBDIR
@@ -162,7 +157,6 @@ impl Env {
     /// thread may have been opening it.
     pub fn after_fork_in_child(&self) {
         self.opening.reset();
-        self.executed.store(false, Relaxed);
         let ptr = self.ptr.swap(null_mut(), AcqRel);
         if !ptr.is_null() {
             self.inherited.store(ptr, Release);

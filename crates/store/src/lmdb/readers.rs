@@ -15,7 +15,9 @@
 //! A living process never loses a slot. LMDB's rule has two gaps, both where a process has the file
 //! open twice (the preloaded library and the verbs, say): the record locks of a process go when it
 //! closes *any* descriptor of the file, and closing an environment frees all slots of the process
-//! id. So the file isn't closed as long as another environment of this process may use it.
+//! id; and a process that opens the file once more counts as its only user, and empties the table. So
+//! the second environment locks the file in another way, and neither closes it while the other may
+//! use it.
 
 use super::{Env, check};
 use crate::process::Critical;
@@ -56,14 +58,20 @@ fn lock_file(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether anyone, this process too, holds the record lock of the process `pid`.
-fn is_held(file: &OwnedFd, pid: u32) -> bool {
+/// A record lock of one byte of a lock file.
+fn record_lock(kind: i32, byte: u32) -> libc::flock {
     // SAFETY: plain numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as _;
+    lock.l_type = kind as _;
     lock.l_whence = libc::SEEK_SET as _;
-    lock.l_start = pid.into();
+    lock.l_start = byte.into();
     lock.l_len = 1;
+    lock
+}
+
+/// Whether anyone, this process too, holds the record lock of the process `pid`.
+fn is_held(file: &OwnedFd, pid: u32) -> bool {
+    let mut lock = record_lock(libc::F_WRLCK, pid);
     // An owner of its own, the open file description: so the locks of this process count, too.
     // SAFETY: an open descriptor; the kernel fills `lock`.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
@@ -71,15 +79,24 @@ fn is_held(file: &OwnedFd, pid: u32) -> bool {
     asked != 0 || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Before a program opens the record file `path`: frees slots with its process id, which threads
-/// of the program before it in the same process have left by exec. If another environment of this
-/// process has the file open, nothing is freed, and a descriptor is returned that must never be
-/// closed.
+/// Says in the way of LMDB that the file is in use: whoever opens it alone empties the table, and to
+/// LMDB a process that has it open already counts as alone.
+fn keep_in_use(file: &OwnedFd) {
+    let lock = record_lock(libc::F_RDLCK, 0);
+    // SAFETY: an open descriptor; a lock that is only read.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+}
+
+/// Before this process opens the record file `path`: frees slots with its process id, which threads
+/// of the program before exec have left, or a dead process with the same id. If another environment
+/// of this process has the file open, nothing is freed, and a descriptor is returned that must never
+/// be closed.
 pub(super) fn free_left_behind(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(lock_file(path), flags, Mode::empty()).ok()?;
     let pid = crate::process::pid();
     if is_held(&file, pid) {
+        keep_in_use(&file);
         return Some(file);
     }
     let mut page = [0; 4096];
@@ -193,11 +210,6 @@ impl Env {
         }
     }
 
-    /// Notes that this process executed a program before: see [`free_left_behind`].
-    pub fn after_exec(&self) {
-        self.executed.store(true, Relaxed);
-    }
-
     /// The process ids of all slots that are taken, one for each slot.
     ///
     /// # Errors
@@ -267,14 +279,135 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
     if rc < 0 { Err(Errno::IO) } else { Ok(()) }
 }
 
-/// Whether the lock file at `path` begins as LMDB's of this version do.
 #[cfg(test)]
-fn slots_in_file(path: &Path) -> Vec<u32> {
-    let bytes = std::fs::read(lock_file(path)).unwrap();
-    assert_eq!(word(&bytes, 0), MAGIC);
-    let used = word(&bytes, READERS_USED_AT) as usize;
-    (0..used)
-        .map(|i| word(&bytes, SLOTS_AT + i * SLOT + PROCESS_AT))
-        .filter(|&pid| pid != 0)
-        .collect()
+mod tests {
+    use super::*;
+    use crate::process::pid;
+    use std::io::Read;
+    use std::mem::ManuallyDrop;
+    use std::os::unix::fs::FileExt;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let dir = std::env::temp_dir().join(format!("fb-readers-{name}-{}", pid()));
+            std::fs::create_dir_all(&dir).unwrap();
+            Dir(dir)
+        }
+
+        fn env(&self) -> Env {
+            Env::new(self.0.join("records"), 4 << 20)
+        }
+
+        /// The lock file. Never closed: that would give up the locks of this process.
+        fn file(&self) -> ManuallyDrop<std::fs::File> {
+            let path = lock_file(&self.0.join("records"));
+            let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+            ManuallyDrop::new(file.unwrap())
+        }
+
+        /// The process ids in the slots that are taken, read from the file.
+        fn slots(&self) -> Vec<u32> {
+            let mut bytes = Vec::new();
+            self.file().read_to_end(&mut bytes).unwrap();
+            assert_eq!(word(&bytes, 0), MAGIC);
+            (0..word(&bytes, READERS_USED_AT) as usize)
+                .map(|i| word(&bytes, SLOTS_AT + i * SLOT + PROCESS_AT))
+                .filter(|&pid| pid != 0)
+                .collect()
+        }
+
+        /// Gives so many slots, from number `first` on, to the process `pid`.
+        fn take(&self, first: u32, end: u32, pid: u32) {
+            let file = self.file();
+            for i in first as usize..end as usize {
+                let mut slot = [0xff; SLOT];
+                slot[PROCESS_AT..PROCESS_AT + 4].copy_from_slice(&pid.to_ne_bytes());
+                let at = SLOTS_AT + i * SLOT;
+                file.write_all_at(&slot, at as u64).unwrap();
+            }
+            let used = end.to_ne_bytes();
+            file.write_all_at(&used, READERS_USED_AT as u64).unwrap();
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// No process has it: the kernel's highest is 2^22.
+    const NOBODY: u32 = 1 << 23;
+
+    #[test]
+    fn idle_slots_go_when_a_process_is_about_to_end() {
+        let dir = Dir::new("idle");
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid()]);
+        assert_eq!(env.readers(), Ok(vec![pid()]));
+        let (a, b) = (env.snapshot().unwrap(), env.snapshot().unwrap());
+        env.end_readers();
+        assert_eq!(dir.slots().len(), 2, "those in use stay");
+        drop((a, b));
+        env.end_readers();
+        assert_eq!(dir.slots(), []);
+        assert_eq!(env.snapshot().unwrap().get(b"x"), Ok(None));
+        assert_eq!(dir.slots(), [pid()]);
+    }
+
+    #[test]
+    fn a_table_full_of_the_dead_is_cleared_when_it_is_opened() {
+        let dir = Dir::new("full");
+        drop(dir.env().snapshot().unwrap());
+        // Nobody has it open: LMDB would begin with an empty table.
+        let other = dir.env();
+        drop(other.snapshot().unwrap());
+        dir.take(1, MAX_READERS, NOBODY);
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid(), pid()]);
+        dir.take(2, MAX_READERS, NOBODY);
+        let (_a, _b) = (env.snapshot().unwrap(), env.snapshot().unwrap());
+    }
+
+    #[test]
+    fn what_the_program_before_exec_has_left_goes() {
+        let dir = Dir::new("exec");
+        drop(dir.env().snapshot().unwrap());
+        dir.take(0, 100, pid());
+        free_left_behind(&dir.0.join("records"));
+        assert_eq!(dir.slots(), []);
+    }
+
+    #[test]
+    fn a_file_that_is_open_twice_keeps_its_slots() {
+        let dir = Dir::new("twice");
+        let first = dir.env();
+        let kept = first.snapshot().unwrap();
+        let second = dir.env();
+        drop(second.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid(), pid()]);
+        drop(second);
+        assert_eq!(dir.slots(), [pid()]);
+        let file = ManuallyDrop::into_inner(dir.file());
+        let file = ManuallyDrop::new(OwnedFd::from(file));
+        assert!(is_held(&file, pid()));
+        assert_eq!(kept.get(b"x"), Ok(None));
+        drop(kept);
+        drop(first.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid()]);
+    }
+
+    #[test]
+    fn a_slot_that_was_taken_away_is_not_used_again() {
+        let dir = Dir::new("stolen");
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        dir.take(0, 1, NOBODY);
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [NOBODY, pid()]);
+    }
 }
