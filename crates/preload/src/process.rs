@@ -299,7 +299,12 @@ fn prepare_child(flags: u64) {
 /// Makes a slot with copies of this process's descriptors and mappings. A child that shares
 /// our memory only keeps the files of our mappings, should we die before it.
 fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
-    let slot = slots::reserve(store.control())?;
+    let mut slot = slots::reserve(store.control());
+    if slot == Err(Errno::AGAIN) && store.reap().is_ok_and(|r| r.processes > 0) {
+        // They were of the dead: no keeper has come to them.
+        slot = slots::reserve(store.control());
+    }
+    let slot = slot?;
     fill(store, slot, shares_memory).inspect_err(|_| {
         let _ = store.release_slot(slot);
     })?;

@@ -279,13 +279,39 @@ impl Store {
 
     #[cold]
     fn attach(&self) -> Result<u32> {
+        match self.attach_with(process::attach) {
+            // Of the dead, if no keeper has come to them.
+            Err(Errno::AGAIN) if self.any_ended() => {
+                // From a slot that only serves to release others.
+                self.attach_with(process::attach_kept)?;
+                let reaped = self.reap();
+                let kept = self.give_up_slot();
+                let attached = self.attach_with(process::attach);
+                if let Some(kept) = kept {
+                    process::free(&self.control, kept);
+                }
+                reaped.and(attached)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the process of any slot has ended.
+    fn any_ended(&self) -> bool {
+        (0..control::MAX_PROCESSES).any(|i| {
+            let owner = self.control.process(i).owner.load(Acquire);
+            owner != 0 && process::has_ended(process::pid_of(owner))
+        })
+    }
+
+    fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
         let _one = self.attaching.hold();
         let slot = self.slot.load(Acquire);
         if slot != NO_SLOT {
             return Ok(slot);
         }
         self.between_slots();
-        let slot = process::attach(&self.control);
+        let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
             // In this order, so that a repair sees us or we see it.
             let done = self.no_repair().and_then(|()| self.adopt(slot));

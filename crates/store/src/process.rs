@@ -283,6 +283,20 @@ pub fn attach(control: &Control) -> Result<u32, Errno> {
     Ok(slot)
 }
 
+/// Takes a slot of the reserve for this process, to release what dead processes hold.
+///
+/// # Errors
+/// EAGAIN if they are all taken.
+pub(crate) fn attach_kept(control: &Control) -> Result<u32, Errno> {
+    let mine = word(state::USED, pid());
+    let free = |&i: &usize| {
+        let owner = &control.process(i).owner;
+        owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok()
+    };
+    let slot = (0..KEPT_PROCESSES).find(free);
+    slot.map(|i| i as u32).ok_or(Errno::AGAIN)
+}
+
 /// Takes a free slot on behalf of a child that is about to be made. Until the child
 /// claims it, it stands for this process.
 ///
