@@ -137,13 +137,16 @@ impl Store {
     /// A place to note a use in, waiting for one if all are taken by other threads. To be
     /// called before any lock is taken.
     pub(crate) fn place(&self) -> Result<Held<'_>> {
-        let places = &self.control.process(self.me()? as usize).held;
         loop {
+            let me = self.me()?;
+            let places = &self.control.process(me as usize).held;
             let free = places.iter().find(|p| {
-                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
+                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, SeqCst, Relaxed).is_ok()
             });
             match free {
-                Some(place) => return Ok(Held(place)),
+                Some(place) if self.is_still(me) => return Ok(Held(place)),
+                // The process is about to end; its slot may be another's already.
+                Some(place) => place.store(0, Release),
                 None => yield_now(),
             }
         }

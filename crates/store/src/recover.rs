@@ -79,9 +79,22 @@ impl Store {
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.end_readers();
-        process::free(&self.control, slot);
+        // From here on, other threads of this process take another slot, or see this.
         self.after_detach();
+        // What they were just doing ends with the process: then whoever reaps it finds it by its slot.
+        if self.holds_nothing(slot) {
+            process::free(&self.control, slot);
+        }
         result
+    }
+
+    /// Whether nothing is noted in a slot, and none of its threads is in the middle of anything.
+    fn holds_nothing(&self, slot: u32) -> bool {
+        let p = self.control.process(slot as usize);
+        p.in_flight.load(SeqCst) == 0
+            && p.held.iter().all(|held| held.load(SeqCst) == 0)
+            && p.fds_end.load(SeqCst) == 0
+            && p.maps_end.load(SeqCst) == 0
     }
 
     /// Gives back a slot that was prepared for a child, or lent to one that has ended.
