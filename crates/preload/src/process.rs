@@ -533,7 +533,7 @@ fn leave(fs: &forebay_posix::Fs) {
     }
     crate::map::before_exit();
     fs.publish_all();
-    let _ = store.detach();
+    let _ = store.end();
     // A process that only looked at names has readers, but no slot.
     store.end_readers();
 }

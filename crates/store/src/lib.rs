@@ -272,12 +272,6 @@ impl Store {
         }
     }
 
-    /// Whether `slot` is still the one that calls on this thread act for: another thread may have
-    /// detached.
-    pub(crate) fn is_still(&self, slot: u32) -> bool {
-        BORROWED.with(Cell::get).0 != NO_SLOT || self.slot.load(SeqCst) == slot
-    }
-
     /// Whether this process has a slot already.
     pub fn is_attached(&self) -> bool {
         self.slot.load(Acquire) != NO_SLOT
@@ -484,7 +478,7 @@ impl Store {
     }
 
     fn after_detach(&self) {
-        self.slot.store(NO_SLOT, SeqCst);
+        self.slot.store(NO_SLOT, Release);
     }
 
     /// Opens all record files and segments now.

@@ -6,7 +6,7 @@
 //! if the object has lost its last name, removes the object.
 
 use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
-use crate::elsewhere::Opened;
+use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::elsewhere::messages::{Record, kind};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
@@ -137,16 +137,13 @@ impl Store {
     /// A place to note a use in, waiting for one if all are taken by other threads. To be
     /// called before any lock is taken.
     pub(crate) fn place(&self) -> Result<Held<'_>> {
+        let places = &self.control.process(self.me()? as usize).held;
         loop {
-            let me = self.me()?;
-            let places = &self.control.process(me as usize).held;
             let free = places.iter().find(|p| {
-                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, SeqCst, Relaxed).is_ok()
+                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
             });
             match free {
-                Some(place) if self.is_still(me) => return Ok(Held(place)),
-                // The process is about to end; its slot may be another's already.
-                Some(place) => place.store(0, Release),
+                Some(place) => return Ok(Held(place)),
                 None => yield_now(),
             }
         }
@@ -362,7 +359,11 @@ impl Store {
         live.controls.store(0, Relaxed);
         live.changed_by.store(0, Relaxed);
         live.edition.store(0, Relaxed);
-        let opened = away.opened.take();
+        let mut opened = away.opened.take();
+        if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
+            // The home may have given it up.
+            self.close_opened(late);
+        }
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
         // Should we die now, or not hear of the answer: whoever ends the entry tells the home.

@@ -84,6 +84,12 @@ pub fn is_stopped(pid: u32) -> bool {
         .is_some_and(|s| matches!(s, b"T" | b"t"))
 }
 
+/// Whether the calling thread is the only one of this process; false if that can't be found out.
+pub fn is_alone() -> bool {
+    // A directory for each thread, beside the two that every directory has.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
+}
+
 /// Whether the process has certainly ended: there is none of this number, or only its zombie.
 pub fn has_ended(pid: u32) -> bool {
     let Some(id) = rustix::process::Pid::from_raw(pid as i32) else {

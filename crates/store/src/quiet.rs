@@ -120,21 +120,15 @@ impl Store {
                 _critical: critical,
             });
         }
-        let mut me = self.me()?;
-        let mut count = &self.control.process(me as usize).in_flight;
+        let me = self.me()?;
+        let count = &self.control.process(me as usize).in_flight;
         let quiet = &self.control.header().quiet;
         loop {
             count.fetch_add(1, SeqCst);
-            if quiet.is_free() && self.is_still(me) {
+            if quiet.is_free() {
                 break;
             }
             count.fetch_sub(1, SeqCst);
-            if !self.is_still(me) {
-                // The process is about to end; its slot may be another's already.
-                me = self.me()?;
-                count = &self.control.process(me as usize).in_flight;
-                continue;
-            }
             quiet.acquire(&self.control, me)?;
             quiet.release();
         }

@@ -79,22 +79,26 @@ impl Store {
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.end_readers();
-        // From here on, other threads of this process take another slot, or see this.
+        process::free(&self.control, slot);
         self.after_detach();
-        // What they were just doing ends with the process: then whoever reaps it finds it by its slot.
-        if self.holds_nothing(slot) {
-            process::free(&self.control, slot);
-        }
         result
     }
 
-    /// Whether nothing is noted in a slot, and none of its threads is in the middle of anything.
-    fn holds_nothing(&self, slot: u32) -> bool {
-        let p = self.control.process(slot as usize);
-        p.in_flight.load(SeqCst) == 0
-            && p.held.iter().all(|held| held.load(SeqCst) == 0)
-            && p.fds_end.load(SeqCst) == 0
-            && p.maps_end.load(SeqCst) == 0
+    /// As [`Store::detach`], of a process that is about to end. What its other threads are in the
+    /// middle of doing ends with it, and is found by its slot: as long as there are any, the slot isn't
+    /// given back, but left to whoever reaps the process.
+    ///
+    /// # Errors
+    /// As for [`Store::detach`].
+    pub fn end(&self) -> Result<()> {
+        if !self.is_attached() || process::is_alone() {
+            return self.detach();
+        }
+        let slot = self.me()?;
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
+        result
     }
 
     /// Gives back a slot that was prepared for a child, or lent to one that has ended.

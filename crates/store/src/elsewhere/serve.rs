@@ -7,6 +7,8 @@
 mod entries;
 mod opened;
 
+pub use opened::BETWEEN_CHECKS;
+
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
 use super::{MAX_BODY, names};
@@ -84,7 +86,7 @@ impl Server {
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
-            kind::BEGIN_SAYING | kind::END_SAYING => Some(Class::Leaf),
+            kind::BEGIN_SAYING | kind::END_SAYING | kind::USES => Some(Class::Leaf),
             kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
@@ -143,6 +145,7 @@ impl Server {
                 | kind::BLOCKERS
                 | kind::WAITS
                 | kind::HOLDS
+                | kind::USES
                 | kind::LAYOUT
                 | kind::GROW
                 | kind::READ_PART
@@ -507,6 +510,11 @@ impl Server {
                 let List(asked): List<(ObjectId, Owner)> = parts(head)?;
                 let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
                 told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
+            }
+            kind::USES => {
+                let List(ids): List<ObjectId> = parts(head)?;
+                let uses = ids.iter().map(|&id| store.use_of(id));
+                told(List(uses.collect::<Result<Vec<u64>, Errno>>()?))
             }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;

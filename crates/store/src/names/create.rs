@@ -117,11 +117,17 @@ impl Store {
                 number,
                 new.maker,
             );
+            let asked = Instant::now();
             let made: std::result::Result<ObjectId, Entry> =
                 self.ask(home, kind::CREATE, &question)?;
             if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
                 let id = *id;
-                opening.away = Some(Opened { home, id, number });
+                opening.away = Some(Opened {
+                    home,
+                    id,
+                    number,
+                    asked,
+                });
             }
             return Ok(made);
         }
