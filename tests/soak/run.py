@@ -196,6 +196,7 @@ class Soak:
             time.sleep(2.2)
             now = self.taken()
             quiet = all(not n["process_slots"]["ended"] and not n["unsettled"] and
+                        not any(n[t]["used"] for t in ("live_entries", "descriptions", "locks")) and
                         {r["process"] for r in n["reader_slots"]["processes"]} <= n["servers"]
                         for n in now)
             if quiet and not self.differences(before, now):
@@ -224,6 +225,8 @@ class Soak:
             rounds += 1
         t.bash("soak", "rm -rf /fb/cli/in*")
         self.settled(base)
+        # Nothing is half made.
+        t.bash("soak", "find /fb -ls > /dev/null && test ! -e /fb/soak").quiet()
         for turn in range(4):
             after = self.rates()
             slow = {n: (before[n], r) for n, r in after.items() if r < before[n] * RATE}

@@ -102,15 +102,16 @@ pub fn in_words(pool: &Pool, text: &mut String) {
             let fullest = t.readers.iter().max_by_key(|t| t.used);
             line(
                 "reader slots",
-                fullest.map_or("?".into(), |t| {
-                    format!("{} in the shard with most", of(t))
-                }),
+                fullest.map_or("?".into(), |t| format!("{} in the shard with most", of(t))),
             );
             line("live entries", of(&t.live));
             line("descriptions", of(&t.open));
             line("locks", of(&t.locks));
         }
-        Err(e) => line("tables", format!("can't be read: {}", std::io::Error::from(e))),
+        Err(e) => line(
+            "tables",
+            format!("can't be read: {}", std::io::Error::from(e)),
+        ),
     }
     if let Ok((used, limit)) = cells_of(pool.dir()) {
         line("request cells", format!("{used} of {limit}"));

@@ -4,8 +4,8 @@
 //! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
 //! what to do`, and an exit code that scripts can use (see [`fail::code`]).
 
-mod addresses;
 mod accounting;
+mod addresses;
 mod args;
 mod background;
 mod capacity;

@@ -37,6 +37,9 @@ const DRAIN_MOST: u64 = 256 << 20;
 /// twentieth of the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
+/// How long what the dead have begun on other nodes is looked for: what they asked for just before may
+/// still be carried out.
+const LATE: Duration = Duration::from_secs(15);
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -209,6 +212,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
+    let mut late = asked;
     let mut swept = Instant::now();
     let mut drained = Instant::now();
     let mut follower = Follower::new();
@@ -225,6 +229,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let reaped = store.reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        if unfinished {
+            late = Instant::now() + LATE;
+        }
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
             unfinished = store.settle_notes().is_err();
@@ -258,6 +265,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             let _ = store.sweep_watches();
             let _ = store.sweep_readers();
             if among {
+                unfinished |= Instant::now() < late && store.settle_notes().is_err();
                 let _ = crate::requests::reclaim_cells(dir);
             }
             swept = Instant::now();
@@ -269,7 +277,12 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store) && !unfinished && !landed && !made && !store.has_watches();
+        let calm = saver.step(store)
+            && !unfinished
+            && Instant::now() > late
+            && !landed
+            && !made
+            && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {

@@ -6,8 +6,8 @@
 //! if the object has lost its last name, removes the object.
 
 use crate::control::{Bucket, Control, Live, MAX_LIVE, live_flag as flag};
-use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::elsewhere::messages::{Record, kind};
+use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};

@@ -8,9 +8,7 @@
 use crate::control::{Control, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
 
 /// This process's id, from the kernel (never cached: forks and vforks change it).
 pub fn pid() -> u32 {

@@ -20,7 +20,7 @@ mod tests;
 
 pub use channel::Channel;
 pub use desk::{Asked, Body, Desk, Room, Taken};
-pub use region::{cells_of, questions_of, reclaim_cells, random};
+pub use region::{cells_of, questions_of, random, reclaim_cells};
 
 /// Larger bytes need a cell with a body area of its own.
 pub const SMALL_BODY: usize = 16 << 10;

@@ -234,7 +234,10 @@ impl Env {
     /// use the same file: then its address space and descriptors stay until the process ends.
     pub(super) fn close(&mut self, env: *mut ffi::MDB_env) {
         let pid = crate::process::pid();
-        let beside = self.beside.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let beside = self
+            .beside
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut others = beside.is_some();
         let listed = list(env, |owner, _| others |= owner == pid);
         if listed.is_err() || others {
@@ -274,8 +277,7 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
         note::<F>
     }
     // SAFETY: the environment is open; `note` gets the address of what it expects.
-    let rc =
-        unsafe { ffi::mdb_reader_list(env, Some(of(&each)), (&raw mut each).cast()) };
+    let rc = unsafe { ffi::mdb_reader_list(env, Some(of(&each)), (&raw mut each).cast()) };
     if rc < 0 { Err(Errno::IO) } else { Ok(()) }
 }
 
@@ -303,7 +305,10 @@ mod tests {
         /// The lock file. Never closed: that would give up the locks of this process.
         fn file(&self) -> ManuallyDrop<std::fs::File> {
             let path = lock_file(&self.0.join("records"));
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+            let file = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(path);
             ManuallyDrop::new(file.unwrap())
         }
 
