@@ -436,3 +436,57 @@ impl Store {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::{make, store};
+
+    #[test]
+    fn what_threads_were_opening_when_their_process_ended_is_given_back() {
+        let s = store("ends-with-threads");
+        let live = s.live_acquire(make(&s, "f")).unwrap();
+        // Between this and its place in a table of descriptors, it is noted nowhere else.
+        let open = s
+            .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")
+            .unwrap();
+        // Tests run on a thread of their own.
+        assert!(!process::is_alone());
+        s.end().unwrap();
+        let slot = s.give_up_slot().expect("it stays attached");
+        let owner = &s.control.process(slot as usize).owner;
+        assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
+        // Another start time: that process has ended.
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        assert_eq!(s.reap().map(|r| r.processes), Ok(1));
+        assert_eq!(s.open_file(open).refs.load(Relaxed), 0);
+        assert_eq!(s.live(live).id.load(Relaxed), 0);
+        let taken = s.accounting().unwrap();
+        assert_eq!((taken.open.used, taken.live.used), (0, 0));
+    }
+
+    #[test]
+    fn a_reserve_of_each_table_is_left_for_those_who_need_it() {
+        let s = store("reserve");
+        let slots: Vec<u32> = (0..MAX_PROCESSES)
+            .map_while(|_| process::reserve(&s.control).ok())
+            .collect();
+        let kept = crate::control::KEPT_PROCESSES;
+        assert_eq!(slots.len(), MAX_PROCESSES - kept);
+        assert!(process::attach_kept(&s.control).is_ok());
+        let h = s.control.header();
+        let next = |i| &s.control.live(i).next;
+        let mut taken: Vec<u32> = (0..MAX_LIVE)
+            .map_while(|_| h.free_live.pop(MAX_LIVE, next))
+            .collect();
+        assert_eq!(taken.len(), MAX_LIVE - crate::control::KEPT as usize);
+        assert!(taken.iter().all(|&i| i >= crate::control::KEPT));
+        assert_eq!(h.free_live.end(MAX_LIVE), MAX_LIVE as u32);
+        // What is free below the end is in a list.
+        let free = h.free_live.walk(MAX_LIVE, next).unwrap();
+        assert_eq!(free.len(), crate::control::KEPT as usize);
+        let last = taken.pop().unwrap();
+        h.free_live.push(last, next(last));
+        assert_eq!(h.free_live.pop(MAX_LIVE, next), Some(last));
+    }
+}
