@@ -158,7 +158,7 @@ same files at the same time.")]
     Df(Show),
     /// Show a pool: its media, the processes that use it, its keeper
     #[command(after_help = "Example:\n  forebay status --pool campaign")]
-    Status(Show),
+    Status(Status),
     /// Check a pool: records, names, extents, free space, locks; repair it
     #[command(after_help = "\
 Example:
@@ -586,6 +586,17 @@ pub struct Fsck {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also what of each table is in use: process and reader slots, live entries, descriptions,
+    /// locks, request cells, files; and the keeper's memory
+    #[arg(long)]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@
 //! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
 //! what to do`, and an exit code that scripts can use (see [`fail::code`]).
 
+mod accounting;
 mod addresses;
 mod args;
 mod background;
@@ -77,6 +78,19 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Fail> {
     let given = cli.pool.clone();
+    // What looks at a pool, mends it, or saves its data works whatever programs have used up.
+    if matches!(
+        cli.command,
+        Command::Status(_)
+            | Command::Df(_)
+            | Command::Down(_)
+            | Command::Fsck(_)
+            | Command::Stage(_)
+            | Command::Mover { .. }
+            | Command::Node(_)
+    ) {
+        forebay_store::process::use_reserve();
+    }
     let pool = cli.pool();
     match cli.command {
         Command::Up(a) => up::up(&pool, &a),
@@ -94,7 +108,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),
         Command::Df(a) => status::df(&pool, a.json),
-        Command::Status(a) => status::status(&pool, a.json),
+        Command::Status(a) => status::status(&pool, a.json, a.all),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) if a.clean => clean::clean(&a),
         Command::Pools(a) => status::pools(a.json),

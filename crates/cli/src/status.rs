@@ -1,5 +1,6 @@
 //! `forebay df`, `status` and `pools`: what there is.
 
+use crate::accounting;
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
 use crate::mount::{Served, mounts};
@@ -109,9 +110,9 @@ fn state_words(state: &PoolState) -> String {
     }
 }
 
-pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
+pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     if has_nodes(name) {
-        return node_status::status(name, as_json);
+        return node_status::status(name, as_json, all);
     }
     let pool = Arc::new(Pool::open(name)?);
     let c = pool.config();
@@ -124,7 +125,7 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
     let records = pool.store().record_bytes().ok();
     let usage = pool.usage();
     if as_json {
-        json(&value!({
+        let mut told = value!({
             "name": c.name, "state": state_words(&state), "mount": c.mount,
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
@@ -134,7 +135,11 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             "tables": tables(pool.store()),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
-        }))?;
+        });
+        if all {
+            told["taken"] = accounting::as_json(&pool);
+        }
+        json(&told)?;
         return Ok(code::OK);
     }
     let keeper = match pool.keeper_pid() {
@@ -186,6 +191,10 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             named(&[waiter]),
             named(&[holder])
         );
+    }
+    if all {
+        text.push('\n');
+        accounting::in_words(&pool, &mut text);
     }
     write(text.as_bytes())?;
     Ok(code::OK)

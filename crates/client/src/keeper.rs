@@ -29,7 +29,8 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How often it is told, at most, that a table is full.
 const TELL_FULL: Duration = Duration::from_secs(60);
-/// How often it looks for watches that nobody has any more, if there are any.
+/// How often it looks for watches that nobody has any more, if there are any, and for reader slots of
+/// the dead.
 const SWEEP: Duration = Duration::from_secs(2);
 /// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -38,6 +39,9 @@ const DRAIN_MOST: u64 = 256 << 20;
 /// twentieth of the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
+/// How long what the dead have begun on other nodes is looked for: what they asked for just before may
+/// still be carried out.
+const LATE: Duration = Duration::from_secs(15);
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -191,6 +195,11 @@ fn keep_copies(pool: &Pool) {
 fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
+    // What programs have used up must not keep it from cleaning up behind them.
+    // (A daemon works for programs, too, and leaves the reserve to others.)
+    if pool.config().member.is_none() {
+        forebay_store::process::use_reserve();
+    }
     let header = store.control().header();
     let mut used_before = 0;
     let (mut told, mut undrained) = (None, None);
@@ -206,6 +215,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
+    let mut late = asked;
     let mut swept = Instant::now();
     let mut drained = Instant::now();
     let mut follower = Follower::new();
@@ -222,6 +232,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let reaped = store.reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        if unfinished {
+            late = Instant::now() + LATE;
+        }
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
             unfinished = store.settle_notes().is_err();
@@ -260,6 +273,11 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
+            let _ = store.sweep_readers();
+            if among {
+                unfinished |= Instant::now() < late && store.settle_notes().is_err();
+                let _ = crate::requests::reclaim_cells(dir);
+            }
             swept = Instant::now();
         }
         let mut used = 0;
@@ -269,7 +287,12 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm = saver.step(store) && !unfinished && !landed && !made && !store.has_watches();
+        let calm = saver.step(store)
+            && !unfinished
+            && Instant::now() > late
+            && !landed
+            && !made
+            && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {

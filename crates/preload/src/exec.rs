@@ -162,6 +162,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         crate::map::before_exec();
         // What other threads have written since.
         process::publish_all();
+        process::end_readers();
     }
     let result = match call {
         Ok((nr, args)) => {

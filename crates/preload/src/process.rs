@@ -299,7 +299,12 @@ fn prepare_child(flags: u64) {
 /// Makes a slot with copies of this process's descriptors and mappings. A child that shares
 /// our memory only keeps the files of our mappings, should we die before it.
 fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
-    let slot = slots::reserve(store.control())?;
+    let mut slot = slots::reserve(store.control());
+    if slot == Err(Errno::AGAIN) && store.reap().is_ok_and(|r| r.processes > 0) {
+        // They were of the dead: no keeper has come to them.
+        slot = slots::reserve(store.control());
+    }
+    let slot = slot?;
     fill(store, slot, shares_memory).inspect_err(|_| {
         let _ = store.release_slot(slot);
     })?;
@@ -524,5 +529,18 @@ fn leave(fs: &forebay_posix::Fs) {
     }
     crate::map::before_exit();
     fs.publish_all();
-    let _ = store.detach();
+    let _ = store.end();
+    // A process that only looked at names has readers, but no slot.
+    store.end_readers();
+}
+
+/// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
+/// its parent's, and a stranger what is shared with others.
+pub fn end_readers() {
+    if !in_vfork_child()
+        && !strangers::is_one()
+        && let Some(fs) = runtime::open_fs()
+    {
+        fs.store().end_readers();
+    }
 }

@@ -27,6 +27,8 @@ pub const MAX_OPEN: usize = 1 << 20;
 pub const MIN_OPEN: usize = if cfg!(loom) { 64 } else { 1 << 17 };
 /// Open file descriptions that a node has room for, per core.
 pub const OPEN_PER_CORE: usize = 1 << 13;
+/// The first so many process slots are a reserve, as [`KEPT`].
+pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
 /// Longest file name in bytes.
@@ -42,7 +44,7 @@ pub const NEAR_EXTENTS: usize = 11;
 /// Most locks on files (ranges, and whole files) at the same time, on a node of any size.
 pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
-const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
+const MAGIC: u64 = 0x3231_4c54_4359_4246; // "FBYCTL12"
 const DIR_TIMES: usize = 16_384;
 
 /// How many entries the tables of a control region have.
@@ -216,16 +218,25 @@ pub struct Header {
     pub used: AtomicU64,
 }
 
-/// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
-/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`.
+/// The first so many entries of a table are a reserve, for commands that look at a pool, mend it or
+/// save its data when programs have used up all others ([`crate::process::use_reserve`]).
+pub const KEPT: u32 = if cfg!(loom) { 0 } else { 64 };
+
+/// Lock-free lists of unused entries: index + 1 in the low half of the head, a tag against
+/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`. The reserve
+/// has a list and a count of its own.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
+    /// Of those from [`KEPT`] on.
     fresh: AtomicU32,
     /// Entries that this region has room for.
     limit: AtomicU32,
     /// How often there was none left.
     refused: AtomicU32,
+    /// Of those below.
+    kept_fresh: AtomicU32,
+    kept: AtomicU64,
 }
 
 impl FreeList {
@@ -246,68 +257,100 @@ impl FreeList {
 
     /// Takes an index below `limit`; `next` gives the link field of an entry.
     pub fn pop<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
-        let mut head = self.head.load(Acquire);
-        while head as u32 != 0 {
-            let index = head as u32 - 1;
-            let link = u64::from(next(index).load(Relaxed));
-            let new = ((head >> 32) + 1) << 32 | link;
-            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
-                Ok(_) => return Some(index),
-                Err(now) => head = now,
-            }
+        let limit = self.bound(limit) as u32;
+        let taken = take(&self.head, &next)
+            .or_else(|| count_up(&self.fresh, limit.saturating_sub(KEPT)).map(|i| i + KEPT))
+            .or_else(|| match KEPT > 0 && crate::process::uses_reserve() {
+                true => {
+                    take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, KEPT.min(limit)))
+                }
+                false => None,
+            });
+        if taken.is_none() {
+            self.refused.fetch_add(1, Relaxed);
         }
-        let limit = self.bound(limit);
-        let fresh = self.fresh.load(Relaxed);
-        if (fresh as usize) < limit {
-            let index = self.fresh.fetch_add(1, Relaxed);
-            if (index as usize) < limit {
-                return Some(index);
-            }
-        }
-        self.refused.fetch_add(1, Relaxed);
-        None
+        taken
     }
 
     /// One more than the highest index ever taken, below `limit`.
     pub fn end(&self, limit: usize) -> u32 {
-        self.fresh.load(Acquire).min(self.bound(limit) as u32)
+        let limit = self.bound(limit) as u32;
+        match (self.fresh.load(Acquire), self.kept_fresh.load(Acquire)) {
+            (0, kept) => kept.min(limit),
+            (fresh, _) => fresh.saturating_add(KEPT).min(limit),
+        }
     }
 
     /// Forgets all free entries (to build the list anew). Only while nobody else uses it.
     pub fn clear(&self) {
-        let tag = (self.head.load(Acquire) >> 32) + 1;
-        self.head.store(tag << 32, Release);
+        for head in [&self.head, &self.kept] {
+            let tag = (head.load(Acquire) >> 32) + 1;
+            head.store(tag << 32, Release);
+        }
+        if self.fresh.load(Acquire) > 0 {
+            self.kept_fresh.store(KEPT, Release);
+        }
     }
 
-    /// The free entries; None if the list runs in a circle, or leads out of the table. Only
-    /// while nobody takes or returns any.
+    /// The free entries below [`FreeList::end`]; None if a list runs in a circle, or leads out of
+    /// the table. Only while nobody takes or returns any.
     pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
         let limit = self.bound(limit);
-        let mut found = Vec::new();
-        let mut at = self.head.load(Acquire) as u32;
-        while at != 0 {
-            if at as usize > limit || found.len() >= limit {
-                return None;
+        let kept = self.kept_fresh.load(Acquire).min(KEPT);
+        let mut found: Vec<u32> = (kept..KEPT.min(self.end(limit))).collect();
+        for head in [&self.head, &self.kept] {
+            let mut at = head.load(Acquire) as u32;
+            while at != 0 {
+                if at as usize > limit || found.len() >= limit {
+                    return None;
+                }
+                found.push(at - 1);
+                at = next(at - 1).load(Relaxed);
             }
-            found.push(at - 1);
-            at = next(at - 1).load(Relaxed);
         }
         Some(found)
     }
 
     /// Gives `index` back.
     pub fn push(&self, index: u32, next: &AtomicU32) {
-        let mut head = self.head.load(Acquire);
+        let list = match index < KEPT {
+            true => &self.kept,
+            false => &self.head,
+        };
+        let mut head = list.load(Acquire);
         loop {
             // Release: for those who still look at the entry as part of a chain.
             next.store(head as u32, Release);
             let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
-            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
+            match list.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
         }
     }
+}
+
+/// Takes the first entry of a list.
+fn take<'a>(list: &AtomicU64, next: &impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+    let mut head = list.load(Acquire);
+    while head as u32 != 0 {
+        let index = head as u32 - 1;
+        let link = u64::from(next(index).load(Relaxed));
+        let new = ((head >> 32) + 1) << 32 | link;
+        match list.compare_exchange_weak(head, new, AcqRel, Acquire) {
+            Ok(_) => return Some(index),
+            Err(now) => head = now,
+        }
+    }
+    None
+}
+
+/// Takes the next entry that was never used, of `limit`.
+fn count_up(fresh: &AtomicU32, limit: u32) -> Option<u32> {
+    if fresh.load(Relaxed) >= limit {
+        return None;
+    }
+    Some(fresh.fetch_add(1, Relaxed)).filter(|&index| index < limit)
 }
 
 /// Names of lists and what is in them.

@@ -11,6 +11,7 @@
 //! others go on with consistent data and get back what it held. Locks are taken in the
 //! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
 
+pub mod accounting;
 mod across;
 mod attributes;
 mod checkpoint;
@@ -286,13 +287,39 @@ impl Store {
 
     #[cold]
     fn attach(&self) -> Result<u32> {
+        match self.attach_with(process::attach) {
+            // Of the dead, if no keeper has come to them.
+            Err(Errno::AGAIN) if self.any_ended() => {
+                // From a slot that only serves to release others.
+                self.attach_with(process::attach_kept)?;
+                let reaped = self.reap();
+                let kept = self.give_up_slot();
+                let attached = self.attach_with(process::attach);
+                if let Some(kept) = kept {
+                    process::free(&self.control, kept);
+                }
+                reaped.and(attached)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the process of any slot has ended.
+    fn any_ended(&self) -> bool {
+        (0..control::MAX_PROCESSES).any(|i| {
+            let owner = self.control.process(i).owner.load(Acquire);
+            owner != 0 && process::has_ended(process::pid_of(owner))
+        })
+    }
+
+    fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
         let _one = self.attaching.hold();
         let slot = self.slot.load(Acquire);
         if slot != NO_SLOT {
             return Ok(slot);
         }
         self.between_slots();
-        let slot = process::attach(&self.control);
+        let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
             // In this order, so that a repair sees us or we see it.
             let alone = self
@@ -471,6 +498,12 @@ impl Store {
             unsafe { self.unmap_area(area) };
         }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+    }
+
+    /// Gives back what this process keeps to read records faster: it is about to end, or to execute
+    /// another program. Should it go on all the same, it takes new ones.
+    pub fn end_readers(&self) {
+        self.envs.iter().for_each(Env::end_readers);
     }
 
     fn after_detach(&self) {

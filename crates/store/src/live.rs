@@ -6,8 +6,8 @@
 //! if the object has lost its last name, removes the object.
 
 use crate::control::{Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag};
-use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
+use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
@@ -394,7 +394,11 @@ impl Store {
         live.controls.store(0, Relaxed);
         live.changed_by.store(0, Relaxed);
         live.edition.store(0, Relaxed);
-        let opened = away.opened.take();
+        let mut opened = away.opened.take();
+        if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
+            // The home may have given it up.
+            self.close_opened(late);
+        }
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
         // Should we die now, or not hear of the answer: whoever ends the entry tells the home.

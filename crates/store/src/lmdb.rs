@@ -3,7 +3,8 @@
 //! - One environment per file and process, opened on first use; after a fork the child
 //!   opens its own and never touches the parent's.
 //! - Reader slots belong to transactions, not threads (`NOTLS`); idle read transactions
-//!   are kept and renewed, which costs no system call and takes no lock.
+//!   are kept and renewed, which costs no system call and takes no lock. `lmdb/readers.rs` says
+//!   when slots become free.
 //! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
 //!   instant a process is killed at, the last committed state stays valid.
 //! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
@@ -12,6 +13,7 @@
 //!   [`Critical`] section.
 
 mod parked;
+mod readers;
 mod room;
 mod txn;
 
@@ -19,7 +21,9 @@ use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
+pub use readers::{MAX_READERS, RESERVED_READERS};
 pub use room::Room;
+use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -27,12 +31,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 pub(crate) use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
 
 const PAGE: u64 = 4096;
-/// Most read transactions of all processes at the same time.
-const MAX_READERS: u32 = 4096;
 /// Idle read transactions kept per environment.
 const IDLE_READERS: usize = 8;
 thread_local! {
@@ -56,6 +59,8 @@ pub struct Env {
     /// Transactions before free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
+    /// A descriptor of the lock file that must not be closed: this process has the file open twice.
+    beside: Mutex<Option<OwnedFd>>,
 }
 
 /// The only database of an environment is its unnamed one.
@@ -82,6 +87,7 @@ impl Env {
             opening: ProcessLock::new(),
             dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
+            beside: Mutex::new(None),
         }
     }
 
@@ -113,6 +119,9 @@ impl Env {
 
     fn open_env(&self) -> Result<*mut ffi::MDB_env> {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        if let Some(file) = readers::free_left_behind(&self.path) {
+            *self.beside.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        }
         let flags = ffi::MDB_NOSUBDIR
             | ffi::MDB_NOSYNC
             | ffi::MDB_NOMETASYNC
@@ -128,13 +137,7 @@ impl Env {
                 check(ffi::mdb_env_set_mapsize(env, self.map_size))?;
                 check(ffi::mdb_env_set_maxreaders(env, MAX_READERS))?;
                 check(ffi::mdb_env_open(env, path.as_ptr(), flags, 0o600))?;
-                let mut txn = null_mut();
-                check(ffi::mdb_txn_begin(
-                    env,
-                    null_mut(),
-                    ffi::MDB_RDONLY,
-                    &mut txn,
-                ))?;
+                let txn = self.begin_reader(env)?;
                 let mut dbi = 0;
                 let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
                 // Kept as the first idle reader: opening the unnamed database needs no
@@ -177,20 +180,17 @@ impl Env {
             let txn = idle.swap(null_mut(), AcqRel);
             if !txn.is_null() {
                 // SAFETY: txn is a read transaction that was reset.
-                check(unsafe { ffi::mdb_txn_renew(txn) })?;
-                return Ok(Snapshot { env: self, txn });
+                match unsafe { ffi::mdb_txn_renew(txn) } {
+                    0 => return Ok(Snapshot { env: self, txn }),
+                    // Somebody has freed its slot, which may be another's now: the transaction is
+                    // never touched again, and its few hundred bytes stay.
+                    ffi::MDB_BAD_RSLOT => continue,
+                    rc => return Err(check(rc).err().unwrap_or(Errno::IO)),
+                }
             }
         }
         let _critical = Critical::enter();
-        let mut txn = null_mut();
-        // SAFETY: env is open.
-        let mut rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
-        if rc == ffi::MDB_READERS_FULL {
-            self.release_dead_readers()?;
-            // SAFETY: as above.
-            rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
-        }
-        check(rc)?;
+        let txn = self.begin_reader(env)?;
         Ok(Snapshot { env: self, txn })
     }
 
@@ -202,18 +202,6 @@ impl Env {
         let mut snapshot = self.snapshot()?;
         snapshot.renew()?;
         Ok(snapshot)
-    }
-
-    /// Frees the reader slots of dead processes, so that old pages can be used again.
-    ///
-    /// # Errors
-    /// What LMDB says.
-    pub fn release_dead_readers(&self) -> Result<()> {
-        let env = self.get()?;
-        let _critical = Critical::enter();
-        let mut dead = 0;
-        // SAFETY: env is open.
-        check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
     }
 
     /// Whether this process has it open.
@@ -236,15 +224,9 @@ impl Drop for Env {
     fn drop(&mut self) {
         let env = *self.ptr.get_mut();
         if !env.is_null() {
-            for idle in &mut self.idle {
-                let txn = *idle.get_mut();
-                if !txn.is_null() {
-                    // SAFETY: ours, and unused.
-                    unsafe { ffi::mdb_txn_abort(txn) };
-                }
-            }
-            // SAFETY: ours; no transaction is left (snapshots borrow self).
-            unsafe { ffi::mdb_env_close(env) };
+            self.end_readers();
+            // Snapshots borrow self: no transaction is left.
+            self.close(env);
         }
     }
 }

@@ -5,11 +5,11 @@
 //! release it when the process is gone. A process that calls exec keeps its slot; a child
 //! gets one of its own before it runs.
 
-use crate::control::{Control, MAX_PROCESSES, Process, slot_state as state};
+use crate::control::{Control, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
 
 mod beside;
 
@@ -179,6 +179,12 @@ pub fn is_stopped(pid: u32) -> bool {
         .is_some_and(|s| matches!(s, b"T" | b"t"))
 }
 
+/// Whether the calling thread is the only one of this process; false if that can't be found out.
+pub fn is_alone() -> bool {
+    // A directory for each thread, beside the two that every directory has.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
+}
+
 /// The name of the program that the process runs: `?` if there is none.
 pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
     let name = proc_file(pid, b"comm", text).ok();
@@ -309,9 +315,9 @@ fn group_of(thread: &OwnedFd) -> Option<u32> {
     (asked.is_ok() && info.mask & 1 != 0 && info.tgid != 0).then_some(info.tgid)
 }
 
-/// Whether the kernel says that the process has ended, without waiting for it; false if the kernel
-/// can't be asked.
-fn has_ended(pid: u32) -> bool {
+/// Whether the kernel says that the process has ended (there is none of this number, or only its
+/// zombie), without waiting for it; false if the kernel can't be asked.
+pub fn has_ended(pid: u32) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     match pidfd(pid, 0) {
         Ok(fd) => {
@@ -417,6 +423,21 @@ pub fn pid_of_identity(control: &Control, identity: u32) -> u32 {
     )
 }
 
+/// Whether this process may use what is kept back of every table: see [`use_reserve`].
+static USES_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, this process may use the last places of every table: process slots, live entries,
+/// descriptions, locks and reader slots. For commands that look at a pool, mend it, or save its
+/// data, and for keepers and daemons: they must work whatever programs have used up.
+pub fn use_reserve() {
+    USES_RESERVE.store(true, Relaxed);
+}
+
+/// Whether this process may use the reserve.
+pub(crate) fn uses_reserve() -> bool {
+    USES_RESERVE.load(Relaxed)
+}
+
 /// Takes a free slot for this process.
 ///
 /// # Errors
@@ -442,6 +463,21 @@ pub fn attach(control: &Control) -> Result<u32, Errno> {
     take_free(control, word(state::USED, me, started))
 }
 
+/// Takes a slot of the reserve for this process, to release what dead processes hold.
+///
+/// # Errors
+/// EAGAIN if they are all taken.
+pub(crate) fn attach_kept(control: &Control) -> Result<u32, Errno> {
+    let me = pid();
+    let mine = word(state::USED, me, own_start(me)?);
+    let free = |&i: &usize| {
+        let owner = &control.process(i).owner;
+        owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok()
+    };
+    let slot = (0..KEPT_PROCESSES).find(free);
+    slot.map(|i| i as u32).ok_or(Errno::AGAIN)
+}
+
 /// Takes a free slot on behalf of a child that is about to be made. Until the child
 /// claims it, it stands for this process.
 ///
@@ -457,9 +493,11 @@ pub fn reserve(control: &Control) -> Result<u32, Errno> {
 
 /// Takes a free slot, with this owner word.
 fn take_free(control: &Control, mine: u64) -> Result<u32, Errno> {
-    let first = pid_of(mine) as usize % MAX_PROCESSES;
-    for k in 0..MAX_PROCESSES {
-        let i = (first + k) % MAX_PROCESSES;
+    const ORDINARY: usize = MAX_PROCESSES - KEPT_PROCESSES;
+    let first = pid_of(mine) as usize % ORDINARY;
+    let ordinary = (0..ORDINARY).map(|k| KEPT_PROCESSES + (first + k) % ORDINARY);
+    let kept = 0..if uses_reserve() { KEPT_PROCESSES } else { 0 };
+    for i in ordinary.chain(kept) {
         let owner = &control.process(i).owner;
         if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
             return Ok(i as u32);

@@ -21,7 +21,7 @@ mod tests;
 
 pub use channel::Channel;
 pub use desk::{Asked, Body, Desk, Room, Taken};
-pub use region::{questions_of, random};
+pub use region::{cells_of, questions_of, random, reclaim_cells};
 pub use replies::{Known, Left, Replies, ahead};
 
 /// Larger bytes need a cell with a body area of its own.

@@ -200,6 +200,33 @@ pub fn questions_of(dir: &Path) -> Result<u64> {
     }
 }
 
+/// Cells of the node in `dir` that somebody has, and how many there are.
+///
+/// # Errors
+/// What opening the file of requests says; EINVAL if it is of another version.
+pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
+    let region = Region::open(&dir.join("requests"), LEN)?;
+    // SAFETY: as in `Shared::header` and `Shared::cell`.
+    let (header, cell) = unsafe {
+        let cell = |i| region.at::<Cell>(CELLS_AT + i * size_of::<Cell>());
+        (region.at::<Header>(0), cell)
+    };
+    if header.magic.load(Acquire) != MAGIC {
+        return Err(Errno::INVAL);
+    }
+    let used = (0..CELLS).filter(|&i| cell(i).owner.load(Acquire) != 0);
+    Ok((used.count(), CELLS))
+}
+
+/// Takes back cells of processes that have ended, of the node in `dir`; how many.
+///
+/// # Errors
+/// What opening the file of requests says.
+pub fn reclaim_cells(dir: &Path) -> Result<usize> {
+    let shared = Shared::open(dir)?;
+    Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))
+}
+
 /// Makes the file: under its name it appears whole.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let part = dir.join(format!(

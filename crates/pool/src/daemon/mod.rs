@@ -41,14 +41,14 @@ use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
 use forebay_store::elsewhere::Elsewhere;
-use forebay_store::elsewhere::serve::{Class, Reply, Server};
+use forebay_store::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use home::Home;
 use link::Link;
 use maps::Maps;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -184,6 +184,23 @@ impl Serve for Store {
     }
 }
 
+/// Looks now and then whether other nodes still have open what is kept open for them.
+fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
+    let check = move || {
+        loop {
+            std::thread::sleep(BETWEEN_CHECKS);
+            let Some(store) = store.upgrade() else { return };
+            store.server.check_open(store.pool.store());
+        }
+    };
+    let thread = std::thread::Builder::new().name("fb-open".into());
+    thread.spawn(check).map(|_| ()).map_err(|e| PoolError::Io {
+        what: "can't start a thread for".into(),
+        path: dir.to_owned(),
+        error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+    })
+}
+
 /// Which node of which pool a daemon is for.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -236,12 +253,14 @@ impl Daemon {
         let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
-            Ok(Arc::new(Store {
+            let store = Arc::new(Store {
                 pool,
                 server: Server::default(),
                 teller: teller.clone(),
                 capacity: Capacity::default(),
-            }))
+            });
+            check_open(dir, Arc::downgrade(&store))?;
+            Ok(store)
         })?;
         if let Some(pool) = &opened {
             let nodes = pool.store().nodes_with_locks();

@@ -8,6 +8,8 @@ mod entries;
 mod fences;
 mod opened;
 
+pub use opened::BETWEEN_CHECKS;
+
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
 use super::{MAX_BODY, names};
@@ -100,7 +102,7 @@ impl Server {
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
-            kind::BEGIN_SAYING | kind::END_SAYING => Some(Class::Leaf),
+            kind::BEGIN_SAYING | kind::END_SAYING | kind::USES => Some(Class::Leaf),
             kind::PLACES | kind::PLACE | kind::ASSIGN => Some(Class::Leaf),
             kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
@@ -130,7 +132,9 @@ impl Server {
             kind::TOGETHER | kind::LOCK_TEST | kind::BLOCKERS | kind::WAITS | kind::HOLDS => {
                 Repeat::Harmless
             }
-            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT => Repeat::Harmless,
+            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT | kind::USES => {
+                Repeat::Harmless
+            }
             kind::SEARCH | kind::WRITTEN | kind::FIND | kind::INDEXED_NAME | kind::DESCRIBE => {
                 Repeat::Harmless
             }
@@ -563,6 +567,11 @@ impl Server {
                 let List(asked): List<(ObjectId, Owner)> = parts(head)?;
                 let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
                 told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
+            }
+            kind::USES => {
+                let List(ids): List<ObjectId> = parts(head)?;
+                let uses = ids.iter().map(|&id| store.use_of(id));
+                told(List(uses.collect::<Result<Vec<u64>, Errno>>()?))
             }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;

@@ -2,6 +2,7 @@
 //! pages that were freed. A full file system, or a full map, is an error there.
 
 use super::parked::{self, Todo};
+use super::readers::list;
 use super::txn::{WriteTxn, scan_stored};
 use super::{Env, PAGE, check};
 use forebay_media::atomics::{AtomicU32, AtomicU64};
@@ -9,7 +10,6 @@ use forebay_media::fault::{self, Point};
 use lmdb_master_sys as ffi;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -144,25 +144,13 @@ impl Env {
     pub(super) fn free_pages(&self) -> Result<(u64, u64)> {
         /// LMDB's own database of freed pages.
         const FREED: ffi::MDB_dbi = 0;
-        unsafe extern "C" fn note(line: *const c_char, oldest: *mut c_void) -> i32 {
-            // SAFETY: LMDB gives a string, and what it was given itself.
-            let (line, oldest) = unsafe { (CStr::from_ptr(line), &mut *oldest.cast::<u64>()) };
-            // Per line: process, thread, transaction; a head line; "-" for an idle reader.
-            let id = line.to_str().ok().and_then(|l| l.split_whitespace().nth(2));
-            if let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) {
-                *oldest = id.min(*oldest);
-            }
-            0
-        }
         let snapshot = self.fresh_snapshot()?;
         // SAFETY: a running transaction.
         let last = unsafe { ffi::mdb_txn_id(snapshot.txn) } as u64;
         let mut oldest = last;
-        // SAFETY: the environment is open; `note` gets the address of a u64.
-        let rc = unsafe { ffi::mdb_reader_list(self.get()?, Some(note), (&raw mut oldest).cast()) };
-        if rc < 0 {
-            return Err(Errno::IO);
-        }
+        list(self.get()?, |_, kept| {
+            oldest = oldest.min(kept.unwrap_or(oldest));
+        })?;
         let (mut free, mut pinned) = (0, 0);
         // Keys are the transactions that freed the pages, values begin with their number.
         scan_stored(snapshot.txn, FREED, b"", |by, list| {

@@ -183,10 +183,16 @@ impl Store {
             number,
             new.maker,
         );
+        let asked = Instant::now();
         let made: std::result::Result<ObjectId, Entry> = self.ask(node, how, &question)?;
         if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
             let (home, id) = (node, *id);
-            opening.away = Some(Opened { home, id, number });
+            opening.away = Some(Opened {
+                home,
+                id,
+                number,
+                asked,
+            });
         }
         Ok(made)
     }
