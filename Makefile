@@ -1,10 +1,11 @@
 # `make` alone says what there is.
-.PHONY: help build install test nodes suites models races demo bench lint clean
+.PHONY: help build install test soak nodes suites models races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
+	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
 	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
@@ -37,6 +38,7 @@ test:
 	    --only git --only libraries --only locks --only mmap --only mmap-calls --only python-files --only replace --only rsync \
 	    --only sandboxed --only sessions --only sqlite-concurrent --only unreached
 	python3 tests/pools/run.py -j 2
+	python3 tests/soak/run.py --seconds 120
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/programs/run.py --nodes 3 --set "--distribution striped consistency=session" --only bash-redirections \
@@ -46,6 +48,10 @@ test:
 	python3 tests/mpi-io/run.py -j 2
 	python3 tests/mpi-io/run.py -j 2 --face fuse --only romio321 --only hdf5-mpich
 	python3 tests/conformance/run.py
+
+soak:
+	cargo build --release
+	python3 tests/soak/run.py --processes 200000
 
 nodes:
 	cargo build --release

@@ -6,7 +6,7 @@ hasn't written yet is lost) while programs create, sync, replace and remove file
 everything is killed, the file system is mounted again, the pool opened from what is left,
 checked, and compared with what the programs had been promised.
 
-    python3 tests/pools/powercut.py [ROUNDS]
+    python3 tests/pools/powercut.py [ROUNDS [NODES]]
 """
 import fcntl
 import hashlib
@@ -107,7 +107,7 @@ def forebay(*words, quiet=False):
     return done
 
 
-def one_round(number, base, loop):
+def one_round(number, base, loop, nodes):
     mount, home = base + "/mnt", base + "/home"
     subprocess.run(["mkfs.ext4", "-q", "-F", loop], check=True)
     subprocess.run(["mount", loop, mount], check=True)
@@ -117,21 +117,28 @@ def one_round(number, base, loop):
     programs = []
     good = True
     try:
-        good &= forebay("up", "--media", "files:%s:96M" % mount, quiet=True).returncode == 0
+        several = ["--nodes", str(nodes)] if nodes > 1 else []
+        media = "files:%s:%dM" % (mount, 192 // nodes if nodes > 1 else 96)
+        good &= forebay("up", *several, "--media", media, quiet=True).returncode == 0
         me = [FOREBAY, "exec", "--", sys.executable, os.path.abspath(__file__)]
         jobs = [["work", "/fb", str(w + 1), log] for w, log in enumerate(logs)] + [["churn", "/fb"]]
-        for job in jobs:
-            programs.append(subprocess.Popen(me + job, stderr=subprocess.DEVNULL))
+        for at, job in enumerate(jobs):
+            where = ["--node", str(at % nodes)] if nodes > 1 else []
+            programs.append(subprocess.Popen(me[:2] + where + me[2:] + job,
+                                             stderr=subprocess.DEVNULL))
         time.sleep(random.uniform(1, 5))
-        with open(home + "/default/keeper.pid") as f:
-            keeper = int(f.read())
+        keepers = []
+        for at in ["/node-%d" % n for n in range(nodes)] if nodes > 1 else [""]:
+            with open(home + "/default" + at + "/keeper.pid") as f:
+                keepers.append(int(f.read()))
         fd = os.open(mount, os.O_RDONLY)
         fcntl.ioctl(fd, 0x8004587d, struct.pack("I", 2))
         os.close(fd)
         for p in programs:
             p.kill()
             p.wait()
-        os.kill(keeper, signal.SIGKILL)
+        for keeper in keepers:
+            os.kill(keeper, signal.SIGKILL)
         shutil.rmtree(home + "/default")
         for _ in range(50):
             if subprocess.run(["umount", mount], stderr=subprocess.DEVNULL).returncode == 0:
@@ -161,6 +168,7 @@ def main():
     if len(sys.argv) > 1 and sys.argv[1] == "verify":
         return 0 if verify(sys.argv[2], sys.argv[3:]) else 1
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    nodes = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     base = tempfile.mkdtemp(prefix="forebay-powercut-", dir="/var/tmp")
     loop = None
     try:
@@ -169,7 +177,7 @@ def main():
             f.truncate(600 << 20)
         loop = subprocess.run(["losetup", "-f", "--show", base + "/image"], check=True,
                               stdout=subprocess.PIPE, text=True).stdout.strip()
-        return 0 if all([one_round(n + 1, base, loop) for n in range(rounds)]) else 1
+        return 0 if all([one_round(n + 1, base, loop, nodes) for n in range(rounds)]) else 1
     finally:
         if loop:
             subprocess.run(["losetup", "-d", loop])

@@ -47,6 +47,7 @@ NOT_THROUGH_FUSE = {
     "c-range-locks": "F_GETLK gives a process for a lock of a description",
     "links-into": "rename to another file system is EXDEV before it is looked what is there",
     "move-to-outside": "it goes up as many levels as there are above a directory in /tmp",
+    "perf": "it writes from memory of the kernel's, which a mount can't read: EFAULT, as with O_DIRECT",
     "signals": "a handler that opens and writes files every 100 us leaves no time for anything else",
 }
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'

@@ -299,7 +299,7 @@ pub fn figure_row(f: &Figure) {
 
 pub fn fuse_heading() {
     println!(
-        "\n{:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  {:<11} {:>4}  goal",
+        "\n{:<22} {:>5} {:>9} {:>9} {:>9} {:>6}  {:<11} {:>4}",
         "through FUSE", "", "/dev/shm", "passed", "pool", "ratio", "min..max", "reps"
     );
 }
@@ -312,7 +312,7 @@ pub fn fuse_row(f: &Figure) {
     }
     let (low, high) = f.spread();
     println!(
-        "{:<22} {:>5} {:>9} {:>9} {:>9} {:>6.2}  {:<11} {:>4}  {}",
+        "{:<22} {:>5} {:>9} {:>9} {:>9} {:>6.2}  {:<11} {:>4}",
         f.name,
         f.unit,
         figure(median(&f.beside)),
@@ -320,8 +320,7 @@ pub fn fuse_row(f: &Figure) {
         figure(median(&f.pool)),
         f.ratio(),
         format!("{low:.2}..{high:.2}"),
-        f.pool.len(),
-        f.goal()
+        f.pool.len()
     );
 }
 

@@ -2,6 +2,7 @@
 
 use crate::collections::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
+use crate::lifetime::Span;
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
 use forebay_pool::launch::Listen;
@@ -148,14 +149,16 @@ and, for ordinary users, fusermount3. Programs under `forebay exec` are faster, 
 same files at the same time.")]
     Mount(Mount),
     /// Take a mount away
-    #[command(after_help = "Example:\n  forebay umount ./campaign")]
+    #[command(
+        after_help = "Examples:\n  forebay umount ./campaign\n  forebay umount --force ./campaign   # it hangs"
+    )]
     Umount(Umount),
     /// Show how full the media of a pool are
     #[command(after_help = "Example:\n  forebay df --json")]
     Df(Show),
     /// Show a pool: its media, the processes that use it, its keeper
     #[command(after_help = "Example:\n  forebay status --pool campaign")]
-    Status(Show),
+    Status(Status),
     /// Check a pool: records, names, extents, free space, locks; repair it
     #[command(after_help = "\
 Example:
@@ -172,8 +175,14 @@ Exit codes, added to nothing else:
   8  the check or the repair failed")]
     Fsck(Fsck),
     /// List your pools on this node and their state
-    #[command(after_help = "Example:\n  forebay pools")]
-    Pools(Show),
+    #[command(after_help = "\
+Example:
+  forebay pools
+  forebay pools --clean
+
+With --clean, stale pools are removed. One that is in use, or that can't be looked at, stays, and what it is and why
+is said. The pools of others are never touched.")]
+    Pools(Pools),
     /// Tests and drills: kill, restart, pause or resume a node of a pool
     #[command(after_help = "Example:\n  forebay node kill 2\n  forebay node restart 2")]
     Node(NodeCommand),
@@ -228,6 +237,13 @@ pub struct Media {
     /// staged in is larger than the pool
     #[arg(long)]
     pub force: bool,
+    /// Remove the pool after this time (2h, 90m, 1d), as soon as nobody uses it then; none: never
+    /// [default: in a Slurm job its end, for pools with memory; else none]
+    #[arg(long, value_name = "TIME")]
+    pub ttl: Option<Span>,
+    /// Remove the pool when nobody has used it for this time (30m) [default: none]
+    #[arg(long, value_name = "TIME")]
+    pub idle: Option<Span>,
 }
 
 /// On which nodes a pool is.
@@ -265,6 +281,10 @@ pub struct Nodes {
     /// How long a program waits for a node that doesn't answer, before it gets an error
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     pub patience: f64,
+    /// After how long out of reach a node loses the file locks that its programs have on others.
+    /// They get EIO then for these files until they have closed them
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    pub lease: f64,
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cpus: Option<Cpus>,
@@ -322,7 +342,7 @@ pub struct Up {
     #[command(flatten)]
     pub nodes: Nodes,
     /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi"])]
+    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
     #[arg(long, value_name = "DIR", requires = "reopen")]
@@ -343,6 +363,22 @@ pub struct Down {
     /// Only say whether it is in use
     #[arg(long, hide = true)]
     pub check: bool,
+    /// Only if nobody has used it for so many seconds
+    #[arg(long, hide = true)]
+    pub unused: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Pools {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Remove stale pools: their keepers are dead and nobody uses them, or their time is over
+    #[arg(long)]
+    pub clean: bool,
+    /// With --clean, also those that can be opened again, since all their media are `files`
+    #[arg(long, requires = "clean")]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]
@@ -376,6 +412,10 @@ pub struct Exec {
     /// The node of the pool to use, if this host has several
     #[arg(long, value_name = "K")]
     pub node: Option<u32>,
+    /// Mount the pool for as long as the program runs, at its prefix if that can be done: so
+    /// static programs, and those of Go, see it too
+    #[arg(long)]
+    pub with_mount: bool,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -522,6 +562,12 @@ pub struct Mount {
     /// Stay and serve the mount, until it is taken away
     #[arg(long)]
     pub foreground: bool,
+    /// Take the mount away when this process, and others that have joined, are gone
+    #[arg(long, value_name = "PID", hide = true)]
+    pub until: Option<u32>,
+    /// The directory was made for the mount, and goes with it
+    #[arg(long, hide = true)]
+    pub made: bool,
     /// The directory to mount at
     pub dir: OsString,
 }
@@ -531,6 +577,10 @@ pub struct Umount {
     /// Also if programs use it: it is gone for new ones at once, for them when they end
     #[arg(long)]
     pub lazy: bool,
+    /// Also if it doesn't answer: the process that serves it is killed, and programs that wait for it
+    /// get an error (ENOTCONN, ECONNABORTED)
+    #[arg(long, conflicts_with = "lazy")]
+    pub force: bool,
     /// The directory
     pub dir: OsString,
 }
@@ -543,6 +593,17 @@ pub struct Fsck {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also what of each table is in use: process and reader slots, live entries, descriptions,
+    /// locks, request cells, files; and the keeper's memory
+    #[arg(long)]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

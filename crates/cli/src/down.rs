@@ -2,11 +2,12 @@
 
 use crate::args::Down;
 use crate::fail::{Fail, code};
-use crate::mount;
 use crate::nodes::Elsewhere;
-use crate::output::say;
-use forebay_client::{Pool, PoolError, PoolState, places};
+use crate::output::{say, seconds};
+use crate::{lifetime, mount};
+use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
+use forebay_store::process::{Life, life};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,22 +24,11 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The letter that proc(5) has for a process's state; None if there is no such process.
-fn process_state(pid: u32) -> Option<u8> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything.
-    let at = stat.iter().rposition(|&b| b == b')')? + 2;
-    stat.get(at).copied()
-}
+pub use forebay_store::process::is_stopped;
 
-/// Whether a process is stopped, by a signal or a debugger.
-pub fn is_stopped(pid: u32) -> bool {
-    matches!(process_state(pid), Some(b'T' | b't'))
-}
-
-/// Whether there is such a process, and it isn't a zombie.
+/// Whether there is such a process, and it isn't a zombie. One that can't be looked at runs.
 pub fn runs(pid: u32) -> bool {
-    !matches!(process_state(pid), None | Some(b'Z' | b'X'))
+    life(pid) != Life::Gone
 }
 
 /// All nodes of a pool on this host that can be opened.
@@ -46,6 +36,16 @@ pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     let places = places(name);
     let pools = places.iter().filter_map(|p| Pool::open_dir(&p.dir).ok());
     pools.map(Arc::new).collect()
+}
+
+/// All nodes of a pool on this host.
+///
+/// # Errors
+/// If one can't be opened: it may be in use.
+pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
+    let places = places(name);
+    let pools = places.iter().map(|p| Pool::open_dir(&p.dir).map(Arc::new));
+    pools.collect()
 }
 
 /// Processes that use one of these.
@@ -93,7 +93,11 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         }
         return Ok(code::OK);
     }
-    let elsewhere = if a.here { None } else { Elsewhere::of(name) };
+    let elsewhere = match (a.here, a.force) {
+        (true, _) => None,
+        (false, true) => Elsewhere::of(name),
+        (false, false) => Elsewhere::look(name)?,
+    };
     if a.force {
         // Whom it belongs to is looked at once more before anything is removed.
         let pools = open_all(name);
@@ -102,11 +106,14 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     } else {
         // Opening it says what is wrong.
         Pool::open(name)?;
-        let pools = open_all(name);
+        let pools = open_each(name)?;
         if !a.check {
             mount::end_all(&pools, false)?;
         }
         let pids = users(&pools);
+        if let Some(limit) = a.unused {
+            unused_for(name, &pools, limit)?;
+        }
         if !pids.is_empty() {
             return Err(Fail::failed(format!(
                 "the pool '{name}' is in use by {}; end them first, or remove it and end them with: forebay down --force --pool {name}",
@@ -114,7 +121,10 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             )));
         }
         if let Some(others) = &elsewhere {
-            let free = others.each(&["down", "--here", "--check", "--pool", name]);
+            let limit = a.unused.map(|limit| limit.to_string());
+            let mut check = vec!["down", "--here", "--check", "--pool", name];
+            check.extend(limit.iter().flat_map(|limit| ["--unused", limit]));
+            let free = others.each(&check);
             free.map_err(|e| {
                 Fail::new(
                     e.code,
@@ -131,6 +141,21 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     }
     remove(name, elsewhere.as_ref())?;
     Ok(code::OK)
+}
+
+/// Fails if one of these nodes was used, as far as its keeper knows, in the last `limit` seconds.
+fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
+    let was_used = |pool: &&Arc<Pool>| {
+        let used = lifetime::last_used(pool);
+        used == 0 || boot_clock().saturating_sub(used) < limit
+    };
+    match pools.iter().find(was_used) {
+        None => Ok(()),
+        Some(_) => Err(Fail::failed(format!(
+            "the pool '{name}' was used in the last {}",
+            seconds(limit as f64)
+        ))),
+    }
 }
 
 /// Removes the pool here and elsewhere, used or not.

@@ -1,10 +1,11 @@
 //! `forebay exec`, and how a program comes to see a pool: the preloaded library, and the
 //! variables that tell it which pool.
 
+use crate::args::Exec;
 use crate::fail::{Fail, code};
 use crate::output::say;
-use crate::paths;
 use crate::up::absolute_dir;
+use crate::{cwd, mount, paths};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use std::ffi::{OsStr, OsString};
@@ -101,17 +102,21 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
         Some(member) => prepared.env("FOREBAY_NODE", member.node.to_string()),
         None => prepared.env_remove("FOREBAY_NODE"),
     };
+    cwd::hand_on(pool, &mut prepared);
     Ok(prepared)
 }
 
 /// Whether only a process that sees the pool can start the program: it lies there, or
 /// libraries that it needs do, or something has to be said or set at its start.
 fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
-    let mount = &pool.config().mount;
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
     }
-    let is_inside = |text: &[u8]| paths::is_under(Path::new(OsStr::from_bytes(text)), mount);
+    // An empty part of a list is the working directory.
+    let is_inside = |text: &[u8]| match text.is_empty() {
+        true => cwd::is_in(pool),
+        false => paths::is_under(Path::new(OsStr::from_bytes(text)), pool),
+    };
     let leads_inside = |list: &[u8]| list.split(|b| b":; ".contains(b)).any(is_inside);
     let variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
     let mut lists = variables.iter().filter_map(std::env::var_os);
@@ -136,7 +141,9 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
 fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     let mount = &pool.config().mount;
     if program.as_bytes().contains(&b'/') {
-        return (!paths::is_under(Path::new(program), mount)).then(|| program.into());
+        let begins_inside = Path::new(program).is_relative() && cwd::is_in(pool);
+        let is_inside = begins_inside || paths::is_under(Path::new(program), pool);
+        return (!is_inside).then(|| program.into());
     }
     let Some(path) = std::env::var_os("PATH") else {
         return Some(program.into());
@@ -144,7 +151,7 @@ fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     for dir in std::env::split_paths(&path) {
         let candidate = dir.join(program);
         if dir.starts_with(mount) {
-            let inside = paths::in_pool(candidate.as_os_str(), mount);
+            let inside = paths::in_mount(candidate.as_os_str(), mount);
             let stat = Fs::new(pool.clone()).stat(&inside, true);
             if stat.is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFREG && s.mode & 0o111 != 0) {
                 return None;
@@ -192,14 +199,18 @@ pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
             ),
         });
     }
+    crate::lifetime::warn(&pool);
     Ok(pool)
 }
 
-pub fn exec(name: &str, node: Option<u32>, command: &[OsString]) -> Result<u8, Fail> {
-    let pool = open(name, node)?;
-    let mut prepared = prepare(&pool, command)?;
+pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
+    let pool = open(name, a.node)?;
+    let mut prepared = prepare(&pool, &a.command)?;
+    if a.with_mount {
+        mount::for_this_process(&pool)?;
+    }
     // What this process has of the pool must not pass for the program's.
     let _ = pool.store().detach();
     let error = prepared.exec();
-    Err(cannot_start(&command[0], &error))
+    Err(cannot_start(&a.command[0], &error))
 }

@@ -69,8 +69,9 @@ impl From<PoolError> for Fail {
             | PoolError::Io { .. }
             | PoolError::Daemon(_) => code::FAILED,
             PoolError::Absent(_)
-            | PoolError::Foreign(_)
+            | PoolError::Foreign(..)
             | PoolError::Elsewhere(_)
+            | PoolError::Blind
             | PoolError::Damaged { .. }
             | PoolError::Lost(_)
             | PoolError::NoCheckpoint(_) => code::NO_POOL,

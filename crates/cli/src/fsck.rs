@@ -142,7 +142,7 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
             named(&pids)
         )));
     }
-    forebay_client::end_keeper(pool.dir());
+    forebay_client::end_keeper(pool.dir())?;
     if place.node.is_some() {
         // A node's daemon uses its store; that it was ended just now is no finding.
         let _ = pool.settle();

@@ -3,6 +3,7 @@
 use crate::addresses;
 use crate::background;
 use crate::fail::Fail;
+use crate::lifetime;
 use crate::output::say;
 use forebay_client::{Pool, PoolConfig};
 use forebay_pool::Limits;
@@ -24,7 +25,9 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     let term = hold_term();
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
     unsafe { libc::close_range(3, u32::MAX, 0) };
+    raise_descriptors();
     let ready = |pool: &Arc<Pool>| {
+        lifetime::watch(pool);
         save_on_term(term, Arc::new(OnceLock::from(pool.clone())));
         background::is_ready();
     };
@@ -45,6 +48,19 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
         Fail::failed("")
     })?;
     Ok(0)
+}
+
+/// A keeper or daemon has connections and files for all whom it serves: as many descriptors as it may.
+pub fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(e) = setrlimit(Resource::Nofile, all) {
+        say(format!("keeper: can't raise its limit of open files: {e}"));
+    }
 }
 
 /// Where memory is limited, the allocator gives back at once what is free, and keeps little for each thread.

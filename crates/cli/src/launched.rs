@@ -2,7 +2,7 @@
 
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
-use crate::{addresses, capacity, keeper};
+use crate::{addresses, capacity, keeper, lifetime};
 use forebay_pool::launch::messages::{encode_up, greet, hear_greeting};
 use forebay_pool::launch::{Begin, Host, Own, drive, launcher};
 use forebay_pool::start::{Missing, Up};
@@ -53,6 +53,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         // SAFETY: no other thread runs yet.
         unsafe { std::env::set_var("FOREBAY_HOME", home) };
     }
+    keeper::raise_descriptors();
     keeper::spare_memory(&plan.limits);
     let pool = Arc::new(OnceLock::new());
     keeper::save_on_term(term, pool.clone());
@@ -96,6 +97,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     match own.into_running() {
         Some(running) => {
             let _ = pool.set(running.pool().clone());
+            lifetime::watch(running.pool());
             running.run()?;
             Ok(0)
         }

@@ -32,8 +32,7 @@ struct Lister<'a> {
 
 pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     let pool = Arc::new(Pool::open(name)?);
-    let mount = pool.config().mount.clone();
-    let fs = Fs::new(pool);
+    let fs = Fs::new(pool.clone());
     let mut lister = Lister {
         fs: &fs,
         options: a,
@@ -54,7 +53,7 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     };
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     for written in wanted {
-        let path = in_pool(written, &mount);
+        let path = in_pool(written, &pool);
         // A link to a directory is listed as that, unless its own attributes are asked for.
         match fs.stat(&path, !a.long).or_else(|_| fs.stat(&path, false)) {
             Ok(s) if is_dir(&s) => directories.push((written.as_bytes().to_vec(), path)),
@@ -359,12 +358,11 @@ fn group_name(gid: u32) -> String {
 
 pub fn cat(name: &str, paths: &[OsString]) -> Result<u8, Fail> {
     let pool = Arc::new(Pool::open(name)?);
-    let mount = pool.config().mount.clone();
-    let fs = Fs::new(pool);
+    let fs = Fs::new(pool.clone());
     let mut status = code::OK;
     let mut buffer = vec![0; 1 << 20];
     for written in paths {
-        if let Err(e) = print(&fs, &in_pool(written, &mount), &mut buffer)? {
+        if let Err(e) = print(&fs, &in_pool(written, &pool), &mut buffer)? {
             let what = forebay_staging::explain(e);
             say(format!(
                 "{}: {what} in this pool",

@@ -4,11 +4,14 @@
 //! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
 //! what to do`, and an exit code that scripts can use (see [`fail::code`]).
 
+mod accounting;
 mod addresses;
 mod args;
 mod background;
 mod capacity;
+mod clean;
 mod collections;
+mod cwd;
 mod down;
 mod exec;
 mod fail;
@@ -16,8 +19,10 @@ mod fsck;
 mod guard;
 mod keeper;
 mod launched;
+mod lifetime;
 mod list;
 mod mount;
+mod mount_users;
 mod mover;
 mod mpi;
 mod node;
@@ -73,12 +78,25 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Fail> {
     let given = cli.pool.clone();
+    // What looks at a pool, mends it, or saves its data works whatever programs have used up.
+    if matches!(
+        cli.command,
+        Command::Status(_)
+            | Command::Df(_)
+            | Command::Down(_)
+            | Command::Fsck(_)
+            | Command::Stage(_)
+            | Command::Mover { .. }
+            | Command::Node(_)
+    ) {
+        forebay_store::process::use_reserve();
+    }
     let pool = cli.pool();
     match cli.command {
         Command::Up(a) => up::up(&pool, &a),
         Command::Down(a) => down::down(&pool, &a),
         Command::Run(a) => run::run(given.as_deref(), &a),
-        Command::Exec(a) => exec::exec(&pool, a.node, &a.command),
+        Command::Exec(a) => exec::exec(&pool, &a),
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Stage(a) => stage::stage(&pool, &a),
@@ -90,8 +108,9 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),
         Command::Df(a) => status::df(&pool, a.json),
-        Command::Status(a) => status::status(&pool, a.json),
+        Command::Status(a) => status::status(&pool, a.json, a.all),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
+        Command::Pools(a) if a.clean => clean::clean(&a),
         Command::Pools(a) => status::pools(a.json),
         Command::Node(a) => node::drill(&pool, a.what),
         Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),

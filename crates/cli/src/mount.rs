@@ -8,8 +8,9 @@ use crate::args::{Mount, Umount};
 use crate::down::runs;
 use crate::fail::{Fail, code};
 use crate::output::say;
-use crate::{background, exec};
-use forebay_client::Pool;
+use crate::{background, exec, mount_users as users};
+use forebay_client::private::{self, Above};
+use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that is told to end lets those go on who use the mount.
 const GRACE: Duration = Duration::from_millis(300);
+/// How long one that isn't needed any more has to answer what the kernel said last.
+const SETTLING: Duration = Duration::from_millis(20);
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
@@ -44,6 +47,12 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     if a.read_only {
         command.arg("--read-only");
     }
+    if let Some(pid) = a.until {
+        command.args(["--until", &pid.to_string()]);
+    }
+    if a.made {
+        command.arg("--made");
+    }
     command.arg("--").arg(&dir);
     background::start(command, &log, "the process that serves the mount")?;
     Ok(code::OK)
@@ -53,18 +62,60 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     // Not resolved by looking at it: whoever served it may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
-    if mounted(&dir).is_none() {
+    let Some(source) = mounted(&dir) else {
         return Err(Fail::failed(format!(
             "{shown}: no pool is mounted there; forebay status shows where"
         )));
+    };
+    if a.force {
+        kill_server(&source, &dir);
     }
-    unmount(&dir, a.lazy).map_err(|e| match e.raw_os_error() {
+    unmount(&dir, a.lazy || a.force).map_err(|e| match e.raw_os_error() {
         Some(busy) if busy == Errno::BUSY.raw_os_error() => Fail::failed(format!(
             "{shown} is in use: end the programs that use it, or take it away as soon as they end with: forebay umount --lazy {shown}"
         )),
         _ => Fail::failed(format!("can't unmount {shown}: {e}")),
     })?;
     Ok(code::OK)
+}
+
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours: with its last
+/// descriptor, the kernel lets everybody go who waits for an answer. Looks at nothing on the mount.
+fn kill_server(source: &str, dir: &Path) {
+    let pool = source.strip_prefix("forebay:").unwrap_or(source);
+    for place in places(pool) {
+        for entry in (std::fs::read_dir(place.dir.join("mounts"))
+            .into_iter()
+            .flatten())
+        .flatten()
+        {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            let is_it =
+                std::fs::read(entry.path()).is_ok_and(|at| at == dir.as_os_str().as_bytes());
+            if is_it && serves(pid, dir) {
+                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+                let until = Instant::now() + PATIENCE;
+                while runs(pid as u32) && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the process has the arguments of one that serves a mount at `dir`: a later one may have its number.
+fn serves(pid: i32, dir: &Path) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|&b| b == 0);
+    let mounts = words.nth(1) == Some(b"mount");
+    // In the foreground it may have been given another way.
+    mounts
+        && words.any(|w| {
+            w == dir.as_os_str().as_bytes()
+                || Path::new(std::ffi::OsStr::from_bytes(w)).file_name() == dir.file_name()
+        })
 }
 
 /// The directory to mount at. One whose server has died is freed first.
@@ -85,6 +136,12 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
             "can't mount at {shown}: {e}; give an empty directory of your own"
         ))
     })?;
+    // Where another user can put something else in its place, that would be mounted over.
+    private::check(&dir, Above::Any).map_err(|e| {
+        Fail::failed(format!(
+            "can't mount at {shown}: {e}; give an empty directory of your own"
+        ))
+    })?;
     if let Some(source) = mounted(&dir) {
         return Err(Fail::failed(format!(
             "{shown}: {source} is mounted there; take it away with: forebay umount {shown}"
@@ -96,6 +153,8 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
 /// Mounts, and answers until the mount is taken away.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
+    // Not on the mount, not even for a core dump.
+    let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
     let options = Options {
@@ -106,9 +165,25 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let record = registry(&pool)?.join(std::process::id().to_string());
     let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));
     let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
+    if let Some(pid) = a.until {
+        users::begin(&record, pid).map_err(failed)?;
+    }
     // Whoever finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
+    if a.until.is_some() {
+        let (at, mine) = (dir.to_owned(), record.clone());
+        let _ = std::thread::Builder::new().spawn(move || {
+            users::wait(&mine);
+            // An answer of ours that comes after what the kernel has said of the last files closed.
+            let _ = rustix::fs::statfs(&at);
+            std::thread::sleep(SETTLING);
+            // Who has files open there goes on; we end after the last one.
+            let _ = unmount(&at, true);
+        });
+    }
     let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
+    let stopper = mounted.stopper();
+    let stops = stopper.clone();
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
@@ -116,7 +191,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         // Then the kernel says that it is gone, and we end below: unless somebody uses it.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
-        end(&ours, &mine);
+        end(&ours, &mine, stops.stop());
         std::process::exit(code::OK.into());
     });
     let served = written
@@ -125,15 +200,112 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if served.is_err() {
         let _ = unmount(dir, true);
     }
-    end(&pool, &record);
+    end(&pool, &record, stopper.stop());
+    if a.made {
+        let _ = std::fs::remove_dir(dir);
+    }
     served
 }
 
-/// The end of a process that serves a mount.
-fn end(pool: &Pool, record: &Path) {
-    let _ = pool.store().detach();
+/// The end of a process that serves a mount; if it couldn't be stopped in order, what it holds is
+/// released after its end, as of any that is killed.
+fn end(pool: &Pool, record: &Path, in_order: bool) {
+    if in_order {
+        let _ = pool.store().detach();
+    }
     // Last: by it `forebay down` waits for us.
     let _ = std::fs::remove_file(record);
+    users::end(record);
+}
+
+/// How often it is tried again if others mount and unmount at the same moment.
+const MAX_TRIES: usize = 5;
+
+/// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
+/// a private place, which only serves working directories.
+pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
+    let prefix = Path::new(&pool.config().mount);
+    let me = std::process::id();
+    let mut tried = Fail::failed("the pool can't be mounted");
+    for _ in 0..MAX_TRIES {
+        if let Some(there) = list(pool)
+            .into_iter()
+            .find(|m| m.is_mounted && m.dir == prefix)
+        {
+            if users::join(&registry(pool)?.join(there.pid.to_string()), me) {
+                return Ok(());
+            }
+            continue;
+        }
+        let (dir, made) = match place_at(prefix) {
+            Ok(made) => (prefix.to_owned(), made),
+            Err(why) => {
+                say(format!(
+                    "can't mount at {}: {why}; programs that don't see the pool find their working directory in it by a private mount, but no path under {0}",
+                    prefix.display()
+                ));
+                let dir = registry(pool)?.join(format!("at-{me}"));
+                let _ = std::fs::create_dir(&dir);
+                (dir, true)
+            }
+        };
+        match start_for(pool, &dir, made, me) {
+            Ok(()) => return Ok(()),
+            Err(e) => tried = e,
+        }
+        // Somebody else may have been faster.
+        if mounted(prefix).is_none() {
+            if made {
+                let _ = std::fs::remove_dir(&dir);
+            }
+            break;
+        }
+    }
+    Err(tried)
+}
+
+/// Whether the prefix had to be made; or why nothing can be mounted there.
+fn place_at(prefix: &Path) -> Result<bool, String> {
+    if let Some(other) = mounted(prefix) {
+        return Err(format!("{other} is mounted there"));
+    }
+    match std::fs::read_dir(prefix) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(false),
+            Some(_) => Err("it is a directory with files in it".to_owned()),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(prefix) {
+            Ok(()) => Ok(true),
+            Err(e) => Err(format!("it isn't there and can't be made: {e}")),
+        },
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Starts the process that serves the mount. It is no child of this one, which becomes a program
+/// that knows nothing of it.
+fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
+    let mut command = background::command();
+    command.args(["mount", "--pool", &pool.config().name]);
+    if let Some(node) = pool.config().member.map(|m| m.node) {
+        command.args(["--node", &node.to_string()]);
+    }
+    command.args(["--until", &pid.to_string()]);
+    if made {
+        command.arg("--made");
+    }
+    let done = command
+        .arg("--")
+        .arg(dir)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(|e| Fail::failed(format!("can't mount the pool: {e}")))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said = said.trim();
+    Err(Fail::failed(said.strip_prefix("forebay: ").unwrap_or(said)))
 }
 
 /// Signals that end a process are waited for by a thread.

@@ -47,7 +47,7 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
         }
         Drill::Restart { .. } => {
             if place.state() == PoolState::Running {
-                forebay_client::end_keeper(&place.dir);
+                forebay_client::end_keeper(&place.dir)?;
             }
             restart(place)?;
         }

@@ -1,7 +1,9 @@
 //! `forebay status` and `df` of a pool of several nodes.
 
+use crate::accounting;
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::lifetime;
 use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
 use crate::status::{df_table, medium, percent, table, tables};
@@ -24,7 +26,7 @@ fn capacity(k: &Known) -> u64 {
     k.node.media.iter().map(|m| m.capacity).sum()
 }
 
-fn as_json(k: &Known) -> Value {
+fn as_json(k: &Known, all: bool) -> Value {
     let addresses = k.node.addresses.iter();
     let addresses: Vec<String> = addresses
         .map(|a| SocketAddr::from(*a).to_string())
@@ -44,6 +46,10 @@ fn as_json(k: &Known) -> Value {
         told["keeper"] = value!(here.keeper);
         told["questions"] = value!(questions_of(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
+            told["lifetime"] = lifetime::as_json(pool);
+            if all {
+                told["taken"] = accounting::as_json(pool);
+            }
             told["process_ids"] = value!(users(std::slice::from_ref(pool)));
             told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
             told["tables"] = tables(pool.store());
@@ -101,6 +107,9 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
         );
     }
     let pool = k.here.as_ref().and_then(|h| h.pool.as_ref());
+    if let Some(words) = pool.and_then(|p| lifetime::words(p)) {
+        let _ = writeln!(text, "node {number}: {words}");
+    }
     for mount in pool.iter().flat_map(|p| mounts(p)) {
         let _ = writeln!(text, "node {number}: mounted at {}", mount.words());
     }
@@ -118,7 +127,7 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     }
 }
 
-pub fn status(name: &str, as_json_text: bool) -> Result<u8, Fail> {
+pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
     let Survey { config, map, nodes } = Survey::of(name)?;
     let up = nodes.iter().filter(|k| k.state == State::Up).count();
     let state = match up == nodes.len() {
@@ -131,7 +140,7 @@ pub fn status(name: &str, as_json_text: bool) -> Result<u8, Fail> {
         json(&value!({
             "name": name, "state": state, "mount": config.mount, "dir": dir,
             "uuid": config.uuid, "created": config.created, "uptime": uptime,
-            "epoch": map.epoch(), "nodes": nodes.iter().map(as_json).collect::<Vec<_>>(),
+            "epoch": map.epoch(), "nodes": nodes.iter().map(|k| as_json(k, all)).collect::<Vec<_>>(),
         }))?;
         return Ok(code::OK);
     }
@@ -159,6 +168,12 @@ pub fn status(name: &str, as_json_text: bool) -> Result<u8, Fail> {
     rows.extend(nodes.iter().map(row));
     text += &table(&rows, &[1, 2, 4]);
     nodes.iter().for_each(|k| remarks(k, name, &mut text));
+    for k in nodes.iter().filter(|_| all) {
+        if let Some(pool) = k.here.as_ref().and_then(|h| h.pool.as_ref()) {
+            let _ = writeln!(text, "\nnode {}", k.node.number);
+            accounting::in_words(pool, &mut text);
+        }
+    }
     write(text.as_bytes())?;
     Ok(code::OK)
 }

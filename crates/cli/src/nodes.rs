@@ -3,7 +3,7 @@
 use crate::args::{Media, Nodes};
 use crate::fail::Fail;
 use crate::output::say;
-use crate::{capacity, down, prefix};
+use crate::{capacity, down, lifetime, prefix};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
@@ -165,8 +165,10 @@ pub fn start(
         listen,
         encrypt: a.encrypt,
         patience: Duration::from_secs_f64(a.patience),
+        lease: Duration::from_secs_f64(a.lease),
         within: Duration::from_secs_f64(a.within),
         limits,
+        lifetime: lifetime::of_new(media.ttl, media.idle, &media.media),
     };
     let begin = Begin {
         me: 0,
@@ -208,6 +210,9 @@ fn absent(name: &str) -> Result<(), Fail> {
         PoolState::Absent => Ok(()),
         PoolState::Running => Err(PoolError::Exists(name.to_owned()).into()),
         PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned()).into()),
+        PoolState::Unknown(why) => Err(Fail::failed(format!(
+            "the pool '{name}' can't be looked at, so nothing was done: {why}"
+        ))),
         PoolState::Damaged(why) => Err(PoolError::Damaged {
             name: name.to_owned(),
             why,
@@ -334,8 +339,31 @@ pub struct Elsewhere {
 impl Elsewhere {
     /// Those of the pool `name`, which has a node here; None if all its nodes are here.
     pub fn of(name: &str) -> Option<Elsewhere> {
+        Elsewhere::look(name).ok().flatten()
+    }
+
+    /// As [`Elsewhere::of`].
+    ///
+    /// # Errors
+    /// If that can't be found out: there may be some.
+    pub fn look(name: &str) -> Result<Option<Elsewhere>, Fail> {
         let places = places(name);
-        let plan = places.iter().find_map(|p| Plan::read(&p.dir).ok())?;
+        let mut unread = None;
+        let plan = places.iter().filter(|p| p.node.is_some()).find_map(|p| {
+            let read = Plan::read(&p.dir);
+            read.map_err(|e| unread = Some((p.dir.clone(), e))).ok()
+        });
+        match (plan, unread) {
+            (Some(plan), _) => Ok(Elsewhere::among(plan, &places)),
+            (None, None) => Ok(None),
+            (None, Some((dir, e))) => Err(Fail::failed(format!(
+                "can't tell on which hosts the pool '{name}' is: {}: {e}",
+                dir.join("plan.json").display()
+            ))),
+        }
+    }
+
+    fn among(plan: Plan, places: &[forebay_client::Place]) -> Option<Elsewhere> {
         if plan.how == How::Local {
             return None;
         }

@@ -1,12 +1,26 @@
 //! Paths as the user writes them: in the pool, or SRC:DST pairs.
 
 use crate::fail::Fail;
+use forebay_client::Pool;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A path inside the pool from what the user wrote: `/x`, `/fb/x` and `x` are the same.
-pub fn in_pool(written: &OsStr, mount: &str) -> Vec<u8> {
+/// A path inside a pool from what the user wrote: `/x` and `/fb/x` are the same, and so is `x`,
+/// unless the working directory lies in that pool.
+pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
+    let path = in_mount(written, &pool.config().mount);
+    if written.as_bytes().starts_with(b"/") {
+        return path;
+    }
+    match crate::cwd::inside(pool) {
+        Some(dir) => [&dir, path.as_slice()].concat(),
+        None => path,
+    }
+}
+
+/// As [`in_pool`], of a pool with this prefix that isn't known.
+pub fn in_mount(written: &OsStr, mount: &str) -> Vec<u8> {
     let bytes = written.as_bytes();
     let rest = match bytes.strip_prefix(mount.as_bytes()) {
         Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
@@ -19,8 +33,18 @@ pub fn in_pool(written: &OsStr, mount: &str) -> Vec<u8> {
     }
 }
 
-/// Whether a path of the real file system would lie under the mount prefix.
-pub fn is_under(path: &Path, mount: &str) -> bool {
+/// Whether a path of the real file system would lie under the pool's mount prefix.
+pub fn is_under(path: &Path, pool: &Pool) -> bool {
+    begins_with(&crate::cwd::resolve(path, pool), &pool.config().mount)
+}
+
+/// As [`is_under`], of a pool with this prefix that isn't open. A relative path is taken for one if
+/// the working directory lies in any pool.
+pub fn is_under_prefix(path: &Path, mount: &str) -> bool {
+    path.is_relative() && crate::cwd::is_in_a_pool() || begins_with(path, mount)
+}
+
+fn begins_with(path: &Path, mount: &str) -> bool {
     std::path::absolute(path).is_ok_and(|p| p.starts_with(mount))
 }
 
@@ -74,12 +98,12 @@ mod tests {
     #[test]
     fn pool_paths() {
         for written in ["/a/b", "/fb/a/b", "a/b"] {
-            assert_eq!(in_pool(os(written), "/fb"), b"/a/b");
+            assert_eq!(in_mount(os(written), "/fb"), b"/a/b");
         }
-        assert_eq!(in_pool(os("/fb"), "/fb"), b"/");
-        assert_eq!(in_pool(os("/fbx"), "/fb"), b"/fbx");
-        assert!(is_under(Path::new("/fb/x"), "/fb"));
-        assert!(!is_under(Path::new("/fbx"), "/fb"));
+        assert_eq!(in_mount(os("/fb"), "/fb"), b"/");
+        assert_eq!(in_mount(os("/fbx"), "/fb"), b"/fbx");
+        assert!(is_under_prefix(Path::new("/fb/x"), "/fb"));
+        assert!(!is_under_prefix(Path::new("/fbx"), "/fb"));
     }
 
     #[test]

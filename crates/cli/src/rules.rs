@@ -71,7 +71,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
         } => {
             let mount = "/fb";
             let rules = read(Some(file), mount)?;
-            let said = rules.explain(&paths::in_pool(path, mount));
+            let said = rules.explain(&paths::in_mount(path, mount));
             write(of_new(&rules, &said, Declared::NOTHING).as_bytes())?;
         }
         RulesWhat::Explain { file: None, path } => return explain(name, path),
@@ -94,7 +94,7 @@ fn as_toml(rule: &Rule) -> String {
 fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let pool = exec::open(name, None)?;
     let rules = pool.config().rules.clone();
-    let inside = paths::in_pool(path, &pool.config().mount);
+    let inside = paths::in_pool(path, &pool);
     let fs = Fs::new(pool);
     let shown = path.to_string_lossy();
     let failed = |e: Errno| Fail::failed(format!("{shown}: can't look at it: {e}"));

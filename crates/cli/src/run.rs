@@ -230,7 +230,7 @@ fn fetch(
 ) -> Vec<String> {
     let mut missing = Vec::new();
     for (src, dst) in pairs {
-        let inside = paths::in_pool(src, &pool.config().mount);
+        let inside = paths::in_pool(src, pool);
         let there = Fs::new(pool.clone()).stat(&inside, true);
         if !status.success() && there == Err(rustix::io::Errno::NOENT) {
             let src = src.to_string_lossy();

@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
     let pool = exec::open(name, None)?;
-    let path = paths::in_pool(&a.path, &pool.config().mount);
+    let path = paths::in_pool(&a.path, &pool);
     let fs = Fs::new(pool);
     if let Some(wanted) = wanted(a)? {
         set_distribution(&fs, a, &path, wanted)?;

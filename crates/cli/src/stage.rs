@@ -61,7 +61,7 @@ pub fn transfer(
         Way::In(src, _) => src,
         Way::Out(_, dst) => dst,
     };
-    if paths::is_under(outside, mount) {
+    if paths::is_under(outside, pool) {
         return Err(StageError {
             path: outside.display().to_string(),
             what: format!(
@@ -69,6 +69,7 @@ pub fn transfer(
             ),
         });
     }
+    let outside = &crate::cwd::resolve(outside, pool);
     let fs = Fs::for_staging(pool.clone());
     let team = nodes::team(pool);
     let progress = Progress::default();
@@ -92,7 +93,7 @@ pub fn transfer(
             }
         });
         let result = match way {
-            Way::In(src, dst) => {
+            Way::In(_, dst) => {
                 let options = Options {
                     threads,
                     checksum,
@@ -103,14 +104,14 @@ pub fn transfer(
                 stage_in(
                     &fs,
                     mount,
-                    src,
-                    &paths::in_pool(dst, mount),
+                    outside,
+                    &paths::in_pool(dst, pool),
                     &options,
                     &progress,
                     &team,
                 )
             }
-            Way::Out(src, dst) => {
+            Way::Out(src, _) => {
                 let options = Options {
                     threads,
                     checksum,
@@ -121,8 +122,8 @@ pub fn transfer(
                 stage_out(
                     &fs,
                     mount,
-                    &paths::in_pool(src, mount),
-                    dst,
+                    &paths::in_pool(src, pool),
+                    outside,
                     &options,
                     &progress,
                     &team,

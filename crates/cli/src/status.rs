@@ -1,5 +1,6 @@
 //! `forebay df`, `status` and `pools`: what there is.
 
+use crate::accounting;
 use crate::down::{named, users};
 use crate::fail::{Fail, code};
 use crate::mount::{Served, mounts};
@@ -105,12 +106,13 @@ fn state_words(state: &PoolState) -> String {
         PoolState::Stale => "stale".into(),
         PoolState::Absent => "absent".into(),
         PoolState::Damaged(_) => "damaged".into(),
+        PoolState::Unknown(_) => "unknown".into(),
     }
 }
 
-pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
+pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     if has_nodes(name) {
-        return node_status::status(name, as_json);
+        return node_status::status(name, as_json, all);
     }
     let pool = Arc::new(Pool::open(name)?);
     let c = pool.config();
@@ -123,16 +125,21 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
     let records = pool.store().record_bytes().ok();
     let usage = pool.usage();
     if as_json {
-        json(&value!({
+        let mut told = value!({
             "name": c.name, "state": state_words(&state), "mount": c.mount,
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
+            "lifetime": crate::lifetime::as_json(&pool),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
             "stuck": pool.store().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
-        }))?;
+        });
+        if all {
+            told["taken"] = accounting::as_json(&pool);
+        }
+        json(&told)?;
         return Ok(code::OK);
     }
     let keeper = match pool.keeper_pid() {
@@ -170,6 +177,9 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    if let Some(words) = crate::lifetime::words(&pool) {
+        let _ = writeln!(text, "lifetime   {words}");
+    }
     for mount in mounts(&pool) {
         let _ = writeln!(text, "mount      {}", mount.words());
     }
@@ -181,6 +191,10 @@ pub fn status(name: &str, as_json: bool) -> Result<u8, Fail> {
             named(&[waiter]),
             named(&[holder])
         );
+    }
+    if all {
+        text.push('\n');
+        accounting::in_words(&pool, &mut text);
     }
     write(text.as_bytes())?;
     Ok(code::OK)
@@ -204,13 +218,13 @@ fn full_tables(store: &Store) -> String {
 }
 
 pub fn pools(as_json: bool) -> Result<u8, Fail> {
-    let listed = Pool::list();
+    let listed = Pool::list()?;
     if as_json {
         let list: Vec<Value> = listed
             .iter()
             .map(|l| {
                 let why = match &l.state {
-                    PoolState::Damaged(why) => Some(why),
+                    PoolState::Damaged(why) | PoolState::Unknown(why) => Some(why),
                     _ => None,
                 };
                 let nodes: Vec<u32> = places(&l.name).iter().filter_map(|p| p.node).collect();
@@ -228,7 +242,7 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
     ];
     for l in &listed {
         let (media, mount) = match (&l.state, Pool::open(&l.name)) {
-            (PoolState::Damaged(why), _) => (why.clone(), String::new()),
+            (PoolState::Damaged(why) | PoolState::Unknown(why), _) => (why.clone(), String::new()),
             (_, Ok(pool)) => {
                 let c = pool.config();
                 let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();

@@ -3,10 +3,12 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, mpi, node, nodes, prefix, rules};
-use forebay_client::{CreateOptions, Place, Pool, PoolError, PoolState, places, take_over};
+use crate::{capacity, keeper, lifetime, mpi, node, nodes, prefix, rules};
+use forebay_client::{
+    CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, places, take_over,
+};
 use forebay_media::{MediumSpec, format_size};
-use forebay_pool::launch::How;
+use forebay_pool::launch::{How, Plan};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -33,7 +35,8 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         rules,
     };
     let excess = capacity::check(&options.media, 1, wanted.force)?;
-    let pool = Pool::create(&options)?;
+    let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);
+    let pool = Pool::create_for(&options, &lifetime)?;
     for warning in warning.into_iter().chain(excess) {
         say(format!("warning: {warning}"));
     }
@@ -134,7 +137,11 @@ pub fn up_nodes(
 /// Goes on with a pool that has no keeper.
 fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     if let Some(from) = from {
-        let dir = find_medium(name, from)?;
+        let found = find_media(name, from)?;
+        if found.iter().any(|f| f.config.member.is_some()) {
+            return reopen_from_media(name, from, &found);
+        }
+        let dir = only(found, from)?;
         let (pool, found) = forebay_client::reopen(&dir)?;
         keeper::start(&absolute_dir(&pool))?;
         let mut note = format!(
@@ -162,9 +169,19 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
         // Opening it says what is wrong.
         PoolState::Damaged(_) | PoolState::Stale => {}
+        // Its keeper may well run.
+        PoolState::Unknown(why) => {
+            return Err(Fail::failed(format!(
+                "the pool '{name}' can't be looked at, so nothing was done: {why}"
+            )));
+        }
     }
     take_over(name);
     let places = places(name);
+    // Whoever goes on with a pool whose time is over wants what is in it.
+    for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
+        forebay_client::begin_lifetime(&place.dir)?;
+    }
     if places.iter().any(|p| p.node.is_some()) {
         return reopen_nodes(name, &places);
     }
@@ -192,39 +209,166 @@ fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
     Ok((Pool::open(name)?, note))
 }
 
-/// The directory of pool `name` in a medium, from that or from the directory it lies in.
-fn find_medium(name: &str, from: &Path) -> Result<PathBuf, Fail> {
-    let from = std::path::absolute(from).unwrap_or_else(|_| from.to_owned());
-    if from.join("pool.json").exists() {
-        return Ok(from);
+/// A directory of a pool, or of a node of one, in its first medium.
+struct Found {
+    dir: PathBuf,
+    config: PoolConfig,
+}
+
+/// Opens the nodes of a pool again whose records were lost with shared memory, from their media on
+/// this host: all that the pool had here, or none.
+fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, String), Fail> {
+    let first = &found[0];
+    if let Some(other) = found.iter().find(|f| f.config.uuid != first.config.uuid) {
+        return Err(Fail::failed(format!(
+            "there are nodes of several pools '{name}' in {}: {} and {}; move those away that aren't wanted",
+            from.display(),
+            first.dir.display(),
+            other.dir.display()
+        )));
     }
-    let named = |dir: &Path| -> bool {
-        std::fs::read(dir.join("pool.json"))
-            .ok()
-            .and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok())
-            .is_some_and(|config| config["name"] == name)
+    let plan = Plan::read(&first.dir).map_err(|e| {
+        let path = first.dir.join("plan.json");
+        Fail::failed(format!("can't read {}: {e}", path.display()))
+    })?;
+    let number = |f: &Found| f.config.member.map_or(0, |m| m.node);
+    let here: Vec<u32> = found.iter().map(number).collect();
+    let host = |n: u32| plan.hosts.get(n as usize).map_or("", String::as_str);
+    let (mut missing, mut elsewhere) = (Vec::new(), Vec::new());
+    for node in (0..plan.hosts.len() as u32).filter(|n| !here.contains(n)) {
+        let same_host = here.iter().any(|&h| host(h) == host(node));
+        match plan.how == How::Local || same_host {
+            true => missing.push(node.to_string()),
+            false => elsewhere.push(host(node).to_owned()),
+        }
+    }
+    if !missing.is_empty() {
+        let here: Vec<String> = here.iter().map(u32::to_string).collect();
+        return Err(Fail::new(
+            code::NO_POOL,
+            format!(
+                "the pool '{name}' has {} nodes; {} has nothing of node {} (only of node {}); nothing was started: bring the \
+                 directory forebay-*-n{}-0 back there",
+                plan.hosts.len(),
+                from.display(),
+                missing.join(", "),
+                here.join(", "),
+                missing[0]
+            ),
+        ));
+    }
+    if Pool::state(name) != PoolState::Absent {
+        return Err(PoolError::Exists(name.to_owned()).into());
+    }
+    let started = start_from_media(name, found);
+    let note = match started {
+        Ok(note) => note,
+        Err(fail) => {
+            // The media stay as they are: another try begins with what they have.
+            forebay_client::forget(name);
+            return Err(fail);
+        }
     };
-    let entries = std::fs::read_dir(&from)
-        .map_err(|e| Fail::failed(format!("can't read --from {}: {e}", from.display())))?;
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|e| e.path())
-        .filter(|p| named(p))
-        .collect();
-    found.sort();
-    match found.len() {
-        1 => Ok(found.remove(0)),
-        0 => Err(Fail::new(
+    elsewhere.dedup();
+    if !elsewhere.is_empty() {
+        say(format!(
+            "the other nodes of the pool '{name}' are on {}: say the same there",
+            elsewhere.join(", ")
+        ));
+    }
+    Ok((Pool::open(name)?, note))
+}
+
+/// Loads all these nodes, starts their daemons, and makes what they have noted fit together.
+fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
+    let (mut records, mut commits) = (0, 0);
+    for f in found {
+        let (pool, loaded) = forebay_client::reopen(&f.dir)?;
+        records += loaded.records;
+        commits += loaded.commits;
+        let _ = pool.store().detach();
+    }
+    let places = places(name);
+    for place in &places {
+        let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
+        keeper::start(&dir)?;
+    }
+    let mut mended = 0;
+    if found.len() == found[0].config.member.map_or(1, |m| m.nodes as usize) {
+        for place in &places {
+            let pool = Pool::open_dir(&place.dir)?;
+            let fitted = pool.store().mend_across();
+            let _ = pool.store().detach();
+            mended += fitted.map_err(|e| {
+                let why = std::io::Error::from(e);
+                Fail::failed(format!(
+                    "can't compare {} with the other nodes: {why}",
+                    place.dir.display()
+                ))
+            })?;
+        }
+    }
+    let mut note = format!(
+        "reopened {} nodes from their media ({records} record(s), {commits} later commit(s))",
+        places.len()
+    );
+    if mended > 0 {
+        note += &format!(
+            "; {mended} name(s) or part(s) that not all nodes had noted were put in order"
+        );
+    }
+    Ok(note)
+}
+
+/// The directories of pool `name` in its first media: `from` itself, with those beside it if it is
+/// that of a node; or those that lie in it.
+fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
+    let from = std::path::absolute(from).unwrap_or_else(|_| from.to_owned());
+    let single = from.join("pool.json").exists();
+    let read = |dir: PathBuf| {
+        let config = PoolConfig::read(&dir).ok()?;
+        let is_first = config.journal_dir(&dir).is_none_or(|first| first == dir);
+        // A medium that was moved is where it is; its number is the end of its name.
+        let is_first = is_first || dir.to_string_lossy().ends_with("-0");
+        is_first.then_some(Found { dir, config })
+    };
+    if single {
+        match read(from.clone()) {
+            Some(one) if one.config.member.is_some() => {}
+            Some(one) => return Ok(vec![one]),
+            // Reading it again says what is wrong.
+            None => PoolConfig::read(&from).map(|_| ())?,
+        }
+    }
+    let base = match (single, from.parent()) {
+        (true, Some(above)) => above,
+        _ => &from,
+    };
+    let entries = std::fs::read_dir(base)
+        .map_err(|e| Fail::failed(format!("can't read --from {}: {e}", base.display())))?;
+    let dirs = entries.flatten().map(|e| e.path());
+    let dirs = dirs.filter(|p| p.join("pool.json").exists());
+    let mut found: Vec<Found> = dirs.filter_map(read).collect();
+    found.retain(|f| f.config.name == name);
+    found.sort_by_key(|f| (f.config.member.map(|m| m.node), f.dir.clone()));
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(Fail::new(
             code::NO_POOL,
             format!("there is nothing of a pool '{name}' in {}", from.display()),
         )),
-        _ => {
-            let list: Vec<String> = found.iter().map(|p| p.display().to_string()).collect();
-            Err(Fail::failed(format!(
-                "there are several in {}; say --from with one of: {}",
-                from.display(),
-                list.join(" ")
-            )))
-        }
     }
+}
+
+/// The one directory that was found of a pool of one node.
+fn only(mut found: Vec<Found>, from: &Path) -> Result<PathBuf, Fail> {
+    if found.len() == 1 {
+        return Ok(found.remove(0).dir);
+    }
+    let list: Vec<String> = found.iter().map(|f| f.dir.display().to_string()).collect();
+    Err(Fail::failed(format!(
+        "there are several in {}; say --from with one of: {}",
+        from.display(),
+        list.join(" ")
+    )))
 }

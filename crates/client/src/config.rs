@@ -1,6 +1,7 @@
 //! What a pool is made of, as written in its `pool.json`.
 
-use crate::PoolError;
+use crate::private::{self, Above};
+use crate::{Lifetime, PoolError};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the formats of records, control region and media together.
-const VERSION: u32 = 8;
+const VERSION: u32 = 10;
 /// Most media of a pool.
 const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.
@@ -62,6 +63,9 @@ pub struct PoolConfig {
     /// Which of a pool's nodes this is; None if it has only one.
     #[serde(default)]
     pub member: Option<Member>,
+    /// How long it lives, unless it is removed before.
+    #[serde(default)]
+    pub lifetime: Lifetime,
 }
 
 /// One node among several.
@@ -110,6 +114,7 @@ impl PoolConfig {
             controls: Controls::default(),
             rules: o.rules.clone(),
             member: None,
+            lifetime: Lifetime::default(),
         })
     }
 
@@ -180,11 +185,18 @@ impl PoolConfig {
     pub(crate) fn open_media(&self, dir: &Path) -> Result<Vec<Medium>, PoolError> {
         let open = |(i, spec): (usize, &MediumSpec)| {
             let (at, map) = (self.medium_dir(dir, i), self.map_path(dir, i));
-            Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| {
-                PoolError::Damaged {
+            if spec.kind != MediumKind::Memory {
+                private::check(&at, Above::Any)?;
+            }
+            Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| match e {
+                // Nothing is known to be wrong.
+                e if crate::error::cant_look(e) => {
+                    PoolError::io("can't open the medium in", &at, e)
+                }
+                e => PoolError::Damaged {
                     name: self.name.clone(),
                     why: format!("medium {spec}: {}", crate::error::words(e)),
-                }
+                },
             })
         };
         self.media.iter().enumerate().map(open).collect()
@@ -206,14 +218,29 @@ impl PoolConfig {
     /// # Errors
     /// If it isn't ours, isn't there, or is damaged.
     pub fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
-        check_owner(dir)?;
+        PoolConfig::read_in(dir, Above::Strict)
+    }
+
+    /// As [`PoolConfig::read`], of the directory of a medium.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn read_of_medium(dir: &Path) -> Result<PoolConfig, PoolError> {
+        PoolConfig::read_in(dir, Above::Any)
+    }
+
+    fn read_in(dir: &Path, above: Above) -> Result<PoolConfig, PoolError> {
+        private::check(dir, above)?;
         let name = crate::nodes::name_of(dir);
         let damaged = |why: String| PoolError::Damaged {
             name: name.clone(),
             why,
         };
-        let text = std::fs::read_to_string(dir.join("pool.json"))
-            .map_err(|e| damaged(format!("pool.json: {e}")))?;
+        let path = dir.join("pool.json");
+        let text = std::fs::read_to_string(&path).map_err(|e| match errno(&e) {
+            e if crate::error::cant_look(e) => PoolError::io("can't read", &path, e),
+            _ => damaged(format!("pool.json: {e}")),
+        })?;
         let config: PoolConfig =
             serde_json::from_str(&text).map_err(|e| damaged(format!("pool.json: {e}")))?;
         if config.version != VERSION {
@@ -278,7 +305,11 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     })
 }
 
-pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+/// Refuses what can't be a pool's name: it is part of paths.
+///
+/// # Errors
+/// [`PoolError::Invalid`].
+pub fn check_name(name: &str) -> Result<(), PoolError> {
     let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.bytes().all(ok)
     {
@@ -301,16 +332,6 @@ fn check_mount(mount: &str) -> Result<(), PoolError> {
     Err(PoolError::Invalid(format!(
         "'{mount}' can't be a mount prefix: write an absolute path such as /fb"
     )))
-}
-
-/// Refuses a directory that another user owns: what lies in it can't be trusted.
-pub(crate) fn check_owner(dir: &Path) -> Result<(), PoolError> {
-    let stat = rustix::fs::stat(dir).map_err(|e| PoolError::io("can't look at", dir, e))?;
-    let me = rustix::process::geteuid().as_raw();
-    if stat.st_uid == me || me == 0 && stat.st_mode & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(PoolError::Foreign(dir.to_owned()))
 }
 
 fn errno(e: &std::io::Error) -> Errno {

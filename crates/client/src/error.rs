@@ -13,8 +13,8 @@ pub enum PoolError {
     Exists(String),
     ExistsStale(String),
     Absent(String),
-    /// Belongs to another user.
-    Foreign(PathBuf),
+    /// Another user owns or can change this directory; how.
+    Foreign(PathBuf, String),
     Damaged {
         name: String,
         why: String,
@@ -23,6 +23,8 @@ pub enum PoolError {
     NoCheckpoint(PathBuf),
     /// Its processes are those of another PID namespace.
     Elsewhere(String),
+    /// This process can't look at processes, so it can't know who lives.
+    Blind,
     /// Its data was in memory and has gone.
     Lost(String),
     Io {
@@ -43,6 +45,15 @@ impl PoolError {
         }
     }
 
+    /// Whether it only says that something couldn't be looked at: nothing is known to be wrong.
+    pub(crate) fn is_unknown(&self) -> bool {
+        match self {
+            PoolError::Io { error, .. } => cant_look(*error),
+            PoolError::Blind => true,
+            _ => false,
+        }
+    }
+
     /// Why a pool can't be used, as part of a sentence that says so.
     pub(crate) fn why(self) -> String {
         match self {
@@ -51,9 +62,30 @@ impl PoolError {
         }
     }
 
+    pub(crate) fn unknown(name: &str, why: &str) -> PoolError {
+        PoolError::Invalid(format!(
+            "the pool '{name}' can't be looked at, so nothing was done: {why}"
+        ))
+    }
+
     pub(crate) fn medium(spec: &MediumSpec, dir: &Path, error: Errno) -> PoolError {
         PoolError::io(&format!("can't make the medium {spec}"), dir, error)
     }
+}
+
+/// Whether an error only says that this process couldn't look, not that something is wrong.
+pub(crate) fn cant_look(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM
+            | Errno::NOBUFS
+            | Errno::ACCESS
+            | Errno::PERM
+            | Errno::INTR
+            | Errno::AGAIN
+    )
 }
 
 /// What an error code means, in words.
@@ -80,9 +112,9 @@ impl fmt::Display for PoolError {
                 f,
                 "there is no pool '{name}' on this node; start one with: forebay up --pool {name}; see what there is with: forebay pools"
             ),
-            PoolError::Foreign(dir) => write!(
+            PoolError::Foreign(dir, why) => write!(
                 f,
-                "{} belongs to another user; set FOREBAY_HOME to a directory of your own",
+                "{} can't be trusted: it {why}; nothing there was used; remove it if you may, or set FOREBAY_HOME (for a medium: --media) to a directory of your own that nobody else can write to",
                 dir.display()
             ),
             PoolError::Damaged { name, why } => write!(
@@ -97,6 +129,10 @@ impl fmt::Display for PoolError {
             PoolError::Elsewhere(name) => write!(
                 f,
                 "the pool '{name}' belongs to the processes of another PID namespace, which can't be seen from here; start the container in that of its host (--pid=host), or show it a mount of the pool (forebay mount)"
+            ),
+            PoolError::Blind => write!(
+                f,
+                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be told from dead ones; mount a /proc where it runs"
             ),
             PoolError::Lost(name) => write!(
                 f,

@@ -2,6 +2,7 @@
 //! maps of media. What they held is found again in the records, or lost; bytes and records
 //! are never touched here.
 
+use crate::error::cant_look;
 use crate::{Place, PoolConfig, PoolError, PoolState, end_keeper};
 use forebay_media::Medium;
 use forebay_store::{Finding, Store};
@@ -26,8 +27,12 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     for (i, spec) in config.media.iter().enumerate() {
         let medium = config.medium_dir(dir, i);
         let map = config.map_path(dir, i);
-        if Medium::open(i, spec.kind.clone(), &medium, &map, spec.capacity).is_ok() {
-            continue;
+        match Medium::open(i, spec.kind.clone(), &medium, &map, spec.capacity) {
+            Ok(_) => continue,
+            Err(e) if cant_look(e) => {
+                return Err(PoolError::io("can't look at the medium in", &medium, e));
+            }
+            Err(_) => {}
         }
         alone(name, dir, &map)?;
         let tracks = config.journal_dir(dir).is_some();
@@ -42,7 +47,11 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     }
     let control = dir.join("control");
     let records = config.records_dir(dir);
-    if Store::open(&control, &records, config.record_bytes, Vec::new(), None).is_err() {
+    let opened = Store::open(&control, &records, config.record_bytes, Vec::new(), None);
+    if let Err(e) = opened {
+        if cant_look(e) {
+            return Err(PoolError::io("can't look at", &control, e));
+        }
         alone(name, dir, &control)?;
         let failed = |e| PoolError::io("can't make", &control, e);
         match rustix::fs::unlink(&control) {
@@ -63,21 +72,63 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
 
 /// Fails if a program has `file` mapped. Ends the keeper first.
 fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
-    end_keeper(dir);
-    let Ok(file) = std::fs::metadata(file) else {
+    end_keeper(dir)?;
+    if crate::is_absent(file)? {
         return Ok(());
+    }
+    let failed = |what: &Path, e: &std::io::Error| {
+        let e = Errno::from_io_error(e).unwrap_or(Errno::IO);
+        PoolError::io(
+            "can't find out who uses the pool; a repair has to be alone",
+            what,
+            e,
+        )
     };
+    let file = std::fs::metadata(file).map_err(|e| failed(file, &e))?;
     let inode = format!(" {} ", file.ino());
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+    let me = rustix::process::geteuid().as_raw();
+    let (mut closed, mut sees_itself) = (Vec::new(), false);
+    for process in std::fs::read_dir("/proc").map_err(|e| failed(Path::new("/proc"), &e))? {
+        let process = process.map_err(|e| failed(Path::new("/proc"), &e))?;
         let pid = process.file_name().to_string_lossy().into_owned();
-        if pid.parse().is_ok_and(|pid: u32| pid != std::process::id())
-            && let Ok(maps) = std::fs::read_to_string(process.path().join("maps"))
-            && maps.lines().any(|l| l.contains(&inode) && l.contains(name))
-        {
+        match pid.parse::<u32>() {
+            Ok(pid) if pid == std::process::id() => {
+                sees_itself = true;
+                continue;
+            }
+            Ok(_) => {}
+            Err(_) => continue,
+        }
+        let maps = match std::fs::read_to_string(process.path().join("maps")) {
+            Ok(maps) => maps,
+            Err(e) => match Errno::from_io_error(&e) {
+                // It has ended.
+                Some(Errno::NOENT | Errno::SRCH) => continue,
+                // Of another user, who can't get at the pool, or one with more rights than this process.
+                Some(Errno::ACCESS | Errno::PERM) => {
+                    if process.metadata().is_ok_and(|m| m.uid() == me) {
+                        closed.push(pid);
+                    }
+                    continue;
+                }
+                _ => return Err(failed(&process.path(), &e)),
+            },
+        };
+        if maps.lines().any(|l| l.contains(&inode) && l.contains(name)) {
             return Err(PoolError::Invalid(format!(
                 "the pool '{name}' is in use by process {pid}; a repair has to be alone: end it first"
             )));
         }
+    }
+    if !sees_itself {
+        // That is no /proc, or not the one of its processes.
+        return Err(PoolError::Blind);
+    }
+    if !closed.is_empty() {
+        forebay_store::process::write_notice(format_args!(
+            "warning: it can't be seen whether process {} uses the pool '{name}'; a repair has to be alone",
+            closed.join(", ")
+        ));
     }
     Ok(())
 }

@@ -31,7 +31,8 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How often it is told, at most, that a table is full.
 const TELL_FULL: Duration = Duration::from_secs(60);
-/// How often it looks for watches that nobody has any more, if there are any.
+/// How often it looks for watches that nobody has any more, if there are any, and for reader slots of
+/// the dead.
 const SWEEP: Duration = Duration::from_secs(2);
 /// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -40,6 +41,9 @@ const DRAIN_MOST: u64 = 256 << 20;
 /// twentieth of the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
+/// How long what the dead have begun on other nodes is looked for: what they asked for just before may
+/// still be carried out.
+const LATE: Duration = Duration::from_secs(15);
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
@@ -179,7 +183,7 @@ fn follow_makers(pool: &Pool) {
     // Until other nodes have said again what they have open here.
     std::thread::sleep(GRACE);
     let mut follower = Follower::new();
-    while pool.dir().join("pool.json").exists() {
+    while is_there(pool.dir()) {
         follower.step(pool.store());
         std::thread::sleep(follower.next.saturating_duration_since(Instant::now()));
     }
@@ -188,7 +192,7 @@ fn follow_makers(pool: &Pool) {
 /// Removes copies of files of other nodes that are gone, until the pool is.
 fn keep_copies(pool: &Pool) {
     let mut known = false;
-    while pool.dir().join("pool.json").exists() {
+    while is_there(pool.dir()) {
         // How many there are isn't known after a loss of power.
         if !known || pool.store().copied().files > 0 {
             // What can't be removed now will be the next time.
@@ -201,6 +205,11 @@ fn keep_copies(pool: &Pool) {
 fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
+    // What programs have used up must not keep it from cleaning up behind them.
+    // (A daemon works for programs, too, and leaves the reserve to others.)
+    if pool.config().member.is_none() {
+        forebay_store::process::use_reserve();
+    }
     let header = store.control().header();
     let mut used_before = 0;
     let (mut told, mut undrained) = (None, None);
@@ -216,6 +225,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     // A daemon before this one had files open for other nodes, which need a moment to say so again.
     let until = Instant::now() + GRACE;
     let mut asked = Instant::now();
+    let mut late = asked;
     let mut swept = Instant::now();
     let mut drained = Instant::now();
     let mut follower = Follower::new();
@@ -223,7 +233,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut room: Vec<Room> = store.media().iter().map(|_| Room::new()).collect();
     loop {
         let seen = header.activity.load(Acquire);
-        if !dir.join("pool.json").exists() {
+        if !is_there(dir) {
             return Ok(());
         }
         // When nobody else is left, also what was lost at the instant of a death.
@@ -233,6 +243,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let reaped = store.reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        if unfinished {
+            late = Instant::now() + LATE;
+        }
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
             unfinished = store.settle_notes().is_err();
@@ -271,6 +284,11 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if swept.elapsed() >= SWEEP {
             // What can't be looked at now will be the next time.
             let _ = store.sweep_watches();
+            let _ = store.sweep_readers();
+            if among {
+                unfinished |= Instant::now() < late && store.settle_notes().is_err();
+                let _ = crate::requests::reclaim_cells(dir);
+            }
             swept = Instant::now();
         }
         let (mut used, mut settled) = (0, true);
@@ -280,8 +298,13 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         let quiet = used == used_before;
         used_before = used;
-        let calm =
-            saver.step(store) && settled && !unfinished && !landed && !made && !store.has_watches();
+        let calm = saver.step(store)
+            && settled
+            && !unfinished
+            && Instant::now() > late
+            && !landed
+            && !made
+            && !store.has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
         // stays so: it has files open for other nodes.
         if !among {
@@ -444,23 +467,47 @@ fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
     false
 }
 
-/// The process id of the keeper of the pool in `dir`, if it runs.
+/// Whether the pool in `dir` hasn't been removed: only what the kernel says is gone is gone.
+fn is_there(dir: &Path) -> bool {
+    !matches!(crate::is_absent(&dir.join("pool.json")), Ok(true))
+}
+
+/// The process id of the keeper of the pool in `dir`, if it runs and can be looked at: for reports.
 pub fn keeper_pid(dir: &Path) -> Option<u32> {
+    keeper_of(dir).ok().flatten()
+}
+
+/// The process id of the keeper of the pool in `dir`; None if it doesn't run.
+///
+/// # Errors
+/// If that can't be found out.
+pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     let file = dir.join("keeper.pid");
-    let fd = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let failed = |e: Errno| PoolError::io("can't look for the keeper of the pool, by", &file, e);
+    let fd = match rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        fd => fd.map_err(failed)?,
+    };
     let dies_by = Instant::now() + Duration::from_secs(2);
     loop {
         // The lock goes with the keeper, so a number left behind deceives nobody.
         // Shared: those who only look don't keep each other, or a starting keeper, out for long.
-        if rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
-            return None;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(None),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(e) => return Err(failed(e)),
         }
-        let pid = std::fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+        let mut text = [0u8; 16];
+        let n = rustix::io::pread(&fd, &mut text, 0).map_err(failed)?;
+        let pid = std::str::from_utf8(&text[..n]).ok();
+        // One that is taking charge hasn't written its number yet.
+        let pid = pid.and_then(|t| t.trim().parse().ok());
         // One that was killed holds its lock for some instants more.
-        if !is_dying(pid) || Instant::now() > dies_by {
-            return Some(pid);
+        match pid {
+            Some(pid) if !is_dying(pid) || Instant::now() > dies_by => return Ok(Some(pid)),
+            None if Instant::now() > dies_by => return Err(failed(Errno::AGAIN)),
+            _ => std::thread::sleep(Duration::from_millis(1)),
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -489,11 +536,16 @@ fn is_dying(pid: u32) -> bool {
 }
 
 /// Ends the keeper of the pool in `dir`, if it has one.
-pub fn end_keeper(dir: &Path) {
+///
+/// # Errors
+/// If it can't be found out whether it has one.
+pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
     // Not TERM: it would first save what is about to be removed.
     for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {
-            let Some(pid) = keeper_pid(dir) else { return };
+            let Some(pid) = keeper_of(dir)? else {
+                return Ok(());
+            };
             if turn == 0
                 && let Some(pid) = Pid::from_raw(pid as i32)
             {
@@ -502,6 +554,7 @@ pub fn end_keeper(dir: &Path) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
 //! HOME/NAME/violations    what was done or refused against the controls of files, if anything was
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
-//!                         medium is memory, in the first one checkpoint and journal
+//!                         medium is memory, in the first one checkpoint and journal, and of
+//!                         a node of several copies of key, map and plan.json
 //! ```
 //! A pool of several nodes has a directory HOME/NAME/node-K for each node that is on this host
 //! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its processes
@@ -22,27 +23,32 @@
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
 
 mod config;
+pub mod dead_end;
 mod error;
 mod files;
 mod host;
 mod keeper;
+mod lifetime;
 mod nodes;
+pub mod private;
 pub mod requests;
 mod violations;
 
-pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, impossible};
+pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, check_name, impossible};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
 pub use host::{Host, check as check_host};
-pub use keeper::{Keeper, end_keeper, keeper_pid, run_keeper};
-pub use nodes::{Place, choose, node_dir, places, take_over};
+pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
+pub use lifetime::{Lifetime, begin_lifetime, boot_clock};
+pub use nodes::{Place, choose, node_dir, places, take_over, write_kept};
 pub use violations::Violation;
 
 use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
 use forebay_store::elsewhere::Elsewhere;
 use forebay_store::{Journal, Loaded, Store};
+use private::Above;
 use requests::Channel;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -64,6 +70,23 @@ pub fn home() -> PathBuf {
     }
 }
 
+/// Makes the directory of this user's pools, unless it is there.
+fn make_home() -> Result<(), PoolError> {
+    private::make(&home(), true, Above::Strict)
+}
+
+/// Refuses a directory of pools ([`home`]) that others own or can change; one that isn't there is
+/// all right.
+///
+/// # Errors
+/// [`PoolError::Foreign`]; what looking at it says.
+pub fn check_home() -> Result<(), PoolError> {
+    match private::check(&home(), Above::Strict) {
+        Err(PoolError::Io { error, .. }) if error == Errno::NOENT => Ok(()),
+        checked => checked,
+    }
+}
+
 /// What can be said of a pool without opening it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -76,6 +99,8 @@ pub enum PoolState {
     Absent,
     /// Something of it is there, but can't be used.
     Damaged(String),
+    /// It couldn't be looked at, and nothing is known of it; why.
+    Unknown(String),
 }
 
 /// A pool found by [`Pool::list`].
@@ -112,12 +137,21 @@ impl Pool {
     /// # Errors
     /// If the name is taken or malformed, or a medium can't be made. Nothing is left then.
     pub fn create(o: &CreateOptions) -> Result<Pool, PoolError> {
-        let config = PoolConfig::new(o)?;
+        Pool::create_for(o, &Lifetime::default())
+    }
+
+    /// As [`Pool::create`]: a pool that lives so long.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_for(o: &CreateOptions, lifetime: &Lifetime) -> Result<Pool, PoolError> {
+        let mut config = PoolConfig::new(o)?;
+        config.lifetime = lifetime.begun();
         let home = home();
-        make_private_dir(&home, true)?;
+        make_home()?;
         let dir = home.join(&o.name);
         check_absent(&o.name, Pool::state(&o.name))?;
-        make_private_dir(&dir, false)?;
+        private::make(&dir, false, Above::Strict)?;
         let made = Pool::fill(&config, &dir, None).and_then(|()| Pool::open_dir(&dir));
         if made.is_err() {
             remove_everything(&config, &dir);
@@ -132,15 +166,15 @@ impl Pool {
     /// If the name is taken, or a medium can't be made. Nothing is left then.
     pub fn create_node(config: &PoolConfig, key: &[u8]) -> Result<(), PoolError> {
         let member = config.member.unwrap_or(Member { node: 0, nodes: 1 });
-        make_private_dir(&home(), true)?;
+        make_home()?;
         nodes::check_room(config, member)?;
         let dir = node_dir(&config.name, member.node);
         let above = home().join(&config.name);
         let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
         // A node of a pool of this name that was removed just now takes the directory with it.
         for _ in 0..8 {
-            make_private_dir(&above, true)?;
-            made = make_private_dir(&dir, false);
+            private::make(&above, true, Above::Strict)?;
+            made = private::make(&dir, false, Above::Strict);
             match &made {
                 Err(PoolError::Io { error, .. }) if *error == Errno::NOENT => {}
                 _ => break,
@@ -164,7 +198,7 @@ impl Pool {
         for (i, spec) in config.media.iter().enumerate() {
             let medium = config.medium_dir(dir, i);
             let failed = |e| PoolError::medium(spec, &medium, e);
-            make_private_dir(&medium, false)?;
+            private::make(&medium, false, Above::Any)?;
             let map = config.map_path(dir, i);
             Medium::create(&medium, &map, spec.capacity, tracks).map_err(failed)?;
             if let MediumKind::Files(base) = &spec.kind {
@@ -174,7 +208,13 @@ impl Pool {
             }
         }
         let records = config.records_dir(dir);
-        make_private_dir(&records, false)?;
+        private::make(&records, false, Above::Strict)?;
+        if let (Some(key), Some(at)) = (key, &journal_dir) {
+            nodes::keep(at, "key", key).map_err(|e| {
+                let error = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                PoolError::io("can't write the key in", at, error)
+            })?;
+        }
         let journal = match &journal_dir {
             Some(at) => {
                 let failed = |e| PoolError::io("can't make the journal", at, e);
@@ -224,15 +264,13 @@ impl Pool {
     }
 
     fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
-        if !dir.exists() {
+        if is_absent(dir)? {
             return Err(PoolError::Absent(nodes::name_of(dir)));
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
             // Nothing is wrong with the pool.
-            Errno::NOMEM | Errno::MFILE | Errno::NFILE => {
-                PoolError::io(&format!("can't open {what}"), dir, e)
-            }
+            e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
                 why: format!("{what}: {}", error::words(e)),
@@ -248,15 +286,17 @@ impl Pool {
         let records = config.records_dir(dir);
         for shard in 0..config.shards {
             // LMDB would make an empty one in place of one that is gone.
-            if !records.join(format!("{shard:02}")).exists() {
+            if is_absent(&records.join(format!("{shard:02}")))? {
                 return Err(damaged("the records", Errno::NOENT));
             }
         }
         let control = dir.join("control");
         let store = Store::open(&control, &records, config.record_bytes, media, journal)
             .map_err(|e| damaged("the control region", e))?;
-        if !forebay_store::process::sees_others(store.control()) {
-            return Err(PoolError::Elsewhere(config.name));
+        match forebay_store::process::sees_others(store.control()) {
+            Some(true) => {}
+            Some(false) => return Err(PoolError::Elsewhere(config.name)),
+            None => return Err(PoolError::Blind),
         }
         store.set_journal_bound(config.journal_bound());
         let others = match (others, config.member) {
@@ -287,24 +327,35 @@ impl Pool {
     }
 
     /// All pools of this user, by name.
-    pub fn list() -> Vec<Listing> {
-        let Ok(entries) = std::fs::read_dir(home()) else {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// If the home can't be read, or others own or can change it. One that isn't there has no pools.
+    pub fn list() -> Result<Vec<Listing>, PoolError> {
+        check_home()?;
+        let home = home();
+        let failed = |e: std::io::Error| {
+            let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            PoolError::io("can't list", &home, e)
         };
-        let mut pools: Vec<Listing> = entries
-            .flatten()
-            .filter(|e| e.path().is_dir())
-            .map(|e| {
-                let name = e.file_name().to_string_lossy().into_owned();
-                Listing {
-                    state: Pool::state(&name),
-                    dir: e.path(),
-                    name,
-                }
-            })
-            .collect();
+        let entries = match std::fs::read_dir(&home) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut pools = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_type().map_err(failed)?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            pools.push(Listing {
+                state: Pool::state(&name),
+                dir: entry.path(),
+                name,
+            });
+        }
         pools.sort_by(|a, b| a.name.cmp(&b.name));
-        pools
+        Ok(pools)
     }
 
     /// The state of the pool `name`: that of its nodes on this host, the worst if they differ.
@@ -312,6 +363,9 @@ impl Pool {
         let mut worst = PoolState::Absent;
         for place in places(name) {
             worst = match (worst, place.state()) {
+                (PoolState::Unknown(why), _) | (_, PoolState::Unknown(why)) => {
+                    PoolState::Unknown(why)
+                }
                 (PoolState::Damaged(why), _) | (_, PoolState::Damaged(why)) => {
                     PoolState::Damaged(why)
                 }
@@ -410,19 +464,25 @@ impl Pool {
     pub fn destroy(name: &str) -> Result<(), PoolError> {
         config::check_name(name)?;
         let dir = home().join(name);
-        if !dir.exists() {
+        if is_absent(&dir)? {
             return Err(PoolError::Absent(name.to_owned()));
         }
-        config::check_owner(&dir)?;
+        private::check(&dir, Above::Strict)?;
         let until = Instant::now() + REMOVAL;
         loop {
             let places = places(name);
             // All at once: each may take a moment to end.
             std::thread::scope(|s| {
-                for place in &places {
-                    s.spawn(|| end_keeper(&place.dir));
-                }
-            });
+                let all: Vec<_> = places
+                    .iter()
+                    .map(|place| s.spawn(|| end_keeper(&place.dir)))
+                    .collect();
+                let ended = all.into_iter().map(|one| {
+                    one.join()
+                        .unwrap_or_else(|_| Err(PoolError::Daemon("a thread has failed".into())))
+                });
+                ended.collect::<Result<Vec<()>, _>>()
+            })?;
             places.iter().for_each(|p| remove_linked_media(&p.dir));
             match std::fs::remove_dir_all(&dir) {
                 Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < until => {
@@ -449,6 +509,24 @@ fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
         (MediumKind::Memory, None) => promised,
     };
     u.reserved.saturating_sub(u.used) + promised.min(there)
+}
+
+/// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media
+/// stay as they are, with all that was written to stable storage.
+pub fn forget(name: &str) {
+    let places = places(name);
+    // A keeper that can't be ended notices that its pool is gone.
+    places.iter().for_each(|p| _ = end_keeper(&p.dir));
+    let _ = std::fs::remove_dir_all(home().join(name));
+}
+
+/// Whether nothing is at `path`. What can't be looked at may well be there.
+pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
+    match rustix::fs::lstat(path) {
+        Ok(_) => Ok(false),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
+        Err(e) => Err(PoolError::io("can't look at", path, e)),
+    }
 }
 
 /// How long a pool is removed again and again while others put something into it: a start that was cut short, whose
@@ -479,6 +557,7 @@ fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
             name: name.to_owned(),
             why,
         }),
+        PoolState::Unknown(why) => Err(PoolError::unknown(name, &why)),
     }
 }
 
@@ -493,29 +572,33 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// Makes a pool usable again whose media are all `files`, after shared memory was lost
-/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them.
-/// Also what was found there.
+/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them. Of a pool
+/// of several nodes, that makes one node; see [`PoolConfig::member`]. Also what was found there.
 ///
 /// # Errors
 /// If it isn't one, has media in memory, or a pool of its name exists.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
-    let config = PoolConfig::read(medium)?;
+    let mut config = PoolConfig::read_of_medium(medium)?;
+    config.lifetime = config.lifetime.begun();
     if config.media.iter().any(|m| m.kind == MediumKind::Memory) {
         return Err(PoolError::Lost(config.name));
     }
-    if config.member.is_some() {
-        return Err(PoolError::Invalid(format!(
-            "{} belongs to a node of a pool of several nodes; such a pool can't be loaded from its media yet",
-            medium.display()
-        )));
-    }
-    let dir = home().join(&config.name);
-    match Pool::state(&config.name) {
-        PoolState::Absent => {}
-        _ => return Err(PoolError::Exists(config.name)),
-    }
-    make_private_dir(&home(), true)?;
-    make_private_dir(&dir, false)?;
+    make_home()?;
+    let dir = match config.member {
+        Some(member) => {
+            let above = home().join(&config.name);
+            private::make(&above, true, Above::Strict)?;
+            nodes::check_room(&config, member)?;
+            node_dir(&config.name, member.node)
+        }
+        None => {
+            if Pool::state(&config.name) != PoolState::Absent {
+                return Err(PoolError::Exists(config.name));
+            }
+            home().join(&config.name)
+        }
+    };
+    private::make(&dir, false, Above::Strict)?;
     let made = (|| {
         let failed = |e| PoolError::io("can't prepare", &dir, e);
         Store::create_control(&dir.join("control"), config.shards).map_err(failed)?;
@@ -524,7 +607,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             link_medium(&dir, i, &config.medium_dir(&dir, i))?;
         }
         let records = config.records_dir(&dir);
-        make_private_dir(&records, false)?;
+        private::make(&records, false, Above::Strict)?;
         let at = config.medium_dir(&dir, 0);
         let journal = make_journal(&dir, &at).map_err(failed)?;
         let media = config.open_media(&dir)?;
@@ -542,6 +625,16 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
             e => PoolError::io("can't load the records", &at, e),
         })?;
+        if config.member.is_some() {
+            for name in nodes::KEPT {
+                let from = config.medium_dir(&dir, 0).join(name);
+                let copied = std::fs::read(&from).and_then(|b| nodes::write_whole(&dir, name, &b));
+                copied.map_err(|e| {
+                    let error = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                    PoolError::io("can't take over", &from, error)
+                })?;
+            }
+        }
         config.write(&dir)?;
         Ok((
             Pool {
@@ -589,7 +682,7 @@ fn remove_linked_media(dir: &Path) {
             continue;
         };
         let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("forebay-");
-        if medium.file_name().is_some_and(ours) && config::check_owner(&medium).is_ok() {
+        if medium.file_name().is_some_and(ours) && private::check(&medium, Above::Any).is_ok() {
             let _ = std::fs::remove_dir_all(&medium);
         }
     }
@@ -602,23 +695,4 @@ fn remove_everything(config: &PoolConfig, dir: &Path) {
         }
     }
     let _ = std::fs::remove_dir_all(dir);
-}
-
-/// Makes `dir` with mode 0700. With `shared`, it may be there already, if it is ours.
-fn make_private_dir(dir: &Path, shared: bool) -> Result<(), PoolError> {
-    match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
-        Ok(()) => Ok(()),
-        Err(Errno::EXIST) if shared => config::check_owner(dir),
-        Err(Errno::NOENT) if shared => {
-            std::fs::create_dir_all(dir).map_err(|e| {
-                PoolError::io(
-                    "can't make",
-                    dir,
-                    Errno::from_io_error(&e).unwrap_or(Errno::IO),
-                )
-            })?;
-            config::check_owner(dir)
-        }
-        Err(e) => Err(PoolError::io("can't make the directory", dir, e)),
-    }
 }

@@ -7,9 +7,14 @@
 //! key    the pool's key, by which nodes know each other (mode 0600)
 //! map    the pool map as this node knows it; there when the pool has come up
 //! ```
+//!
+//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one
+//! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
 
-use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_pid};
+use crate::error::cant_look;
+use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_of};
 use forebay_store::Store;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// Beginning of the name of a node's directory.
@@ -38,16 +43,33 @@ pub struct Place {
 impl Place {
     /// The state of this node alone.
     pub fn state(&self) -> PoolState {
-        if !self.dir.exists() {
-            return PoolState::Absent;
+        match crate::is_absent(&self.dir) {
+            Ok(true) => return PoolState::Absent,
+            Ok(false) => {}
+            Err(e) => return PoolState::Unknown(e.why()),
         }
+        let why = |e: PoolError| match self.node {
+            Some(node) => format!("node {node}: {}", e.why()),
+            None => e.why(),
+        };
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
-            Err(e) => PoolState::Damaged(match self.node {
-                Some(node) => format!("node {node}: {}", e.why()),
-                None => e.why(),
-            }),
-            Ok(()) if keeper_pid(&self.dir).is_some() => PoolState::Running,
-            Ok(()) => PoolState::Stale,
+            Err(e) if e.is_unknown() => return PoolState::Unknown(why(e)),
+            Err(PoolError::Damaged { why, .. }) if self.node.is_none() => {
+                // Its nodes, if it has any, may not have been found.
+                return match std::fs::read_dir(&self.dir).map_err(|e| Errno::from_io_error(&e)) {
+                    Err(Some(e)) if cant_look(e) => {
+                        PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why())
+                    }
+                    _ => PoolState::Damaged(why),
+                };
+            }
+            Err(e) => return PoolState::Damaged(why(e)),
+            Ok(()) => {}
+        }
+        match keeper_of(&self.dir) {
+            Ok(Some(_)) => PoolState::Running,
+            Ok(None) => PoolState::Stale,
+            Err(e) => PoolState::Unknown(why(e)),
         }
     }
 }
@@ -77,6 +99,43 @@ pub fn places(name: &str) -> Vec<Place> {
 /// Where node `node` of pool `name` lies, or would.
 pub fn node_dir(name: &str, node: u32) -> PathBuf {
     home().join(name).join(format!("{PREFIX}{node}"))
+}
+
+/// The files of a node's directory that [`write_kept`] has written there.
+pub(crate) const KEPT: [&str; 3] = ["key", "plan.json", "map"];
+
+/// Writes the file `name` of the node in `dir`, readable for its owner only. If the node outlives a
+/// loss of shared memory, a copy goes to stable storage beside its first medium.
+///
+/// # Errors
+/// If one of the two can't be written.
+pub fn write_kept(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    write_whole(dir, name, bytes)?;
+    let medium = PoolConfig::read(dir).ok().and_then(|c| c.journal_dir(dir));
+    match medium {
+        Some(medium) => keep(&medium, name, bytes),
+        None => Ok(()),
+    }
+}
+
+/// Writes a file beside a medium, to stable storage.
+pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    write_whole(medium, name, bytes)?;
+    crate::sync_path(&medium.join(name))?;
+    Ok(crate::sync_path(medium)?)
+}
+
+/// Who reads the file meanwhile finds the old one or the new one.
+pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let part = dir.join(format!("{name}.part"));
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&part)?;
+    file.write_all(bytes)?;
+    rustix::fs::fsync(&file)?;
+    std::fs::rename(&part, dir.join(name))
 }
 
 /// The name of the pool that has its directory, or that of a node, at `dir`.
@@ -149,7 +208,7 @@ pub fn take_over(name: &str) {
 
 /// Refuses a node whose pool never came up: nobody may use it alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
-    if config.member.is_none() || dir.join("map").exists() {
+    if config.member.is_none() || !crate::is_absent(&dir.join("map"))? {
         return Ok(());
     }
     Err(PoolError::Damaged {

@@ -4,7 +4,8 @@
 //! written as `consistency=commit,mutability=append`.
 
 use crate::{
-    Consistency, Controls, Failure, Mutability, OnViolation, Parallelism, Persistence, Temporality,
+    Consistency, Controls, Failure, Integrity, Mutability, OnViolation, Parallelism, Persistence,
+    Temporality,
 };
 use std::fmt;
 use std::str::FromStr;
@@ -17,17 +18,19 @@ pub struct Declared {
     pub mutability: Option<Mutability>,
     pub temporality: Option<Temporality>,
     pub persistence: Option<Persistence>,
+    pub integrity: Option<Integrity>,
     pub failure: Option<Failure>,
     pub on_violation: Option<OnViolation>,
 }
 
 /// Names of the controls, as they are written, in order.
-pub(crate) const NAMES: [&str; 7] = [
+pub(crate) const NAMES: [&str; 8] = [
     "consistency",
     "parallelism",
     "mutability",
     "temporality",
     "persistence",
+    "integrity",
     "failure",
     "on_violation",
 ];
@@ -68,7 +71,16 @@ fn numbered<T: Copy>(number: u64, all: &[T]) -> Option<Option<T>> {
 }
 
 /// In the bits: first bit and number of bits of each control; behind them the bound of `eventual`.
-const AT: [(u32, u32); 7] = [(0, 3), (3, 3), (6, 3), (9, 3), (12, 4), (16, 3), (19, 3)];
+const AT: [(u32, u32); 8] = [
+    (0, 3),
+    (3, 3),
+    (6, 3),
+    (9, 3),
+    (12, 4),
+    (22, 2),
+    (16, 3),
+    (19, 3),
+];
 const BOUND_AT: u32 = 32;
 
 impl Declared {
@@ -79,6 +91,7 @@ impl Declared {
         mutability: None,
         temporality: None,
         persistence: None,
+        integrity: None,
         failure: None,
         on_violation: None,
     };
@@ -91,6 +104,7 @@ impl Declared {
             mutability: self.mutability.or(other.mutability),
             temporality: self.temporality.or(other.temporality),
             persistence: self.persistence.or(other.persistence),
+            integrity: self.integrity.or(other.integrity),
             failure: self.failure.or(other.failure),
             on_violation: self.on_violation.or(other.on_violation),
         }
@@ -105,6 +119,7 @@ impl Declared {
             mutability: Some(all.mutability).filter(|m| *m != strict.mutability),
             temporality: Some(all.temporality).filter(|t| *t != strict.temporality),
             persistence: Some(all.persistence).filter(|p| *p != strict.persistence),
+            integrity: Some(all.integrity).filter(|i| *i != strict.integrity),
             failure: Some(all.failure).filter(|f| *f != strict.failure),
             on_violation: Some(all.on_violation).filter(|v| *v != strict.on_violation),
         }
@@ -118,6 +133,7 @@ impl Declared {
             mutability: self.mutability.filter(|_| other.mutability.is_none()),
             temporality: self.temporality.filter(|_| other.temporality.is_none()),
             persistence: self.persistence.filter(|_| other.persistence.is_none()),
+            integrity: self.integrity.filter(|_| other.integrity.is_none()),
             failure: self.failure.filter(|_| other.failure.is_none()),
             on_violation: self.on_violation.filter(|_| other.on_violation.is_none()),
         }
@@ -131,6 +147,7 @@ impl Declared {
             mutability: self.mutability.unwrap_or_default(),
             temporality: self.temporality.unwrap_or_default(),
             persistence: self.persistence.unwrap_or_default(),
+            integrity: self.integrity.unwrap_or_default(),
             failure: self.failure.unwrap_or_default(),
             on_violation: self.on_violation.unwrap_or_default(),
         }
@@ -155,6 +172,7 @@ impl Declared {
             number(self.mutability, Mutability::ALL),
             number(self.temporality, Temporality::ALL),
             number(self.persistence, Persistence::ALL),
+            number(self.integrity, Integrity::ALL),
             number(self.failure, Failure::ALL),
             number(self.on_violation, OnViolation::ALL),
         ];
@@ -181,8 +199,9 @@ impl Declared {
             mutability: numbered(n(2), Mutability::ALL)?,
             temporality: numbered(n(3), Temporality::ALL)?,
             persistence: numbered(n(4), Persistence::ALL)?,
-            failure: numbered(n(5), Failure::ALL)?,
-            on_violation: numbered(n(6), OnViolation::ALL)?,
+            integrity: numbered(n(5), Integrity::ALL)?,
+            failure: numbered(n(6), Failure::ALL)?,
+            on_violation: numbered(n(7), OnViolation::ALL)?,
         };
         (declared.bits() == bits).then_some(declared)
     }
@@ -201,6 +220,7 @@ impl Declared {
             "mutability" => self.mutability = parse(value)?,
             "temporality" => self.temporality = parse(value)?,
             "persistence" => self.persistence = parse(value)?,
+            "integrity" => self.integrity = parse(value)?,
             "failure" => self.failure = parse(value)?,
             "on_violation" => self.on_violation = parse(value)?,
             _ => return Err(no_control(name)),
@@ -219,6 +239,7 @@ impl Declared {
             "mutability" => self.mutability = None,
             "temporality" => self.temporality = None,
             "persistence" => self.persistence = None,
+            "integrity" => self.integrity = None,
             "failure" => self.failure = None,
             "on_violation" => self.on_violation = None,
             _ => return Err(no_control(name)),
@@ -227,13 +248,14 @@ impl Declared {
     }
 
     /// Each control with its value as it is written, if something was said about it.
-    pub fn values(&self) -> [(&'static str, Option<String>); 7] {
+    pub fn values(&self) -> [(&'static str, Option<String>); 8] {
         let text = [
             self.consistency.map(|v| v.to_string()),
             self.parallelism.map(|v| v.to_string()),
             self.mutability.map(|v| v.to_string()),
             self.temporality.map(|v| v.to_string()),
             self.persistence.map(|v| v.to_string()),
+            self.integrity.map(|v| v.to_string()),
             self.failure.map(|v| v.to_string()),
             self.on_violation.map(|v| v.to_string()),
         ];
@@ -250,6 +272,7 @@ impl From<Controls> for Declared {
             mutability: Some(c.mutability),
             temporality: Some(c.temporality),
             persistence: Some(c.persistence),
+            integrity: Some(c.integrity),
             failure: Some(c.failure),
             on_violation: Some(c.on_violation),
         }
@@ -297,7 +320,7 @@ mod tests {
     #[test]
     fn bits_and_text_bring_back_what_was_said() {
         let text = "consistency=eventual(500ms),parallelism=exclusive(node),mutability=append,\
-                    temporality=once,persistence=durable,failure=rollback,on_violation=report";
+                    temporality=once,persistence=durable,integrity=checksum,failure=rollback,on_violation=report";
         let all: Declared = text.parse().unwrap();
         assert_eq!(all.to_string(), text);
         assert_eq!(Declared::from_bits(all.bits()), Some(all));
@@ -331,7 +354,15 @@ mod tests {
     #[test]
     fn bits_that_nobody_made_are_refused() {
         // A code that isn't one; a bound without `eventual`; `eventual` without one; a bit of nobody.
-        for bits in [7, 1 | 5 << 32, 4, 1 << 22, 3 << 6 | 7 << 9, u64::MAX] {
+        for bits in [
+            7,
+            1 | 5 << 32,
+            4,
+            1 << 24,
+            3 << 22,
+            3 << 6 | 7 << 9,
+            u64::MAX,
+        ] {
             assert_eq!(Declared::from_bits(bits), None, "{bits:#x}");
         }
     }

@@ -1,6 +1,6 @@
 //! The vocabulary of semantics: what an application may say about an object's I/O.
 //!
-//! Six controls, each a small closed set of values with a strict default: what POSIX
+//! Seven controls, each a small closed set of values with a strict default: what POSIX
 //! promises for one file. [`Controls`] has a value for each; [`Declared`] is what was said
 //! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
 //!
@@ -17,13 +17,13 @@ pub use declared::{Declared, Syntax};
 pub use glob::{Pattern, PatternError};
 pub use rules::{At, MAX_RULES, Origin, Rule, RuleError, Rules, Said};
 pub use words::{
-    Consistency, Failure, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism, Persistence,
-    Temporality,
+    Consistency, Failure, Integrity, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism,
+    Persistence, Temporality,
 };
 
 use serde::{Deserialize, Serialize};
 
-/// All six controls of an object, and what becomes of a violation. The default is strict.
+/// All seven controls of an object, and what becomes of a violation. The default is strict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Controls {
@@ -37,6 +37,8 @@ pub struct Controls {
     pub temporality: Temporality,
     /// What its data outlives.
     pub persistence: Persistence,
+    /// How damage of its bytes at rest is noticed.
+    pub integrity: Integrity,
     /// What a batch does when one of its operations fails.
     pub failure: Failure,
     /// What becomes of an operation that the controls above rule out.

@@ -193,6 +193,17 @@ words! {
 }
 
 words! {
+    /// How damage of an object's bytes at rest is noticed.
+    Integrity {
+        /// Not at all.
+        #[default]
+        None = "none",
+        /// Checksums are kept of what is written, and verified by whoever reads it.
+        Checksum = "checksum",
+    }
+}
+
+words! {
     /// What a batch does when one of its operations fails.
     Failure {
         /// Stop at the first failure.

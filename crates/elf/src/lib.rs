@@ -78,7 +78,12 @@ pub struct Elf {
     pub texts: Vec<DynamicText>,
     /// The address of the texts.
     pub strings: u64,
+    /// For which processor it is (`e_machine`).
+    pub machine: u16,
 }
+
+/// `e_machine` of x86-64.
+const EM_X86_64: u16 = 62;
 
 fn word16(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
@@ -124,6 +129,7 @@ impl Elf {
             interpreter: None,
             texts: Vec::new(),
             strings: 0,
+            machine: word16(&head, 18),
         };
         elf.read_interpreter(file)?;
         if elf.interpreter.is_some() {
@@ -188,6 +194,11 @@ impl Elf {
             .filter(|s| address >= s.address && address - s.address < s.file_size)
             .map(|s| s.offset + (address - s.address))
             .next()
+    }
+
+    /// Whether the program is one for x86-64.
+    pub fn is_native(&self) -> bool {
+        self.machine == EM_X86_64
     }
 
     /// Whether the program makes its system calls itself, without libc: it is linked statically, or made by Go's

@@ -15,7 +15,9 @@
 use crate::fetched::Fetched;
 use crate::notices::Notices;
 use crate::serve::Server;
-use forebay_posix::{Fs, ObjectId};
+use forebay_posix::controls::ASIDE;
+use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_store::process::is_answering;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -30,7 +32,7 @@ const SETTLES: Duration = Duration::from_millis(100);
 
 /// The files, by node.
 pub struct Cached {
-    notices: Notices,
+    notices: Arc<Notices>,
     /// What the kernel's pages were when it got them.
     pub fetched: Fetched,
     files: Mutex<HashMap<u64, File>>,
@@ -78,7 +80,7 @@ impl File {
 
 impl Cached {
     /// No files yet.
-    pub fn new(notices: Notices) -> Cached {
+    pub fn new(notices: Arc<Notices>) -> Cached {
         Cached {
             notices,
             fetched: Fetched::default(),
@@ -126,10 +128,22 @@ impl Cached {
     }
 
     /// The kernel is about to be answered with this size of a file, whose last byte `last` reads.
-    pub fn tell(&self, node: u64, size: u64, last: impl FnOnce() -> Option<u8>) {
+    ///
+    /// # Errors
+    /// [`ASIDE`]: the kernel has to be told first, which waits for programs that use the pages, and the
+    /// calling thread may not wait for them.
+    pub fn tell(
+        &self,
+        node: u64,
+        size: u64,
+        last: impl FnOnce() -> Option<u8>,
+    ) -> Result<(), Errno> {
         let Some(telling) = self.answers(node, size) else {
-            return;
+            return Ok(());
         };
+        if is_answering() {
+            return Err(ASIDE);
+        }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size).is_some() {
             // As with the answer, if it isn't thrown away. And no answer of before is left, nor what was stored to the
@@ -142,6 +156,7 @@ impl Cached {
             }
         }
         drop(one);
+        Ok(())
     }
 
     /// Somebody, if the kernel takes the file for shorter.
@@ -244,7 +259,6 @@ fn look(server: &Weak<Server>) -> Option<()> {
     {
         let mut files = cached.files();
         files.retain(|_, file| !file.handles.is_empty() || file.at.elapsed() < SETTLES);
-        server.tells_of_pages(!files.is_empty());
         if files.is_empty() {
             let long = Duration::from_secs(1);
             drop(cached.some.wait_timeout(files, long));
@@ -260,8 +274,11 @@ fn look(server: &Weak<Server>) -> Option<()> {
         }
     }
     for (node, open) in due {
-        let now = changed(fs, open);
-        if cached.is_to_be_told(fs, node, open, now) {
+        let mut is_to_be_told = false;
+        server.while_it_runs(|| {
+            is_to_be_told = cached.is_to_be_told(fs, node, open, changed(fs, open));
+        });
+        if is_to_be_told {
             // Not under the lock: the kernel may ask for pages meanwhile, and wait for them here.
             cached.notices.forget_pages(node);
         }

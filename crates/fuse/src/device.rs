@@ -177,23 +177,6 @@ fn unescaped(text: &str) -> std::ffi::OsString {
     std::ffi::OsString::from_vec(out)
 }
 
-/// Asks for one more descriptor for the same mount: requests taken by one are answered by it.
-///
-/// # Errors
-/// What opening /dev/fuse or the ioctl says.
-pub fn another(device: &OwnedFd) -> io::Result<OwnedFd> {
-    let new = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: FUSE_DEV_IOC_CLONE reads a number: the descriptor of the mount.
-    let request = unsafe {
-        rustix::ioctl::Setter::<{ rustix::ioctl::opcode::read::<u32>(229, 0) }, u32>::new(
-            device.as_raw_fd() as u32,
-        )
-    };
-    // SAFETY: as above.
-    unsafe { rustix::ioctl::ioctl(&new, request)? };
-    Ok(new)
-}
-
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim();

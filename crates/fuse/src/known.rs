@@ -8,8 +8,8 @@ use forebay_posix::ObjectId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// So many are kept at least, twice as many at most.
-const KEPT: usize = 2048;
+/// So many are kept at least, twice as many at most: the kernel may have asked for a name long ago.
+const KEPT: usize = 1 << 15;
 
 /// Directory and name of an object.
 type Name = (ObjectId, Vec<u8>);

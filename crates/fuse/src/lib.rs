@@ -5,61 +5,72 @@
 //! pool as every other process does, through `posix`, so that what it does and what preloaded
 //! programs do at the same time are one.
 //!
-//! The kernel judges permissions (`default_permissions`) by the attributes that it is given, and
-//! keeps nothing: names, attributes and data are asked for each time, since others may change them at any
-//! moment without telling us. Only mappings go through its page cache ([`cached`]), and
+//! The kernel judges permissions (`default_permissions`) by the attributes that it is given. It keeps
+//! names and attributes only while no other process uses the pool ([`keeping`]), and no data: else it
+//! asks each time, since others may change them at any moment without telling us. Only mappings go through its page cache ([`cached`]), and
 //! only what was changed of its pages is written back ([`fetched`]). What was
 //! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
-//! - [`serve`]: threads. [`crew`]: how many. [`follow`]: on which core. [`waiting`]: for the next request.
+//! - [`serve`]: the threads that take requests.
+//!   [`keeping`]: what the kernel keeps.
 
 #![warn(missing_docs)]
 
 mod cached;
-mod crew;
 mod device;
 mod face;
 mod fetched;
-mod follow;
+mod keeping;
 mod known;
 mod notices;
 mod protocol;
 mod recent;
 mod serve;
-mod waiting;
 
 pub use device::{Options, mounted, unmount};
 
 use forebay_client::Pool;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A mount that nobody serves yet.
-pub struct Mounted {
-    device: OwnedFd,
-    pool: Arc<Pool>,
-}
+pub struct Mounted(Arc<serve::Server>);
+
+/// What ends the service of a mount from elsewhere.
+#[derive(Clone)]
+pub struct Stopper(Arc<serve::Server>);
 
 impl Mounted {
     /// Mounts a pool at a directory.
     ///
     /// # Errors
-    /// As device.rs says: no /dev/fuse, no `fusermount3`, no right to the directory.
+    /// As device.rs says: no /dev/fuse, no `fusermount3`, no right to the directory. If the kernel is
+    /// too old.
     pub fn new(pool: Arc<Pool>, dir: &Path, options: &Options) -> io::Result<Mounted> {
-        Ok(Mounted {
-            device: device::mount(dir, options)?,
-            pool,
-        })
+        serve::greeted(device::mount(dir, options)?, pool).map(Mounted)
     }
 
-    /// Answers the kernel until the mount is taken away. `ready` is called when it is usable.
+    /// Its end.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.0.clone())
+    }
+
+    /// Answers the kernel until the mount is taken away, and closes what was open through it. `ready` is
+    /// called when it is usable.
     ///
     /// # Errors
-    /// If the kernel is too old, or threads can't be started.
+    /// If threads can't be started.
     pub fn serve(self, ready: impl FnOnce()) -> io::Result<()> {
-        serve::run(self.device, self.pool, ready)
+        self.0.run(ready)
+    }
+}
+
+impl Stopper {
+    /// Has nothing more answered, and closes what was open through the mount. False: some still waited
+    /// for after 2 s; then this process is to end as if it were killed.
+    pub fn stop(&self) -> bool {
+        self.0.stop()
     }
 }

@@ -23,6 +23,20 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
+    /// What the kernel has of an object's attributes is old, and so are those in answers to requests that
+    /// have begun. Waits only where the inode is being made or removed.
+    pub fn forget_attributes(&self, node: u64) {
+        let mut message = Reply::new();
+        // A negative offset: no pages.
+        message.u64(node).u64(u64::MAX).u64(0);
+        self.send(p::NOTIFY_INVAL_INODE, message);
+    }
+
+    /// All names that the kernel has are old, and so are those in answers to requests that have begun.
+    pub fn forget_names(&self) {
+        self.send(p::NOTIFY_INC_EPOCH, Reply::new());
+    }
+
     /// A file has these bytes there, and so reaches at least so far: the kernel takes both for true
     /// at once, unlike the size in an answer, which it may throw away. Waits as `forget_pages` does.
     pub fn store(&self, node: u64, at: u64, bytes: &[u8]) {

@@ -15,6 +15,10 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Bytes of what LOOKUP answers with.
 pub const ENTRY: usize = 128;
+/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so of the
+/// attributes.
+pub const ENTRY_VALID: usize = 16;
+pub const ATTR_VALID: usize = 0;
 /// Most bytes of one write.
 pub const MAX_WRITE: usize = 1 << 20;
 
@@ -120,8 +124,11 @@ pub const LK_FLOCK: u32 = 1;
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-/// Told without having been asked: pages of a file in the cache are old.
+/// Told without having been asked: pages of a file in the cache, or its attributes, are old.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Told likewise: all names are old. Linux 6.16, which has this minor version.
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+pub const EPOCH_MINOR: u32 = 44;
 /// Told likewise: bytes of a file.
 pub const NOTIFY_STORE: i32 = 4;
 
@@ -249,6 +256,19 @@ impl Reply {
         self.len - REPLY_HEAD
     }
 
+    /// Replaces the number at this place of the content.
+    pub fn set(&mut self, at: usize, v: u64) {
+        let at = REPLY_HEAD + at;
+        self.bytes[at..at + 8].copy_from_slice(&v.to_ne_bytes());
+    }
+
+    /// The number at this place of the content.
+    pub fn get(&self, at: usize) -> u64 {
+        let at = REPLY_HEAD + at;
+        let bytes = self.bytes[at..at + 8].try_into();
+        bytes.map_or(0, u64::from_ne_bytes)
+    }
+
     /// Has `f` fill up to `n` bytes, which aren't zeroed before; it says how many it did.
     pub fn fill(
         &mut self,
@@ -259,7 +279,7 @@ impl Reply {
         Ok(())
     }
 
-    /// The attributes of an object: no longer valid than now.
+    /// The attributes of an object.
     pub fn attributes(&mut self, s: &Stat) -> &mut Reply {
         let times = [s.atime, s.mtime, s.ctime].map(seconds);
         self.u64(node_of(s.ino)).u64(s.size).u64(s.blocks);
@@ -275,7 +295,7 @@ impl Reply {
 
     /// What LOOKUP and all that make a name answer with.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
-        // Node, generation, and how long name and attributes hold: not at all.
+        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs says so.
         self.u64(node_of(s.ino)).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.attributes(s)
     }

@@ -13,14 +13,20 @@ use std::time::{Duration, Instant};
 
 /// How long a file is kept, at least; twice as long at most.
 const KEPT: Duration = Duration::from_millis(200);
-/// How many are kept, at most.
+/// How many are kept, as a rule: when there are twice as many, the oldest are closed.
 const MOST: usize = 128;
+const WAKES: usize = 2 * MOST;
+/// How many are kept, at most: then the thread that closes them is held up, and further ones aren't kept.
+const FULL: usize = 8 * MOST;
 
 /// By the time of the look-up.
 #[derive(Default)]
 pub struct Recent {
     files: Mutex<VecDeque<File>>,
+    /// There is one, or too many.
     some: Condvar,
+    /// Held by who closes some.
+    closing: Mutex<()>,
 }
 
 struct File {
@@ -41,7 +47,8 @@ impl Recent {
         young.into_iter().any(|f| f.node == node)
     }
 
-    /// Keeps a file, by a description of it.
+    /// Keeps a file, by a description of it. It is closed by another thread, since that may wait for
+    /// those who use the file.
     pub fn keep(&self, fs: &Fs, node: u64, open: u32) {
         let file = File {
             node,
@@ -49,23 +56,38 @@ impl Recent {
             since: Instant::now(),
         };
         let mut files = self.files();
+        if files.len() >= FULL {
+            drop(files);
+            let _ = fs.store().open_release(open);
+            return;
+        }
         files.push_back(file);
-        let oldest = match files.len() {
-            1 => {
-                self.some.notify_one();
-                None
-            }
-            n if n > MOST => files.pop_front(),
-            _ => None,
-        };
-        drop(files);
-        close(fs, oldest);
+        if matches!(files.len(), 1 | WAKES) {
+            self.some.notify_one();
+        }
     }
 
-    /// Lets all go: their room is wanted, or counted.
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.files().is_empty()
+    }
+
+    /// Lets all go: their room is wanted, or counted. Waits for those who use them.
     pub fn let_go(&self, fs: &Fs) {
-        let all = std::mem::take(&mut *self.files());
-        close(fs, all);
+        self.close(fs, |files| files.len());
+    }
+
+    /// Closes as many of the oldest as `how_many` says.
+    fn close(&self, fs: &Fs, how_many: impl FnOnce(&VecDeque<File>) -> usize) {
+        let one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files();
+        let n = how_many(&files);
+        let old: Vec<File> = files.drain(..n).collect();
+        drop(files);
+        for file in old {
+            let _ = fs.store().open_release(file.open);
+        }
+        drop(one);
     }
 
     /// Starts the thread that lets them go in time, for as long as there is a face.
@@ -82,26 +104,19 @@ impl Recent {
     }
 }
 
-fn close(fs: &Fs, files: impl IntoIterator<Item = File>) {
-    for file in files {
-        let _ = fs.store().open_release(file.open);
-    }
-}
-
 /// Once; None if the face is gone.
 fn look(recent: &Weak<Recent>, fs: &Fs) -> Option<()> {
     let this = recent.upgrade()?;
-    let mut files = this.files();
-    if files.is_empty() {
-        let long = Duration::from_secs(1);
-        drop(this.some.wait_timeout(files, long));
-        return Some(());
-    }
-    let old = files.partition_point(|f| f.since.elapsed() >= KEPT);
-    let old: Vec<File> = files.drain(..old).collect();
-    drop(files);
-    close(fs, old);
-    drop(this);
-    std::thread::sleep(KEPT / 2);
+    this.close(fs, |files| {
+        let old = files.partition_point(|f| f.since.elapsed() >= KEPT);
+        old.max(files.len().saturating_sub(MOST))
+    });
+    let files = this.files();
+    let turn = match files.len() {
+        0 => Duration::from_secs(1),
+        n if n >= WAKES => return Some(()),
+        _ => KEPT / 2,
+    };
+    drop(this.some.wait_timeout(files, turn));
     Some(())
 }

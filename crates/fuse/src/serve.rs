@@ -1,80 +1,102 @@
 //! The threads that take the kernel's requests and answer them.
 //!
-//! Each takes a request, answers it, and takes the next: how many there are says [`crate::crew`], on
-//! which core [`crate::follow`]. A request to wait for a lock gets a thread of its own, so
-//! that the request to release it always finds somebody.
+//! Each thread takes a request, answers it, and takes the next. There are two to four. When all are held up
+//! (nobody waits for a request, and none was taken for [`HELD_UP`]) another one is started, up to
+//! [`MOST_WORKERS`]; it ends when enough others wait.
+//!
+//! No such thread waits for what a client may hold, since the client may wait for its answer: it reads
+//! nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no notice. A
+//! request that needs one of these, or that waits for a lock of a program, goes to a thread of its own.
 
-use crate::crew::Crew;
-use crate::device;
 use crate::face::{Answer, Face, Wait};
-use crate::follow::Follow;
+use crate::keeping::Keeping;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
-use crate::waiting::{Waiter, take};
 use forebay_client::Pool;
 use forebay_posix::Errno;
-use std::collections::HashMap;
+use forebay_posix::controls::ASIDE;
+use forebay_store::process::answer_others;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Requests for locks that wait, at most; then ENOLCK.
-const MOST_WAITING: usize = 1024;
+/// Threads that take requests, at most. Requests beyond wait in the kernel.
+const MOST_WORKERS: usize = 256;
+/// Threads that take requests as a rule: as many as there are cores, within these bounds.
+const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
+/// How long all threads may be busy until another one is started, at least; twice as long at most.
+const HELD_UP: Duration = Duration::from_millis(2);
+/// Requests that have a thread of their own, at most; then ENOLCK for a lock, EAGAIN for others.
+const MOST_ASIDE: usize = 1024;
 const STACK: usize = 512 << 10;
 /// Interrupts whose request hasn't been found: it may be about to begin to wait.
 const EARLY: usize = 64;
+/// How long those who still answer may take when the mount's process is to end.
+const END: Duration = Duration::from_secs(2);
 
 /// What the threads of a mount share.
 pub struct Server {
     pub face: Face,
     device: OwnedFd,
-    crew: Crew,
-    follow: Follow,
-    waits: Mutex<Waits>,
+    threads: Mutex<Threads>,
+    /// Threads that take requests as a rule.
+    usual: usize,
+    /// A thread has ended, or has answered after the end.
+    changed: Condvar,
+    /// Nobody waits for a request.
+    scarce: Condvar,
+    /// Whether all has been closed at the end.
+    ended: Mutex<Option<bool>>,
+    aside: Mutex<Aside>,
 }
 
-/// Requests that wait for locks, by their number; and interrupts that came too early.
+/// How many threads there are, and do what.
 #[derive(Default)]
-struct Waits {
+struct Threads {
+    /// Those that take requests, and those of them that wait for one.
+    workers: usize,
+    idle: usize,
+    /// Requests that were taken.
+    taken: u64,
+    /// It isn't looked whether threads are held up, until somebody says that nobody waits.
+    is_unwatched: bool,
+    /// Threads in the middle of an answer, those with a single request included.
+    busy: usize,
+    /// Nothing is answered any more.
+    is_over: bool,
+}
+
+/// Requests that wait on a thread of their own, by number; and interrupts that came too early.
+#[derive(Default)]
+struct Aside {
     cancel: HashMap<u64, Arc<AtomicBool>>,
-    early: std::collections::VecDeque<u64>,
+    early: VecDeque<u64>,
 }
 
-/// Greets the kernel, then answers until the mount is gone.
-pub fn run(device: OwnedFd, pool: Arc<Pool>, ready: impl FnOnce()) -> io::Result<()> {
-    greet(&device)?;
-    let notices = Notices(device::another(&device)?);
-    let server = Arc::new(Server {
-        crew: Crew::new(least(&pool)),
-        face: Face::new(pool, notices)?,
+/// Greets the kernel: a server that nobody runs yet.
+pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
+    let minor = greet(&device)?;
+    let notices = Arc::new(Notices(device.try_clone()?));
+    let keeping = Keeping::new(pool.clone(), notices.clone(), minor >= p::EPOCH_MINOR);
+    Ok(Arc::new(Server {
+        face: Face::new(pool, notices, keeping)?,
         device,
-        follow: Follow::new(),
-        waits: Mutex::default(),
-    });
-    server.face.cached.watch(&server)?;
-    ready();
-    server.one_more()?;
-    let watched = server.clone();
-    std::thread::Builder::new()
-        .name("crew".into())
-        .stack_size(256 << 10)
-        .spawn(move || watched.crew.watch(&|| watched.start()))?;
-    server.crew.wait_for_the_end();
-    server.face.end();
-    Ok(())
+        threads: Mutex::default(),
+        usual: std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .clamp(*USUAL.start(), *USUAL.end()),
+        changed: Condvar::new(),
+        scarce: Condvar::new(),
+        ended: Mutex::default(),
+        aside: Mutex::default(),
+    }))
 }
 
-/// How many threads wait for requests, at least: two where one may be held up by another node.
-fn least(pool: &Pool) -> usize {
-    match pool.config().member {
-        Some(_) => 2,
-        None => 1,
-    }
-}
-
-/// INIT: the first request.
-fn greet(device: &OwnedFd) -> io::Result<()> {
+/// INIT: the first request. The minor version that the kernel speaks.
+fn greet(device: &OwnedFd) -> io::Result<u32> {
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let n = take(device, &mut request)?
         .ok_or_else(|| io::Error::other("the mount was taken away at once"))?;
@@ -108,151 +130,307 @@ fn greet(device: &OwnedFd) -> io::Result<()> {
     reply.u16((p::MAX_WRITE / 4096) as u16).u16(0);
     reply.u32((both >> 32) as u32).zeros(4 + 2 + 22);
     rustix::io::write(device, reply.finish(head.unique))?;
-    Ok(())
+    Ok(minor)
 }
 
-/// One thread: until the mount is gone, or it isn't needed.
-fn work(server: &Arc<Server>, device: OwnedFd) {
+/// The next request's length; None if the mount is gone.
+///
+/// # Errors
+/// What reading the device says.
+fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(device, &mut *into) {
+            Ok(n) => return Ok(Some(n)),
+            // ENOENT: the request was interrupted before it was taken.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(Errno::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// One thread: until the mount is gone, or enough others wait.
+fn work(server: &Arc<Server>) {
+    answer_others();
     let mut request = vec![0u8; p::MAX_WRITE + 4096];
     let mut reply = Reply::new();
-    let mut bound = server.follow.begin();
-    let mut waiter = Waiter::new(device);
-    loop {
-        // On the core of who is followed, that one couldn't run.
-        let awake = server.crew.may_be_awake() && server.follow.is_nobody();
-        let taken = waiter.next(&mut request, awake);
-        let was_there = matches!(&taken, Ok(Some(t)) if t.was_there);
-        let is_last = server.crew.takes(was_there);
-        let Ok(Some(taken)) = taken else {
-            server.crew.end();
+    while let Ok(Some(len)) = take(&server.device, &mut request) {
+        if !server.begins() {
             return;
-        };
-        if let Ok((head, args)) = Args::divide(&request[..taken.len]) {
-            if is_last && server.face.may_take_long(&head) {
-                let _ = server.one_more();
-            }
-            server.follow.asked(head.pid);
-            server.answer(&head, args, &mut reply, &taken.device);
         }
-        server.follow.go(&mut bound);
-        if !server.crew.goes_on() {
+        server.answer(&request[..len], &mut reply);
+        if !server.goes_on() {
             return;
         }
     }
+    let mut threads = server.threads();
+    threads.idle -= 1;
+    server.leaves(&mut threads);
 }
 
 impl Server {
-    /// While the kernel is told of its pages it may ask for some: that takes one more thread.
-    pub fn tells_of_pages(self: &Arc<Server>, tells: bool) {
-        let least = match tells {
-            true => 2,
-            false => least(self.face.pool()),
-        };
-        let _ = self.crew.at_least(least, &|| self.start());
+    /// Answers until the mount is gone.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
+        // Not in an answer: whoever attaches may have to wait for another mount.
+        self.face.fs().store().me()?;
+        self.face.cached.watch(self)?;
+        Keeping::watch(self)?;
+        for _ in 0..self.usual {
+            self.one_more(&mut self.threads())?;
+        }
+        let server = self.clone();
+        std::thread::Builder::new()
+            .name("threads".into())
+            .stack_size(256 << 10)
+            .spawn(move || server.watch())?;
+        ready();
+        let threads = self.threads();
+        drop(self.changed.wait_while(threads, |t| t.workers > 0));
+        self.stop();
+        Ok(())
     }
 
-    fn one_more(self: &Arc<Server>) -> io::Result<()> {
-        self.crew.one_more(&|| self.start())
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread that takes requests.
-    fn start(self: &Arc<Server>) -> io::Result<()> {
-        let device = device::another(&self.device)?;
+    /// Starts a thread that takes requests, unless there are too many.
+    fn one_more(self: &Arc<Server>, threads: &mut Threads) -> io::Result<()> {
+        if threads.workers >= MOST_WORKERS {
+            return Ok(());
+        }
         let server = self.clone();
         std::thread::Builder::new()
             .stack_size(STACK)
-            .spawn(move || {
-                work(&server, device);
-                server.crew.leave();
-            })
-            .map(drop)
+            .spawn(move || work(&server))?;
+        threads.workers += 1;
+        threads.idle += 1;
+        Ok(())
     }
 
-    fn answer(
-        self: &Arc<Server>,
-        head: &Head,
-        args: Args<'_>,
-        reply: &mut Reply,
-        device: &Arc<OwnedFd>,
-    ) {
+    /// The calling thread has taken a request; false: nothing is answered any more, and it ends.
+    fn begins(self: &Arc<Server>) -> bool {
+        let mut threads = self.threads();
+        threads.idle -= 1;
+        if threads.is_over {
+            self.leaves(&mut threads);
+            return false;
+        }
+        threads.busy += 1;
+        threads.taken += 1;
+        if threads.idle == 0 && std::mem::take(&mut threads.is_unwatched) {
+            self.scarce.notify_one();
+        }
+        true
+    }
+
+    /// Starts another thread whenever all are held up, until the mount is gone.
+    fn watch(self: &Arc<Server>) {
+        let mut threads = self.threads();
+        while threads.workers > 0 {
+            if threads.idle > 0 {
+                threads.is_unwatched = true;
+                threads = self.wait(&self.scarce, threads);
+                continue;
+            }
+            let taken = threads.taken;
+            drop(threads);
+            std::thread::sleep(HELD_UP);
+            threads = self.threads();
+            if threads.idle == 0 && threads.taken == taken {
+                // If there can't be one, those that are there go on.
+                let _ = self.one_more(&mut threads);
+            }
+        }
+    }
+
+    fn wait<'a>(
+        &self,
+        condition: &Condvar,
+        threads: MutexGuard<'a, Threads>,
+    ) -> MutexGuard<'a, Threads> {
+        condition
+            .wait(threads)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread has answered: whether it shall take another request.
+    fn goes_on(&self) -> bool {
+        let mut threads = self.threads();
+        self.answered(&mut threads);
+        if threads.is_over || threads.idle >= self.usual {
+            self.leaves(&mut threads);
+            return false;
+        }
+        threads.idle += 1;
+        true
+    }
+
+    fn answered(&self, threads: &mut Threads) {
+        threads.busy -= 1;
+        if threads.is_over {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The calling thread takes no more requests.
+    fn leaves(&self, threads: &mut Threads) {
+        threads.workers -= 1;
+        if threads.workers == 0 {
+            self.changed.notify_all();
+            self.scarce.notify_all();
+        }
+    }
+
+    /// Does `f` unless the server is ending: what uses handles of the kernel's outside of an answer.
+    pub fn while_it_runs(&self, f: impl FnOnce()) {
+        let mut threads = self.threads();
+        if !threads.is_over {
+            threads.busy += 1;
+            drop(threads);
+            f();
+            self.answered(&mut self.threads());
+        }
+    }
+
+    /// The end: nothing more is answered, and what the kernel's handles have open is closed. What of
+    /// that can't be done in time is left to who cleans up after the dead.
+    pub fn stop(&self) -> bool {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
+    }
+
+    /// Nothing more is answered; whether nobody answers any more.
+    fn answers_end(&self) -> bool {
+        self.threads().is_over = true;
+        let until = Instant::now() + END;
+        let mut threads = self.threads();
+        while threads.busy > 0 {
+            // One more may have begun to wait.
+            for cancel in self.aside().cancel.values() {
+                cancel.store(true, Release);
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()) else {
+                return false;
+            };
+            let turn = left.min(Duration::from_millis(20));
+            let waited = self.changed.wait_timeout(threads, turn);
+            threads = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn answer(self: &Arc<Server>, request: &[u8], reply: &mut Reply) {
+        let Ok((head, args)) = Args::divide(request) else {
+            return;
+        };
         if head.opcode == opcode::INTERRUPT {
             self.interrupt(args);
             return;
         }
         reply.clear();
-        let sent = match self.face.answer(head, args, reply) {
-            Answer::Reply(Ok(())) => rustix::io::write(device, reply.finish(head.unique)),
-            Answer::Reply(Err(e)) => rustix::io::write(device, &refusal(e, head.unique)),
-            Answer::None => return,
-            Answer::Wait(lock) => {
-                self.wait(head.unique, lock, device.clone());
-                return;
+        let ticket = self.face.keeping.begin(&head);
+        match self.face.answer(&head, args, reply) {
+            Answer::Reply(Err(ASIDE)) => {
+                let request = request.to_owned();
+                self.aside_for(head, Errno::AGAIN, move |server, _, reply| {
+                    let (head, args) = Args::divide(&request)?;
+                    match server.face.answer(&head, args, reply) {
+                        Answer::Reply(result) => result,
+                        _ => Err(Errno::IO),
+                    }
+                });
             }
+            Answer::Reply(result) => {
+                let result = self.face.keeping.stamp(ticket, &head, result, reply);
+                self.send(&head, result, reply);
+            }
+            Answer::None => {}
+            Answer::Wait(lock) => self.wait_for(head, lock),
+        }
+    }
+
+    fn send(&self, head: &Head, result: Result<(), Errno>, reply: &mut Reply) {
+        let sent = match result {
+            Ok(()) => rustix::io::write(&self.device, reply.finish(head.unique)),
+            Err(e) => rustix::io::write(&self.device, &refusal(e, head.unique)),
         };
         // ENOENT: who asked is gone. What was opened for it nobody closes.
-        if sent == Err(Errno::NOENT) {
+        if sent == Err(Errno::NOENT) && result.is_ok() {
             self.face.unanswered(head, reply);
         }
     }
 
-    /// Waits for a lock on a thread of its own.
-    fn wait(self: &Arc<Server>, unique: u64, lock: Wait, device: Arc<OwnedFd>) {
+    /// Waits for a lock.
+    fn wait_for(self: &Arc<Server>, head: Head, lock: Wait) {
+        self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
+    }
+
+    /// Has a thread of its own answer a request, which may wait for others; `refusal` if there are too
+    /// many of them.
+    fn aside_for(
+        self: &Arc<Server>,
+        head: Head,
+        refusal: Errno,
+        answer: impl FnOnce(&Server, &AtomicBool, &mut Reply) -> Result<(), Errno> + Send + 'static,
+    ) {
+        let unique = head.unique;
         let cancel = Arc::new(AtomicBool::new(false));
         let refuse = {
-            let mut waits = self.lock_waits();
-            let early = waits.early.iter().position(|&u| u == unique);
+            let mut aside = self.aside();
+            let early = aside.early.iter().position(|&u| u == unique);
             if let Some(at) = early {
-                waits.early.remove(at);
+                aside.early.remove(at);
                 Some(Errno::INTR)
-            } else if waits.cancel.len() >= MOST_WAITING {
-                Some(Errno::NOLCK)
+            } else if aside.cancel.len() >= MOST_ASIDE {
+                Some(refusal)
             } else {
-                waits.cancel.insert(unique, cancel.clone());
+                aside.cancel.insert(unique, cancel.clone());
                 None
             }
         };
-        let say = move |device: &OwnedFd, result: Result<(), Errno>| {
-            let answer = match result {
-                Ok(()) => p::head(p::REPLY_HEAD as u32, 0, unique),
-                Err(e) => refusal(e, unique),
-            };
-            let _ = rustix::io::write(device, &answer);
-        };
+        let refused = |e| self.send(&head, Err(e), &mut Reply::new());
         if let Some(e) = refuse {
-            return say(&device, Err(e));
+            return refused(e);
         }
-        let (server, there) = (self.clone(), device.clone());
+        self.threads().busy += 1;
+        let server = self.clone();
         let started = std::thread::Builder::new()
             .stack_size(STACK)
             .spawn(move || {
-                server.follow.begin();
-                let result = lock(&cancel);
-                server.lock_waits().cancel.remove(&unique);
-                say(&there, result);
+                let mut reply = Reply::new();
+                let result = answer(&server, &cancel, &mut reply);
+                server.aside().cancel.remove(&unique);
+                server.send(&head, result, &mut reply);
+                server.answered(&mut server.threads());
             });
         if started.is_err() {
-            self.lock_waits().cancel.remove(&unique);
-            say(&device, Err(Errno::NOLCK));
+            self.aside().cancel.remove(&unique);
+            self.answered(&mut self.threads());
+            refused(refusal);
         }
     }
 
     /// Who waits with this number shall stop. All other requests end by themselves.
     fn interrupt(&self, mut args: Args<'_>) {
         let Ok(unique) = args.u64() else { return };
-        let mut waits = self.lock_waits();
-        match waits.cancel.get(&unique) {
+        let mut aside = self.aside();
+        match aside.cancel.get(&unique) {
             Some(cancel) => cancel.store(true, Release),
             None => {
-                if waits.early.len() == EARLY {
-                    waits.early.pop_front();
+                if aside.early.len() == EARLY {
+                    aside.early.pop_front();
                 }
-                waits.early.push_back(unique);
+                aside.early.push_back(unique);
             }
         }
     }
 
-    fn lock_waits(&self) -> MutexGuard<'_, Waits> {
+    fn aside(&self) -> MutexGuard<'_, Aside> {
         // A panic ends the process: nobody leaves it half changed.
-        self.waits.lock().unwrap_or_else(|e| e.into_inner())
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -149,6 +149,26 @@ fn head(object: &Object, count: usize) -> Head {
     }
 }
 
+/// Whether a directory is this user's alone: only then is anything in it believed, or written. (Whoever
+/// could put a file there could have any code patched into every program.)
+pub(crate) fn is_private(dir: &CStr) -> bool {
+    let at = i64::from(libc::AT_FDCWD);
+    let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: a path that ends in 0; all zeros is a valid stat, and the kernel fills it.
+    let (stat, uid) = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        let to = (&raw mut stat) as i64;
+        let path = dir.as_ptr() as i64;
+        if raw(libc::SYS_newfstatat, [at, path, to, nofollow, 0, 0]) != 0 {
+            return false;
+        }
+        (stat, raw(libc::SYS_geteuid, [0; 6]))
+    };
+    i64::from(stat.st_uid) == uid
+        && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+        && stat.st_mode & 0o022 == 0
+}
+
 /// The object's cached sites, if there is a sound file for exactly this object.
 pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     if object.id().is_empty() {

@@ -189,11 +189,18 @@ impl Report {
     }
 }
 
+/// The directory of the cache, if it is this user's alone.
+#[cfg(target_arch = "x86_64")]
+fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
+    cache_dir.filter(|dir| cache::is_private(dir))
+}
+
 /// Patches the process that calls it, once. From the first patched instruction on, the hooks are called, also by what
 /// the calling library itself asks of libc.
 ///
 /// `cache_dir` is an existing directory in which the sites found are kept by build id, so that later processes needn't
-/// search for them. It may be absent or unwritable. A cache file that isn't owned by this user or root, or that others
+/// search for them. It may be absent or unwritable. It isn't used unless it belongs to the effective user and nobody else can
+/// write to it. A cache file that isn't owned by this user or root, or that others
 /// can write, isn't used.
 ///
 /// # Safety
@@ -204,7 +211,7 @@ impl Report {
 pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result<Report, Error> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: our own contract is the same.
-    return unsafe { patch::install(hooks, cache_dir) };
+    return unsafe { patch::install(hooks, private(cache_dir)) };
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _ = (hooks, cache_dir);
@@ -224,7 +231,7 @@ pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>)
     #[cfg(target_arch = "x86_64")]
     // SAFETY: our own contract is the same.
     unsafe {
-        others::start(hooks, cache_dir)
+        others::start(hooks, private(cache_dir))
     };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (hooks, cache_dir);
@@ -284,7 +291,7 @@ pub unsafe fn install_in_loader(
     cache_dir: Option<&CStr>,
 ) -> Result<LoaderPatch, Error> {
     // SAFETY: our own contract is the same.
-    unsafe { patch::install_in_loader(hooks, cache_dir).map(LoaderPatch) }
+    unsafe { patch::install_in_loader(hooks, private(cache_dir)).map(LoaderPatch) }
 }
 
 /// Asks the kernel directly, with an instruction of this crate that is never patched. Returns `-errno` on error.

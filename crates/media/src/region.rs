@@ -1,9 +1,10 @@
 //! A file mapped into memory and shared with other processes.
 
+use crate::PAGE;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::path::Path;
 
 /// A shared, writable mapping of (a part of) a file. Stays mapped until dropped.
@@ -69,6 +70,38 @@ impl Region {
             base: base.cast(),
             len,
         })
+    }
+
+    /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], behind this region) on,
+    /// without a descriptor. Takes address space up to there for a moment.
+    ///
+    /// # Errors
+    /// ENOMEM; EINVAL for an offset that isn't behind this region.
+    pub fn map_behind(&self, offset: usize, len: usize) -> Result<Region> {
+        let last = self.len.checked_sub(PAGE).ok_or(Errno::INVAL)?;
+        let before = offset.checked_sub(last).ok_or(Errno::INVAL)?;
+        if !offset.is_multiple_of(PAGE) || !self.len.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: with an old length of 0, what is mapped there stays as it is, and a second mapping of the
+        // same file, from that page on, comes where the kernel likes.
+        let base = unsafe {
+            rustix::mm::mremap(
+                self.base.add(last).cast(),
+                0,
+                before + len,
+                MremapFlags::MAYMOVE,
+            )?
+        };
+        let base = base.cast::<u8>();
+        // SAFETY: our own new mapping, of which nothing was used.
+        unsafe {
+            let _ = rustix::mm::munmap(base.cast(), before);
+            Ok(Region {
+                base: base.add(before),
+                len,
+            })
+        }
     }
 
     /// First byte.

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a thread of the relay looks whether it is told something new.
-const LOOK: Duration = Duration::from_millis(20);
+const ASIDE: Duration = Duration::from_millis(20);
 
 /// What happens to bytes that pass. All apply to connections that are there and to new ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Faults {
     pub delay: Duration,
     /// They aren't passed on as long as this holds; nor are new connections.
     pub hold: bool,
+    /// As `hold`, of the bytes towards the caller alone: the node gets all, the caller no answers.
+    pub hold_back: bool,
     /// Each connection is cut after so many bytes towards the node.
     pub cut_after: Option<u64>,
     /// The lowest bit of this byte towards the node, of each connection, is flipped.
@@ -163,7 +165,7 @@ impl Shared {
         for socket in [&caller, &node] {
             socket.set_nonblocking(false)?;
             socket.set_nodelay(true)?;
-            socket.set_read_timeout(Some(LOOK))?;
+            socket.set_read_timeout(Some(ASIDE))?;
             lock(&self.open).push(socket.try_clone()?);
         }
         let there = (caller.try_clone()?, node.try_clone()?);
@@ -190,7 +192,7 @@ impl Shared {
             };
             let mut bytes = &mut room[..n];
             let mut faults = *lock(&self.faults);
-            while faults.hold && !self.stopped() {
+            while (faults.hold || faults.hold_back && sent.is_none()) && !self.stopped() {
                 std::thread::sleep(Duration::from_millis(2));
                 faults = *lock(&self.faults);
             }

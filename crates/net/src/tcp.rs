@@ -75,11 +75,19 @@ pub struct Limits {
     pub bandwidth: Option<u64>,
 }
 
+/// How many connections may be on their way: 16 to 256, by what descriptors this process may have.
+fn half_open_by_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let eighth = limit.map_or(256, |n| n / 8);
+    usize::try_from(eighth).unwrap_or(256).clamp(16, 256)
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            half_open: 256,
-            half_open_of_one: 128,
+            // Strangers never take more than an eighth of the descriptors.
+            half_open: half_open_by_descriptors(),
+            half_open_of_one: half_open_by_descriptors() / 2,
             sessions: 20_000,
             handshake: Duration::from_secs(3),
             stall: Duration::from_secs(10),

@@ -81,7 +81,13 @@ fn plan(r: &mut Random) -> Plan {
         listen: *r.one_of(&[Listen::All, Listen::Loopback, "10.0.0.0/8".parse().unwrap()]),
         encrypt: r.once_in(2),
         patience: Duration::from_millis(r.below(100_000) as u64),
+        lease: Duration::from_millis(r.below(100_000) as u64),
         within: Duration::from_millis(r.below(100_000) as u64),
+        lifetime: forebay_client::Lifetime::new(
+            r.once_in(2).then_some(r.number() >> 1),
+            r.once_in(2).then_some(r.number() >> 1),
+            "--ttl",
+        ),
         limits: Limits {
             cpus: r
                 .one_of(&[None, Some(Cpus::Count(2)), Some(Cpus::List(vec![1, 5]))])

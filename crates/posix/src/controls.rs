@@ -11,7 +11,7 @@ use forebay_client::controls::{
     At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
 };
 use forebay_client::{Violation, impossible};
-use forebay_store::process::{pid, process_of, write_notice};
+use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::uses::{
     Change, LAMINATED, Party, SERVED, Said, User, goes_with_maker, is_allowed, is_keeping,
     open_for, pid_of_party, said, settled,
@@ -35,6 +35,12 @@ thread_local! {
     /// What this thread says of files that it makes.
     static SAYING: Cell<Declared> = const { Cell::new(Declared::NOTHING) };
 }
+
+/// What a thread that answers other processes ([`process::answer_others`]) gets where it would have to
+/// look at one, or wait: nothing has been done yet, and another thread shall do it.
+///
+/// [`process::answer_others`]: forebay_store::process::answer_others
+pub const ASIDE: Errno = Errno::INPROGRESS;
 
 /// A process that a face serves but can't see: of another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
@@ -153,7 +159,7 @@ impl Fs {
     /// With whom a new object of this mode and word goes, if with anybody: the process that this thread works for.
     ///
     /// # Errors
-    /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended.
+    /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not look.
     pub(crate) fn maker_of_new(&self, mode: u32, word: u64) -> Result<Option<Maker>> {
         if mode & libc::S_IFMT != libc::S_IFREG || !goes_with_maker(word) {
             return Ok(None);
@@ -161,6 +167,7 @@ impl Fs {
         let pid = match FOR.get() {
             0 => None,
             UNSEEN => return Err(Errno::OPNOTSUPP),
+            _ if is_answering() => return Err(ASIDE),
             id => Some(process_of(id).ok_or(Errno::SRCH)?),
         };
         self.store().maker(pid).map(Some)
@@ -217,17 +224,8 @@ impl Fs {
             ..SetAttr::default()
         };
         self.store().set_attr(ObjectId(file.ino), &set)?;
-        self.place_bytes(ObjectId(file.ino), before, said.bits())
-    }
-
-    /// The word of a file was `before` and is `now`: where its bytes lie follows.
-    fn place_bytes(&self, id: ObjectId, before: u64, now: u64) -> Result<()> {
-        let store = self.store();
-        let on = store.keeps_on_files(now);
-        match on != store.keeps_on_files(before) {
-            true => store.lay_on_files(id, on),
-            false => Ok(()),
-        }
+        self.store()
+            .follow_word(ObjectId(file.ino), before, said.bits())
     }
 
     /// What is said of an object, and whether it is laminated.
@@ -294,7 +292,7 @@ impl Fs {
         }
         self.store().tell_writers(id)?;
         let (before, now) = (inode.controls, declared.bits());
-        let placed = self.place_bytes(id, before, now).inspect_err(|_| {
+        let placed = self.store().follow_word(id, before, now).inspect_err(|_| {
             // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
             let (was, laminated) = said(before);
             let was = Declared {
@@ -307,7 +305,7 @@ impl Fs {
                 ..SetAttr::default()
             };
             let unsaid = self.store().set_attr(id, &set);
-            _ = unsaid.and_then(|()| self.place_bytes(id, now, before));
+            _ = unsaid.and_then(|()| self.store().follow_word(id, now, before));
         });
         Ok(placed?)
     }
@@ -433,7 +431,11 @@ impl Fs {
         let controls = declared.resolve();
         let reported = controls.on_violation == OnViolation::Report
             && !is_allowed(&controls, laminated, self.store().size(live)?, change);
-        let result = f();
+        let at = match change {
+            Change::From(at) => at.unwrap_or_default(),
+            Change::Size(size) => size,
+        };
+        let result = self.told_of_damage((open, live), ("change", at), f());
         let refused = matches!(result, Err(Errno::PERM));
         let what = || match change {
             Change::From(Some(at)) => format!("write at {at}"),
@@ -466,6 +468,22 @@ impl Fs {
         }
     }
 
+    /// What an operation on an open file at an offset gave: damage becomes a sentence, and EIO.
+    pub(crate) fn told_of_damage<T>(
+        &self,
+        (open, live): (u32, u32),
+        (what, at): (&str, u64),
+        done: Result<T>,
+    ) -> Result<T> {
+        if !matches!(done, Err(Errno::BADMSG)) {
+            return done;
+        }
+        let controls = said(self.store().controls(live)).0.resolve();
+        let what = format_args!("{what} at {at}");
+        self.tell(open, &controls, Which::Integrity, what, true);
+        Err(Errno::IO)
+    }
+
     /// EPERM if an open file mustn't be changed by a shared mapping: one that only grows.
     ///
     /// # Errors
@@ -492,6 +510,7 @@ impl Fs {
     /// EPERM.
     pub fn check_shared_writing_again(&self, open: u32, live: u32) -> Result<()> {
         fence(SeqCst);
+        self.store().unseal_for_mapping(live)?;
         match self.only_grows(live) {
             true => self.check_shared_writing(open, live),
             false => Ok(()),
@@ -540,6 +559,7 @@ impl Fs {
         }
         let why = match which {
             Which::Parallelism => "another has it open",
+            Which::Integrity => "its bytes are not what was written, by their checksums",
             Which::Persistence => "its bytes may lie on files media only, which have no room left",
             Which::Mutability if controls.mutability == Mutability::Append => "it only grows",
             Which::Mutability => "it was written and closed, and never changes again",
@@ -559,6 +579,7 @@ enum Which {
     Parallelism,
     Mutability,
     Persistence,
+    Integrity,
 }
 
 impl Which {
@@ -568,6 +589,7 @@ impl Which {
             Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
             Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
             Which::Persistence => format!("persistence = \"{}\"", controls.persistence),
+            Which::Integrity => format!("integrity = \"{}\"", controls.integrity),
         }
     }
 }

@@ -129,7 +129,8 @@ impl Cred {
     }
 }
 
-/// The process's umask, as the kernel knows it; 022 where it doesn't say.
+/// The process's umask, as the kernel knows it; 077 where it doesn't say: files are never more open
+/// than the program wants.
 ///
 /// From /proc: asking by umask(2) would change it for a moment, for all threads.
 pub fn umask() -> u32 {
@@ -137,7 +138,9 @@ pub fn umask() -> u32 {
         let mask = std::str::from_utf8(line.strip_prefix(b"Umask:")?).ok()?;
         u32::from_str_radix(mask.trim(), 8).ok()
     };
-    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let mut text = [0u8; 512];
+    let pid = forebay_store::process::pid();
+    let status = forebay_store::process::proc_text(pid, "status", &mut text).unwrap_or_default();
     let mut lines = status.split(|&b| b == b'\n');
-    lines.find_map(of).unwrap_or(0o022)
+    lines.find_map(of).unwrap_or(0o077)
 }

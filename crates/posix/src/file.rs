@@ -89,13 +89,15 @@ impl Fs {
         let store = self.store();
         if let Some(offset) = offset {
             // SAFETY: passed on.
-            return unsafe { self.read_live(live, offset, to, len) };
+            let read = unsafe { self.read_live(live, offset, to, len) };
+            return self.told_of_damage((open, live), ("read", offset), read);
         }
         let _lock = store.open_lock(open)?;
         let o = store.open_file(open);
         let at = o.offset.load(Relaxed);
         // SAFETY: passed on.
-        let n = unsafe { self.read_live(live, at, to, len)? };
+        let read = unsafe { self.read_live(live, at, to, len) };
+        let n = self.told_of_damage((open, live), ("read", at), read)?;
         o.offset.store(at + n as u64, Release);
         Ok(n)
     }

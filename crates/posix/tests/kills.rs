@@ -233,21 +233,30 @@ fn goes_on(counter: &std::fs::File) -> Duration {
 
 #[test]
 fn an_operation_killed_at_any_instruction_happened_or_did_not() {
-    kill_anywhere("kills", "memory:64M");
+    kill_anywhere("kills", "memory:64M", false);
 }
 
 #[test]
 fn so_it_is_with_a_journal_which_agrees() {
-    kill_anywhere("journalled-kills", "files:DIR:2G");
+    kill_anywhere("journalled-kills", "files:DIR:2G", false);
 }
 
-fn kill_anywhere(name: &str, media: &str) {
+#[test]
+fn so_it_is_with_checksums_which_fit() {
+    kill_anywhere("summed-kills", "memory:64M", true);
+}
+
+fn kill_anywhere(name: &str, media: &str, summed: bool) {
     let journalled = media.starts_with("files");
     let kills = std::env::var("FOREBAY_KILLS")
         .ok()
         .and_then(|k| k.parse().ok())
-        .unwrap_or(if journalled { 40 } else { 100 });
-    let pool = TestPool::limited(name, &[media], 60 + kills as u64 * 2);
+        .unwrap_or(if journalled || summed { 40 } else { 100 });
+    let seconds = 60 + kills as u64 * 2;
+    let pool = match summed {
+        true => TestPool::summed(name, &[media], seconds),
+        false => TestPool::limited(name, &[media], seconds),
+    };
     let seed = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|s| s.parse().ok())

@@ -7,6 +7,7 @@ use forebay_placement::NodeId;
 use forebay_posix::{Errno, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};
 use forebay_store::elsewhere::messages::{decode, encode, kind};
+use forebay_store::elsewhere::serve::Server;
 use forebay_store::locks::{InTheWay, Owner, Request, Sort};
 use std::sync::Barrier;
 use std::time::Duration;
@@ -135,4 +136,45 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert_eq!(store.nodes_with_locks(), [NodeId(0)]);
     store.end_node_locks(NodeId(0)).unwrap();
     assert!(free((5, 5)) && store.nodes_with_locks().is_empty());
+}
+
+/// A node that was given up has lost its locks: what it had locked it can't change until it has closed it and opens it
+/// again, whatever daemon is asked. Other files it can.
+#[test]
+fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
+    let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
+    let open = |n: usize, path: &[u8]| nodes.views[n].open(path, O_CREAT | O_RDWR, 0o644);
+    let (home, other) = (open(1, b"/f").unwrap(), open(1, b"/g").unwrap());
+    home.set_len(10).unwrap();
+    let far = [open(0, b"/f").unwrap(), open(0, b"/f").unwrap()];
+    let far_other = open(0, b"/g").unwrap();
+    far[0].flock(Exclusive, false).unwrap();
+    assert_eq!(home.flock(Exclusive, false), Err(Errno::AGAIN));
+    nodes.give_up(1, 0);
+    nodes.give_up(1, 0);
+    home.flock(Exclusive, false).unwrap();
+    for f in &far {
+        // Programs are told EIO, by what carries their questions.
+        assert_eq!(f.set_len(3), Err(Errno::OWNERDEAD));
+        assert_eq!(f.flock(Shared, false), Err(Errno::OWNERDEAD));
+    }
+    far_other.set_len(3).unwrap();
+    // The next daemon knows, too.
+    let id = ObjectId(home.stat().unwrap().ino);
+    let store = nodes.views[1].store();
+    let cuts = encode(&(id, 3u64));
+    let later = Server::default().serve(store, NodeId(0), kind::TRUNCATE, &cuts, b"");
+    assert_eq!(later.unwrap_err(), Errno::OWNERDEAD);
+    // Beside those that have it open from before, another one has no more.
+    let third = open(0, b"/f").unwrap();
+    assert_eq!(third.set_len(3), Err(Errno::OWNERDEAD));
+    assert_eq!(home.stat().unwrap().size, 10);
+    third.close().unwrap();
+    far.into_iter().for_each(|f| f.close().unwrap());
+    let again = open(0, b"/f").unwrap();
+    assert_eq!(again.flock(Shared, false), Err(Errno::AGAIN));
+    again.set_len(4).unwrap();
+    assert_eq!(home.stat().unwrap().size, 4);
+    drop((home, other, again, far_other));
+    nodes.assert_whole();
 }

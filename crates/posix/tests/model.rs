@@ -5,7 +5,7 @@
 
 mod support;
 
-use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs};
+use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs, ObjectId};
 use std::collections::BTreeMap;
 use support::*;
 
@@ -420,7 +420,10 @@ impl<'a> Run<'a> {
 }
 
 fn seed(name: &str, seed: u64) {
-    let pool = TestPool::with(name, &["memory:96M", "files:DIR:32M"]);
+    run(TestPool::with(name, &["memory:96M", "files:DIR:32M"]), seed);
+}
+
+fn run(pool: TestPool, seed: u64) {
     let mut run = Run {
         views: vec![&*pool],
         view: &pool,
@@ -436,9 +439,14 @@ fn seed(name: &str, seed: u64) {
     assert_eq!(pool.store().rebuild_free_space(), Ok(0));
 }
 
-/// As [`seed`], on one of `n` nodes each time.
+/// As [`seed`], on one of `n` nodes each time; on two, with checksums.
 fn seed_on_nodes(name: &str, n: u32, seed: u64) {
     let nodes = nodes::Nodes::new(name, n, &["memory:96M", "files:DIR:32M"], 240);
+    if n == 2 {
+        let root = &nodes.views[0];
+        let summed = "integrity=checksum".parse().unwrap();
+        root.set_controls(ObjectId::ROOT, summed).unwrap();
+    }
     let mut run = Run {
         views: nodes.views.iter().collect(),
         view: &nodes.views[0],
@@ -519,8 +527,9 @@ fn seed_2() {
 }
 
 #[test]
-fn seed_3() {
-    seed("model-3", 3);
+fn seed_3_with_checksums() {
+    let media = ["memory:96M", "files:DIR:32M"];
+    run(TestPool::summed("model-3", &media, 120), 3);
 }
 
 #[test]

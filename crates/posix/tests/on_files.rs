@@ -466,6 +466,8 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
     assert_eq!(said.to_string(), "persistence=pool");
     fill.close().unwrap();
     nodes.views[0].unlink(b"/fill").unwrap();
+    // What of it had gone to other nodes.
+    nodes.drop_parts();
     say(&nodes.views[0], "/s/f", "persistence=node").unwrap();
     no_memory_is_used(&nodes, "said again");
     let mut there = content[..8 * MIB].to_vec();

@@ -382,7 +382,10 @@ fn wrong(bytes: &[u8], versions: &[&Vec<u8>]) -> Option<String> {
 
 fn run(seed: u64, steps: usize) {
     let name = format!("cut{seed}");
-    let pool = TestPool::with(&name, &[MEDIUM]);
+    let pool = match seed % 2 {
+        0 => TestPool::summed(&name, &[MEDIUM], 120),
+        _ => TestPool::with(&name, &[MEDIUM]),
+    };
     pool.store().change_journal_bound(BOUND);
     pool.store().checkpoint().unwrap();
     let dir = medium_dir(pool.pool());

@@ -1,9 +1,11 @@
-//! A short write in the middle of a long one, over several nodes: at every question that one node asks another on the long one's
-//! way, before it is carried out and behind it. The file has to be what the one before the other leaves, or the other before
-//! the one; and what was seen of the long write is never done a second time.
+//! A short write in the middle of a long one, of a file over several nodes, striped or grown there
+//! from a full one: at every question that one node asks another on the long one's way, before it
+//! is carried out and behind it. The file has to be what the one before the other leaves, or the
+//! other before the one; and what was seen of the long write is never done a second time.
 
 mod support;
 
+use forebay_media::Extent;
 use forebay_posix::{ChunkSize, Distribution, File, Fs};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -54,21 +56,39 @@ fn runs(bytes: &[u8]) -> String {
     told
 }
 
+/// A node of which nothing is free, as long as this is there.
+struct Full<'a>(&'a Fs, Vec<Extent>);
+
+impl Full<'_> {
+    fn new(fs: &Fs) -> Full<'_> {
+        let medium = &fs.store().media()[0];
+        Full(fs, std::iter::from_fn(|| medium.alloc(256).ok()).collect())
+    }
+}
+
+impl Drop for Full<'_> {
+    fn drop(&mut self) {
+        let medium = &self.0.store().media()[0];
+        self.1.drain(..).for_each(|e| medium.free(e));
+    }
+}
+
 /// False if the long write has no such question.
 fn try_one(
     nodes: &Nodes,
     n: usize,
-    (old, short): (usize, Option<i64>),
+    (dir, old, short): (&str, usize, Option<i64>),
     at: usize,
     behind: bool,
 ) -> bool {
     let fs = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
-    let path = format!("/striped/{n}");
+    let path = format!("/{dir}/{n}");
     let story = format!("number {n}: {short:?} in {old} bytes at question {at}, behind: {behind}");
     let short = short.map(|by| (old as i64 + by) as usize);
     let in_place = old > 1 << 20;
     let old = vec![b'o'; old];
     write(fs(0), &path, &old, Some(0));
+    let full = (dir == "local").then(|| Full::new(fs(0)));
 
     let (reached, wait_reached) = mpsc::channel();
     let (ended, wait_ended) = mpsc::channel();
@@ -120,6 +140,7 @@ fn try_one(
             runs(&got)
         );
     }
+    drop(full);
     fs(0).unlink(path.as_bytes()).unwrap();
     nodes.drop_parts();
     seen.is_some()
@@ -127,7 +148,17 @@ fn try_one(
 
 #[test]
 fn a_short_write_in_the_middle_of_a_long_one() {
-    let nodes = Nodes::new("striped", 3, &["memory:64M"], 100);
+    each_way("striped");
+}
+
+#[test]
+fn the_same_of_a_file_that_grows_from_a_full_node() {
+    each_way("local");
+}
+
+fn each_way(dir: &str) {
+    let nodes = Nodes::new(dir, 3, &["memory:64M"], 100);
+    nodes.views[0].mkdir(b"/local", 0o755).unwrap();
     let striped = Distribution::Striped(ChunkSize::LEAST);
     nodes.views[0]
         .mkdir_with(b"/striped", 0o755, striped)
@@ -139,7 +170,7 @@ fn a_short_write_in_the_middle_of_a_long_one() {
             for turn in 0..3 {
                 for at in 1.. {
                     n += 3 - n % 3 + turn;
-                    if !try_one(&nodes, n, (old, short), at, behind) {
+                    if !try_one(&nodes, n, (dir, old, short), at, behind) {
                         break;
                     }
                     done += 1;

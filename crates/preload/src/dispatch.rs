@@ -10,8 +10,9 @@
 
 use crate::paths::{PathCall, errno};
 use crate::{
-    aio, attributes, calls, copies, exec, fds, inotify, io, limits, links, loading, locks, map,
-    mask, names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat, strangers,
+    aio, attributes, calls, copies, cwd, exec, fds, inotify, io, limits, links, loading, locks,
+    map, mask, names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat,
+    strangers,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -122,9 +123,9 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_getdents | SYS_getdents64 => stat::getdents(nr, a),
             SYS_access => attributes::access(p, None, 0),
             SYS_faccessat | SYS_faccessat2 => attributes::access(p, AT, 1),
-            SYS_getcwd => names::getcwd(a),
-            SYS_chdir => names::chdir(p),
-            SYS_fchdir => names::fchdir(a),
+            SYS_getcwd => cwd::getcwd(a),
+            SYS_chdir => cwd::chdir(p),
+            SYS_fchdir => cwd::fchdir(a),
             SYS_mkdir => names::mkdir(p, None, 0),
             SYS_mkdirat => names::mkdir(p, AT, 1),
             SYS_mknod => names::mknod(p, None, 0),
@@ -276,6 +277,9 @@ fn flock(a: &[i64; 6]) -> i64 {
 unsafe fn credentials(nr: i64, a: &[i64; 6]) -> i64 {
     // Another user may not be able to open the pool's files.
     runtime::open_all();
+    if let Some(fs) = runtime::open_fs() {
+        cwd::prepare(fs);
+    }
     // SAFETY: the program's own call.
     let result = unsafe { raw(nr, *a) };
     if let Some(fs) = runtime::open_fs() {

@@ -1,9 +1,11 @@
 //! The environment of a new program: it always carries the variables that load this
 //! library again, where the pool is, the process's slot, and what the program is.
 
+use crate::cwd;
 use crate::paths::{self, plausible};
 use crate::process::in_vfork_child;
 use crate::runtime::{self, Settings};
+use forebay_client::dead_end::VARIABLE;
 use forebay_media::guard;
 use forebay_posix::Errno;
 use std::ffi::{CStr, CString};
@@ -134,6 +136,11 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     env.remove(runtime::PROGRAM);
     env.remove(runtime::EARLY);
     env.remove(runtime::STATIC_TLS);
+    match cwd::description(settings) {
+        Some(text) => env.set(VARIABLE, &text),
+        None if paths::is_cwd_lost() => {}
+        None => env.remove(VARIABLE),
+    }
     if leads_elsewhere(env, settings) {
         env.remove(runtime::SLOT);
         return;
@@ -144,15 +151,9 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     };
     env.set(runtime::DIR, settings.dir.to_bytes());
     env.set(runtime::MOUNT, mount);
-    let inside =
-        paths::is_cwd_lost() || runtime::open_fs().is_some_and(|fs| paths::cwd(fs).is_some());
     match slot() {
-        None if !inside => env.remove(runtime::SLOT),
-        slot => {
-            let mut text = slot.map_or(String::new(), |s| s.to_string());
-            text.push_str(if inside { runtime::IN_POOL } else { "" });
-            env.set(runtime::SLOT, text.as_bytes());
-        }
+        None => env.remove(runtime::SLOT),
+        Some(slot) => env.set(runtime::SLOT, slot.to_string().as_bytes()),
     }
     if let Some(program) = program {
         env.set(runtime::PROGRAM, program);

@@ -8,7 +8,7 @@
 
 use crate::environ::{self, Strings};
 use crate::paths::{self, Where, bytes, errno, locate};
-use crate::{exe, fds, image, links, names, process, search, stat, unseen};
+use crate::{cwd, exe, fds, image, links, names, process, runtime, search, stat, unseen};
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
 use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
@@ -25,7 +25,7 @@ const HEAD: usize = 256;
 const MAX_CROSSINGS: usize = 40;
 
 /// A file to be executed.
-enum File {
+pub enum File {
     /// Open file description of the pool, which lives as long as this.
     Pool(&'static Fs, u32),
     /// Opened to be looked at; None if that wasn't possible.
@@ -33,7 +33,7 @@ enum File {
 }
 
 impl File {
-    fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         matches!(self, File::Pool(..))
     }
 }
@@ -61,11 +61,11 @@ impl Source for File {
 }
 
 /// A file of the chain, and how it was named.
-struct Found {
-    file: File,
+pub struct Found {
+    pub file: File,
     /// The path by which the kernel finds it; only used for files outside.
-    path: i64,
-    dirfd: i32,
+    pub path: i64,
+    pub dirfd: i32,
 }
 
 /// What the kernel is asked for.
@@ -81,6 +81,9 @@ struct Plan {
     scripts_outside: Vec<(i32, i64)>,
     /// Part of the chain lies in the pool: the kernel can't follow it.
     ours: bool,
+    /// The working directory for a program that doesn't see the pool, where that is mounted. A
+    /// number, as above.
+    mounted: Option<i32>,
 }
 
 /// Runs `f` with signals kept out. They must not be kept out over exec itself: the new
@@ -113,6 +116,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
             images: Vec::new(),
             scripts_outside: Vec::new(),
             ours: false,
+            mounted: None,
         }))
     });
     let mut plan = match plan {
@@ -151,20 +155,28 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
             })
         }
     };
-    let images = plan.images.clone();
+    let (images, mounted) = (plan.images.clone(), plan.mounted);
     // A vfork child's memory is its parent's to free, once the child has gone.
     let kept = process::leave_to_parent(plan);
     if call.is_ok() {
         crate::map::before_exec();
         // What other threads have written since.
         process::publish_all();
+        process::end_readers();
     }
     let result = match call {
-        // SAFETY: paths and lists that `kept` or the parent keeps.
-        Ok((nr, args)) => unsafe { raw(nr, args) },
+        Ok((nr, args)) => {
+            let moved = mounted.is_some_and(|dir| cwd::go_to(dir).is_ok());
+            // SAFETY: paths and lists that `kept` or the parent keeps.
+            let result = unsafe { raw(nr, args) };
+            if let (true, Some(fs)) = (moved, runtime::open_fs()) {
+                guarded(|| cwd::back_to_dead_end(fs));
+            }
+            result
+        }
         Err(e) => errno(e),
     };
-    for image in images {
+    for image in images.into_iter().chain(mounted) {
         // SAFETY: made here, and nobody else's.
         drop(unsafe { OwnedFd::from_raw_fd(image) });
     }
@@ -230,15 +242,18 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
             })?;
         }
     }
-    finish(plan, &found.file, &name)?;
+    finish(plan, &found, &name)?;
     Ok(found)
 }
 
 /// The program's copy, if it lies in the pool, and the environment.
-fn finish(plan: &mut Plan, file: &File, name: &[u8]) -> Result<(), Errno> {
+fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
+    let file = &found.file;
     let elf = Elf::read(file);
-    if let Some(elf) = &elf {
-        unseen::hint(elf, file, name, &plan.argv, &plan.env);
+    if unseen::concerns(&plan.argv, &plan.env)
+        && let Some(why) = unseen::why(elf.as_ref(), found)
+    {
+        plan.mounted = unseen::help(why, name, &plan.argv).map(IntoRawFd::into_raw_fd);
     }
     let elf = elf.filter(|e| e.interpreter.is_some());
     let early = elf

@@ -23,6 +23,7 @@ mod attributes;
 mod bindings;
 mod calls;
 mod copies;
+mod cwd;
 mod dispatch;
 mod dnotify;
 mod early;

@@ -1,8 +1,8 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
-use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, on_path, value};
+use crate::paths::{self, PathCall, Where, copy_cut, errno, locate, on_path, value};
 use crate::{fds, links, nodes};
-use forebay_intercept::{Call, PASS, raw};
+use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
 use std::ffi::CString;
@@ -426,119 +426,4 @@ fn link_open(fs: &Fs, open: u32, target: &Place) -> Result<(), Errno> {
         }
     }
     fs.make_link(id, target)
-}
-
-/// chdir.
-pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
-    let a = call.args;
-    // SAFETY: see open.
-    let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
-    let result = match located {
-        Err(e) => return errno(e),
-        Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
-        // SAFETY: the program's path.
-        Ok(Where::Kernel) if unsafe { paths::working_directory(a[0]) }.is_some() => return 0,
-        Ok(Where::Kernel | Where::Exe(..)) => {
-            // SAFETY: the program's own call.
-            let result = unsafe { raw(libc::SYS_chdir, *a) };
-            if result == 0 {
-                leave();
-                return result;
-            }
-            let call = Call {
-                nr: libc::SYS_chdir,
-                args: *a,
-            };
-            // SAFETY: as above.
-            return unsafe { links::again(&call, result) };
-        }
-        Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
-            let e = place.existing()?;
-            if e.kind != libc::S_IFDIR {
-                return Err(Errno::NOTDIR);
-            }
-            fs.access(place, forebay_posix::EXEC)?;
-            enter(fs, e.id)
-        }),
-    };
-    match result {
-        Ok(()) => 0,
-        Err(Fail::Errno(e)) => errno(e),
-        Err(Fail::Outside(to)) => {
-            // SAFETY: the program's own call, with the path it really means.
-            let result = unsafe { again_outside(call, None, 0, to) };
-            if result == 0 {
-                leave();
-            }
-            result
-        }
-    }
-}
-
-/// fchdir.
-pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
-    match fds::pool_file(a[0] as i32) {
-        Some((fs, open)) => value(enter_open(fs, open)),
-        None => {
-            // SAFETY: the program's own call.
-            let result = unsafe { raw(libc::SYS_fchdir, *a) };
-            if result == 0 {
-                leave();
-            }
-            result
-        }
-    }
-}
-
-/// Makes an open directory the working directory.
-fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
-    let o = fs.store().open_file(open);
-    if o.kind.load(Relaxed) != libc::S_IFDIR {
-        return Err(Errno::NOTDIR);
-    }
-    fs.access(&paths::place_of_open(fs, open), forebay_posix::EXEC)?;
-    enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0)
-}
-
-fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
-    fs.store().area()?.cwd.store(dir.0, Release);
-    paths::note_lost_cwd(false);
-    paths::note_cwd(true);
-    Ok(())
-}
-
-fn leave() {
-    paths::note_lost_cwd(false);
-    if let Some(fs) = crate::runtime::open_fs()
-        && paths::cwd(fs).is_some()
-        && let Ok(area) = fs.store().area()
-    {
-        area.cwd.store(0, Release);
-        paths::note_cwd(false);
-    }
-}
-
-/// getcwd.
-pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
-    if paths::is_cwd_lost() {
-        return errno(Errno::NOTCONN);
-    }
-    let Some(fs) = crate::runtime::open_fs() else {
-        return PASS;
-    };
-    let Some(cwd) = paths::cwd(fs) else {
-        return PASS;
-    };
-    match fs.store().path_of(cwd) {
-        Err(e) => errno(e),
-        Ok(path) => {
-            let mut full = visible(fs, &path);
-            full.push(0);
-            if full.len() as i64 > a[1] {
-                return errno(Errno::RANGE);
-            }
-            // SAFETY: the program's buffer has room, as just seen.
-            unsafe { copy_cut(&full, a[0], full.len()) }
-        }
-    }
 }

@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{fds, inotify, mask, paths, runtime, strangers};
+use crate::{cwd, fds, inotify, mask, paths, runtime, strangers};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -299,7 +299,12 @@ fn prepare_child(flags: u64) {
 /// Makes a slot with copies of this process's descriptors and mappings. A child that shares
 /// our memory only keeps the files of our mappings, should we die before it.
 fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
-    let slot = slots::reserve(store.control())?;
+    let mut slot = slots::reserve(store.control());
+    if slot == Err(Errno::AGAIN) && store.reap().is_ok_and(|r| r.processes > 0) {
+        // They were of the dead: no keeper has come to them.
+        slot = slots::reserve(store.control());
+    }
+    let slot = slot?;
     fill(store, slot, shares_memory).inspect_err(|_| {
         let _ = store.release_slot(slot);
     })?;
@@ -463,7 +468,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
 }
 
 /// Takes over the slot that exec handed on, or that was used so far in this process
-/// (`executed` is false then). False if the pool is out of reach.
+/// (`executed` is false then). False if it isn't this process's, or the pool is out of reach.
 pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(fs) = runtime::fs() else { return false };
     let store = fs.store();
@@ -471,7 +476,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
         || !slots::is_mine(store.control(), slot)
     {
         // Left in the environment by another process.
-        return true;
+        return false;
     }
     let taken = match executed {
         true => store.resume(slot),
@@ -493,7 +498,12 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     }
     fds::drop_strangers(fs, true);
     inotify::after_exec(fs);
-    paths::note_cwd(area.cwd.load(Acquire) != 0);
+    let id = area.cwd.load(Acquire);
+    let inside = id != 0 && cwd::is_still_inside(fs, id);
+    if !inside {
+        area.cwd.store(0, Release);
+    }
+    paths::note_cwd(inside);
     true
 }
 
@@ -523,5 +533,18 @@ fn leave(fs: &forebay_posix::Fs) {
     }
     crate::map::before_exit();
     fs.publish_all();
-    let _ = store.detach();
+    let _ = store.end();
+    // A process that only looked at names has readers, but no slot.
+    store.end_readers();
+}
+
+/// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
+/// its parent's, and a stranger what is shared with others.
+pub fn end_readers() {
+    if !in_vfork_child()
+        && !strangers::is_one()
+        && let Some(fs) = runtime::open_fs()
+    {
+        fs.store().end_readers();
+    }
 }

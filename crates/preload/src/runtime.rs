@@ -1,7 +1,7 @@
 //! The library's state in a process: where the pool is, and the pool once it is open.
 
 use crate::{
-    dispatch, early, environ, exe, fds, limits, loading, paths, process, signals, static_tls,
+    cwd, dispatch, early, environ, exe, fds, limits, loading, paths, process, signals, static_tls,
 };
 use forebay_client::Pool;
 use forebay_posix::Fs;
@@ -17,8 +17,6 @@ pub const DIR: &CStr = c"FOREBAY_DIR";
 pub const MOUNT: &CStr = c"FOREBAY_MOUNT";
 /// The process's slot, handed over exec.
 pub const SLOT: &CStr = c"FOREBAY_SLOT";
-/// Behind the slot: the working directory lies in the pool.
-pub const IN_POOL: &str = "/";
 pub const PRELOAD: &CStr = c"LD_PRELOAD";
 pub const AUDIT: &CStr = c"LD_AUDIT";
 /// What the program is, see [`exe`].
@@ -107,13 +105,7 @@ pub fn settings() -> Option<&'static Settings> {
 
 /// The slot that the program before exec had.
 pub fn handed_slot() -> Option<u32> {
-    let text = variable(SLOT)?.to_str().ok()?;
-    text.strip_suffix(IN_POOL).unwrap_or(text).parse().ok()
-}
-
-/// Whether the program before exec had its working directory in the pool.
-fn was_in_pool() -> bool {
-    variable(SLOT).is_some_and(|s| s.to_bytes().ends_with(IN_POOL.as_bytes()))
+    variable(SLOT)?.to_str().ok()?.parse().ok()
 }
 
 /// Reads where the pool is. Some if there is one; in it, the directory for what was found
@@ -177,8 +169,8 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
         (None, Some(slot)) => process::resume_after_exec(slot, true),
         (None, None) => false,
     };
-    if !resumed && was_in_pool() {
-        paths::note_lost_cwd(true);
+    if !resumed {
+        cwd::recover();
     }
 }
 
@@ -301,6 +293,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
     if let Ok(fs) = fs() {
         open_all();
         let _ = fs.store().area();
+        cwd::prepare(fs);
         forebay_store::watches::be_silent();
     }
 }
@@ -324,6 +317,7 @@ pub fn leave_behind() {
 /// In a forked child: another thread may have been inside `fs` when the process forked.
 pub fn after_fork_in_child() {
     OPENING.reset();
+    cwd::after_fork_in_child();
     signals::after_fork_in_child();
     crate::aio::after_fork_in_child();
     if let Some(fs) = open_fs() {

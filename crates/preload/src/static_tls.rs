@@ -147,6 +147,7 @@ unsafe fn execute_again(room: usize) {
         0,
         0,
     ];
+    crate::process::end_readers();
     // SAFETY: the program's own arguments, and an environment that lives until here.
     unsafe { raw(libc::SYS_execve, args) };
 }

@@ -5,6 +5,7 @@
 //! from what a running one is writing.
 
 use crate::place::{Place, join};
+use forebay_store::process::{Life, life};
 use std::sync::OnceLock;
 
 /// How all these names begin.
@@ -16,29 +17,38 @@ fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
 
-/// This boot of this node, unlike all others.
+/// This boot of this node, unlike all others. Where it can't be found out: of no boot that there is,
+/// so that its parts count as another boot's.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
-    BOOT.get_or_init(|| hash(&std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()))
+    BOOT.get_or_init(|| match std::fs::read("/proc/sys/kernel/random/boot_id") {
+        Ok(id) => hash(&id),
+        Err(_) => {
+            let mut random = [0; 16];
+            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            hash(&random)
+        }
+    })
 }
 
-/// When a process started, in clock ticks since boot; None if there is none, or it has ended and only wasn't waited for.
-fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command name, field 2, may hold anything but ends at the last ')'.
-    let after = stat.iter().rposition(|&b| b == b')')? + 2;
-    let mut fields = stat.get(after..)?.split(|&b| b == b' ');
-    if matches!(fields.next()?, b"Z" | b"X") {
-        return None;
+/// Whether the process that has made a part, of this boot, has ended: only if the kernel says so.
+fn has_ended(pid: u32, start: u64) -> bool {
+    match life(pid) {
+        // 0: it couldn't find out when it started.
+        Life::Runs(started) => start != 0 && started != start,
+        Life::Gone => true,
+        Life::Unknown(_) => false,
     }
-    std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
 }
 
 /// The name under which this process writes the file that will be `name`.
 pub fn name(name: &[u8]) -> Vec<u8> {
     static START: OnceLock<u64> = OnceLock::new();
     let pid = std::process::id();
-    let start = START.get_or_init(|| started(pid).unwrap_or(0));
+    let start = START.get_or_init(|| match life(pid) {
+        Life::Runs(started) => started,
+        _ => 0,
+    });
     let text = format!("{}-{pid}-{start}-{}", boot(), hash(name));
     [PREFIX, text.as_bytes()].concat()
 }
@@ -72,7 +82,7 @@ pub fn sweep(place: &impl Place, directory: &[u8], of: Option<&[u8]>) {
         }
         let path = join(directory, &name);
         let left = if b == boot() {
-            started(pid) != Some(start)
+            has_ended(pid, start)
         } else {
             let now = std::time::SystemTime::now()
                 .duration_since(std::time::UNIX_EPOCH)
@@ -97,11 +107,16 @@ mod tests {
             .arg("20")
             .spawn()
             .unwrap();
-        assert!(started(child.id()) >= started(std::process::id()));
+        let Life::Runs(start) = life(child.id()) else {
+            panic!("it runs")
+        };
+        assert!(!has_ended(child.id(), start));
+        assert!(!has_ended(child.id(), 0));
+        assert!(has_ended(child.id(), start + 1));
         child.kill().unwrap();
         // It is there until it is waited for.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while started(child.id()).is_some() {
+        while !has_ended(child.id(), start) {
             assert!(std::time::Instant::now() < until);
             std::thread::yield_now();
         }

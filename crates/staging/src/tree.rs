@@ -321,6 +321,15 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             {
                 continue;
             }
+            // Of a damaged pool, or another store: a path would lead out of the target.
+            if !is_name(&name) {
+                self.fail_source(
+                    &join(&d.below, b"?"),
+                    "has an impossible name",
+                    Errno::PROTO,
+                );
+                continue;
+            }
             let below = join(&d.below, &name);
             let meta = match self.from.stat(&join(&src, &name), false) {
                 Ok(meta) => meta,
@@ -389,4 +398,24 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Whether a listing can have this name: it becomes part of a path.
+fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn a_name_that_is_a_path_is_none() {
+        for good in [&b"a"[..], b"..a", b"a b", b"\xff"] {
+            assert!(is_name(good));
+        }
+        for bad in [&b""[..], b".", b"..", b"../x", b"/etc", b"a/b", b"a\0b"] {
+            assert!(!is_name(bad));
+        }
+    }
 }

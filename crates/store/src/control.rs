@@ -33,6 +33,8 @@ pub const MAX_OPEN: usize = 1 << 20;
 pub const MIN_OPEN: usize = if cfg!(loom) { 64 } else { 1 << 17 };
 /// Open file descriptions that a node has room for, per core.
 pub const OPEN_PER_CORE: usize = 1 << 13;
+/// The first so many process slots are a reserve, as [`KEPT`].
+pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
 /// Longest file name in bytes.
@@ -48,18 +50,16 @@ pub const NEAR_EXTENTS: usize = 11;
 /// Most locks on files (ranges, and whole files) at the same time, on a node of any size.
 pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
-const MAGIC: u64 = 0x3131_4c54_4359_4246; // "FBYCTL11"
+const MAGIC: u64 = 0x3331_4c54_4359_4246; // "FBYCTL13"
 const DIR_TIMES: usize = 16_384;
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
 /// /dev/shm, programs can still start, open files, and remove some.
 const FIRST: u64 = 128 << 10;
-pub(crate) const FIRST_SLOTS: usize = if MAX_PROCESSES < 64 {
-    MAX_PROCESSES
-} else {
-    64
-};
+pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 };
+/// Of the reserve, the slots whose areas have it: for those who release what dead processes hold.
+const FIRST_KEPT: usize = if cfg!(loom) { 0 } else { 4 };
 /// Descriptor numbers for which each area has room: what fits into its second page.
 pub(crate) const FIRST_FDS: usize = 1024;
 
@@ -218,20 +218,32 @@ pub struct Header {
     /// The [`Limits`] of the region.
     open_limit: AtomicU32,
     maps_limit: AtomicU32,
+    /// Which process uses the pool alone (`sole.rs`); 0: none.
+    pub sole_user: AtomicU32,
+    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't look.
+    pub used: AtomicU64,
 }
 
-/// Head of a lock-free list of unused entries: index + 1 in the low half, a tag against
+/// The first so many entries of a table are a reserve, for commands that look at a pool, mend it or
+/// save its data when programs have used up all others ([`crate::process::use_reserve`]).
+pub const KEPT: u32 = if cfg!(loom) { 0 } else { 64 };
+
+/// Lock-free lists of unused entries: index + 1 in the low half of the head, a tag against
 /// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`; those
-/// below `room` have memory.
+/// below `room` have memory. The reserve has a list and a count of its own, and always memory.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
+    /// Of those from [`KEPT`] on.
     fresh: AtomicU32,
     room: AtomicU32,
     /// Entries that this region has room for.
     limit: AtomicU32,
     /// How often there was none left.
     refused: AtomicU32,
+    /// Of those below.
+    kept_fresh: AtomicU32,
+    kept: AtomicU64,
 }
 
 impl FreeList {
@@ -261,74 +273,125 @@ impl FreeList {
         next: impl Fn(u32) -> &'a AtomicU32,
         grow: impl Fn(u32) -> Result<u32>,
     ) -> Result<Option<u32>> {
-        let mut head = self.head.load(Acquire);
-        while head as u32 != 0 {
-            let index = head as u32 - 1;
-            let link = u64::from(next(index).load(Relaxed));
-            let new = ((head >> 32) + 1) << 32 | link;
-            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
-                Ok(_) => return Ok(Some(index)),
-                Err(now) => head = now,
+        let limit = self.bound(limit) as u32;
+        if let Some(index) = take(&self.head, &next) {
+            return Ok(Some(index));
+        }
+        let fresh = self.take_fresh(limit, grow);
+        if let Ok(Some(_)) = fresh {
+            return fresh;
+        }
+        if KEPT > 0 && crate::process::uses_reserve() {
+            let kept =
+                take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, KEPT.min(limit)));
+            if kept.is_some() {
+                return Ok(kept);
             }
         }
-        let limit = self.bound(limit);
+        if let Ok(None) = fresh {
+            self.refused.fetch_add(1, Relaxed);
+        }
+        fresh
+    }
+
+    /// Takes the next entry from [`KEPT`] on that was never used, below `limit`.
+    fn take_fresh(&self, limit: u32, grow: impl Fn(u32) -> Result<u32>) -> Result<Option<u32>> {
         let mut fresh = self.fresh.load(Relaxed);
-        while (fresh as usize) < limit {
-            if fresh >= self.room.load(Acquire) {
-                self.room.fetch_max(grow(fresh)?, AcqRel);
+        while fresh < limit.saturating_sub(KEPT) {
+            let index = fresh + KEPT;
+            if index >= self.room.load(Acquire) {
+                self.room.fetch_max(grow(index)?, AcqRel);
             }
             let taken = self
                 .fresh
                 .compare_exchange_weak(fresh, fresh + 1, AcqRel, Relaxed);
             match taken {
-                Ok(_) => return Ok(Some(fresh)),
+                Ok(_) => return Ok(Some(index)),
                 Err(now) => fresh = now,
             }
         }
-        self.refused.fetch_add(1, Relaxed);
         Ok(None)
     }
 
     /// One more than the highest index ever taken, below `limit`.
     pub fn end(&self, limit: usize) -> u32 {
-        self.fresh.load(Acquire).min(self.bound(limit) as u32)
+        let limit = self.bound(limit) as u32;
+        match (self.fresh.load(Acquire), self.kept_fresh.load(Acquire)) {
+            (0, kept) => kept.min(limit),
+            (fresh, _) => fresh.saturating_add(KEPT).min(limit),
+        }
     }
 
     /// Forgets all free entries (to build the list anew). Only while nobody else uses it.
     pub fn clear(&self) {
-        let tag = (self.head.load(Acquire) >> 32) + 1;
-        self.head.store(tag << 32, Release);
+        for head in [&self.head, &self.kept] {
+            let tag = (head.load(Acquire) >> 32) + 1;
+            head.store(tag << 32, Release);
+        }
+        if self.fresh.load(Acquire) > 0 {
+            self.kept_fresh.store(KEPT, Release);
+        }
     }
 
-    /// The free entries; None if the list runs in a circle, or leads out of the table. Only
-    /// while nobody takes or returns any.
+    /// The free entries below [`FreeList::end`]; None if a list runs in a circle, or leads out of
+    /// the table. Only while nobody takes or returns any.
     pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
         let limit = self.bound(limit);
-        let mut found = Vec::new();
-        let mut at = self.head.load(Acquire) as u32;
-        while at != 0 {
-            if at as usize > limit || found.len() >= limit {
-                return None;
+        let kept = self.kept_fresh.load(Acquire).min(KEPT);
+        let mut found: Vec<u32> = (kept..KEPT.min(self.end(limit))).collect();
+        for head in [&self.head, &self.kept] {
+            let mut at = head.load(Acquire) as u32;
+            while at != 0 {
+                if at as usize > limit || found.len() >= limit {
+                    return None;
+                }
+                found.push(at - 1);
+                at = next(at - 1).load(Relaxed);
             }
-            found.push(at - 1);
-            at = next(at - 1).load(Relaxed);
         }
         Some(found)
     }
 
     /// Gives `index` back.
     pub fn push(&self, index: u32, next: &AtomicU32) {
-        let mut head = self.head.load(Acquire);
+        let list = match index < KEPT {
+            true => &self.kept,
+            false => &self.head,
+        };
+        let mut head = list.load(Acquire);
         loop {
             // Release: for those who still look at the entry as part of a chain.
             next.store(head as u32, Release);
             let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
-            match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
+            match list.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
         }
     }
+}
+
+/// Takes the first entry of a list.
+fn take<'a>(list: &AtomicU64, next: &impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+    let mut head = list.load(Acquire);
+    while head as u32 != 0 {
+        let index = head as u32 - 1;
+        let link = u64::from(next(index).load(Relaxed));
+        let new = ((head >> 32) + 1) << 32 | link;
+        match list.compare_exchange_weak(head, new, AcqRel, Acquire) {
+            Ok(_) => return Some(index),
+            Err(now) => head = now,
+        }
+    }
+    None
+}
+
+/// Takes the next entry that was never used, of `limit`.
+fn count_up(fresh: &AtomicU32, limit: u32) -> Option<u32> {
+    if fresh.load(Relaxed) >= limit {
+        return None;
+    }
+    Some(fresh.fetch_add(1, Relaxed)).filter(|&index| index < limit)
 }
 
 /// Names of lists and what is in them.
@@ -383,6 +446,8 @@ pub struct Process {
     /// Live entries (plus one) that it uses for the moment, without an open file
     /// description: released when it dies.
     pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place ever used of [`ProcessArea::held`].
+    pub held_end: AtomicU32,
     /// One more than the highest place in use in its table of mappings.
     pub maps_end: AtomicU32,
     /// How often others have asked it to look at its mappings, and up to which of these
@@ -413,8 +478,12 @@ pub struct Wait {
     pub kind: AtomicU32,
 }
 
-/// Most threads of one process that may be opening or closing at the same time.
+/// Threads of one process that may be opening or closing at the same time with a place in its slot.
+/// Further ones have places in its area: [`MORE_HELD`].
 pub const HELD_PLACES: usize = 25;
+/// Further threads of one process that may be opening or closing at the same time. Those beyond wait
+/// for a place, for at most [`crate::live::PLACE_PATIENCE`].
+pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
 /// Flags of an open file description besides the system's, which has no such bits.
 pub mod open_flag {
@@ -619,6 +688,10 @@ pub mod lock_kind {
     pub const USE: u32 = 16;
     /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
     pub const AWAY: u32 = 8;
+    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
+    /// this node, and its programs that had the file open then don't know
+    /// (`elsewhere/serve/fences.rs`).
+    pub const FENCE: u32 = 32;
 }
 
 /// A lock on a file, or on a range of it.
@@ -664,16 +737,21 @@ pub struct ProcessArea {
     /// Descriptors and mappings that have memory; less than [`FIRST_FDS`]: so many.
     fds_room: AtomicU32,
     maps_room: AtomicU32,
+    /// Not 0: [`ProcessArea::held`] has memory.
+    held_room: AtomicU32,
     /// The table of mappings: see [`crate::map_table`]. Its chains and places, and what says
     /// which of these have to lose pages, lie behind the descriptors.
     pub(crate) maps: crate::map_table::Heads,
-    rest: [AtomicU32; 1024 - 5 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
+    rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub(crate) fds: [AtomicU32; MAX_FDS],
+    /// As [`Process::held`], for more threads.
+    pub held: [AtomicU32; MORE_HELD],
     chains: crate::map_table::Chains,
 }
 
 const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+const HELD_IN_AREA: usize = std::mem::offset_of!(ProcessArea, held);
 const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
 const _: () = assert!(cfg!(loom) || FDS_IN_AREA == 4096 && CHAINS_IN_AREA.is_multiple_of(4096));
 
@@ -758,7 +836,9 @@ impl Control {
             }
             list.room.store(entries as u32, Release);
         }
-        (0..FIRST_SLOTS as u32).try_for_each(|slot| self.reserve_area(slot))
+        let kept = KEPT_PROCESSES;
+        let slots = (0..FIRST_KEPT).chain(kept..kept + FIRST_SLOTS);
+        slots.map(|slot| slot as u32).try_for_each(|slot| self.reserve_area(slot))
     }
 
     /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.
@@ -906,6 +986,19 @@ impl Control {
         Ok(())
     }
 
+    /// The same for [`ProcessArea::held`].
+    ///
+    /// # Errors
+    /// As for [`Control::reserve_fds`].
+    pub(crate) fn reserve_held(&self, slot: u32, area: &ProcessArea) -> Result<()> {
+        if area.held_room.load(Acquire) == 0 && !self.path.as_os_str().is_empty() {
+            let at = self.layout.area_at(slot) + HELD_IN_AREA;
+            reserve(&self.path, at, size_of_val(&area.held))?;
+            area.held_room.store(1, Release);
+        }
+        Ok(())
+    }
+
     /// The same for mappings, with what finds them.
     ///
     /// # Errors
@@ -1007,6 +1100,15 @@ impl Control {
     /// Where things lie.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Maps the area of process slot `i` without a descriptor.
+    ///
+    /// # Errors
+    /// What mremap says.
+    pub(crate) fn area(&self, i: usize) -> rustix::io::Result<Region> {
+        let (at, len) = (self.layout.areas_at, self.layout.area_len);
+        self.region.map_behind(at + i * len, len)
     }
 
     /// The fixed part.

@@ -66,7 +66,7 @@ impl Store {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
         };
-        others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
+        !f.spilled && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
     }
 
     /// As [`Store::read`], of a file that never changes again.

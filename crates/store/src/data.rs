@@ -15,10 +15,12 @@ mod drain;
 mod on_files;
 mod once;
 mod room;
+mod sums;
 
 pub use copy::COPIED_AT_ONCE;
 pub(crate) use copy::{Range, Source, Target};
 pub use drain::Drained;
+pub use sums::is_summed;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
 use crate::elsewhere::messages::kind;
@@ -26,6 +28,7 @@ use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
+use crate::striped::CHANGED;
 use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
@@ -146,11 +149,16 @@ impl Store {
         if have >= needed {
             return Ok(map);
         }
+        // What was given to another node is no more for this one.
+        let limit = self.home_limit(live, chunk)?.unwrap_or(CELL_PAGES);
+        if needed > limit {
+            return Err(CHANGED);
+        }
         // The first chunk doubles; a file that has reached its second takes whole chunks.
         let end = if chunk == 0 {
-            needed.max(2 * have).min(CELL_PAGES)
+            needed.max(2 * have).min(limit)
         } else {
-            CELL_PAGES
+            limit
         };
         let mut added = Vec::new();
         let mut covered = have;
@@ -243,7 +251,11 @@ impl Store {
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
         if !self.is_away(index) {
             // SAFETY: passed on.
-            return unsafe { self.read_here(index, offset, to, len) };
+            let read = unsafe { self.read_here(index, offset, to, len) };
+            // Else what is on other nodes by now may have been within the size that it saw.
+            if !Store::is_spilled(self.live(index)) {
+                return read;
+            }
         }
         match self.last_of(index) {
             // SAFETY: passed on.
@@ -270,7 +282,12 @@ impl Store {
         }
         if let Some(away) = self.live_away(index) {
             // SAFETY: passed on.
-            return unsafe { self.read_away(away, offset, to, len) };
+            let read = unsafe { self.read_away(away, offset, to, len) };
+            return match self.spilled_by(index, &read)? {
+                // SAFETY: passed on.
+                Some(file) => unsafe { self.read_striped(&file, offset, to, len) },
+                None => read,
+            };
         }
         // SAFETY: passed on.
         unsafe { self.read_here(index, offset, to, len) }
@@ -288,6 +305,10 @@ impl Store {
         len: usize,
     ) -> Result<usize> {
         let live = self.live(index);
+        if is_summed(live.controls.load(Relaxed)) {
+            // SAFETY: passed on.
+            return unsafe { self.read_summed(index, offset, to, len) };
+        }
         loop {
             let moved = live.moved.load(Acquire);
             if !moved.is_multiple_of(2) {
@@ -385,16 +406,40 @@ impl Store {
             // SAFETY: passed on.
             return unsafe { self.write_striped(&file, offset, from, len) };
         }
-        if let Some(away) = self.live_away(index) {
-            // SAFETY: passed on.
-            return unsafe { self.write_away(away, offset, from, len) };
-        }
         // SAFETY: passed on.
-        unsafe {
-            self.write_here(index, offset, (from, len), true, |live| {
-                live.change_by(None);
-                Ok(())
-            })
+        let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
+            match self.live_away(index) {
+                Some(away) => self.write_away(away, offset, from, len),
+                None => self.write_here(index, offset, (from, len), true, |live| {
+                    live.change_by(None);
+                    match Store::is_spilled(live) {
+                        true => Err(CHANGED),
+                        false => Ok(()),
+                    }
+                }),
+            }
+        };
+        let written = write(offset, from, len);
+        match written {
+            Ok((at, n)) if n < len && self.elsewhere.is_some() => {
+                // The home is full. What is left is told to it again, or goes to other nodes.
+                let (behind, left) = (from.wrapping_add(n), len - n);
+                let rest = write(Some(at + n as u64), behind, left);
+                let rest = match self.spilled_by(index, &rest)? {
+                    // SAFETY: passed on.
+                    Some(file) => unsafe {
+                        self.write_striped(&file, Some(at + n as u64), behind, left)
+                    },
+                    None => rest,
+                };
+                Ok((at, n + rest.map_or(0, |r| r.1)))
+            }
+            Ok(done) => Ok(done),
+            written => match self.spilled_by(index, &written)? {
+                // SAFETY: passed on.
+                Some(file) => unsafe { self.write_striped(&file, offset, from, len) },
+                None => written,
+            },
         }
     }
 
@@ -464,6 +509,7 @@ impl Store {
         let live = self.live(index);
         self.check_change(live, Change::From(offset))?;
         let size = live.size.load(Relaxed);
+        let at_end = offset.is_none();
         let offset = offset.unwrap_or(size);
         if len == 0 {
             return Ok((offset, 0));
@@ -474,6 +520,7 @@ impl Store {
         {
             return Err(Errno::FBIG);
         }
+        self.unseal(index, offset.min(size), offset + len as u64)?;
         self.promote(index)?;
         if offset > size || !grows {
             self.clear_tail(index, size, offset.max(size))?;
@@ -487,6 +534,12 @@ impl Store {
             if result.is_ok() {
                 done += n;
             }
+        }
+        if done < len && at_end && self.elsewhere.is_some() && result == Err(Errno::NOSPC) {
+            // All of it is appended, here or on other nodes. What was written behind the end isn't
+            // part of the file: who has it next cuts it off.
+            live.flags.fetch_or(flag::TORN, AcqRel);
+            return Err(Errno::NOSPC);
         }
         if done > 0 {
             let end = offset + done as u64;

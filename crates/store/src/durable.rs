@@ -46,24 +46,31 @@ impl Store {
         if let Some(file) = self.striped(index) {
             return self.sync_striped(&file);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, crate::elsewhere::messages::kind::SYNC, &id);
+        let synced = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, crate::elsewhere::messages::kind::SYNC, &id),
+            None => self.sync_here(index).and(self.not_spilled(index)),
+        };
+        match self.spilled_by(index, &synced)? {
+            Some(file) => self.sync_striped(&file),
+            None => synced,
         }
-        self.sync_here(index)
     }
 
     /// As [`Store::sync`], of what lies on this node.
     pub(crate) fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.flush(index, false)?;
+            self.seal_chunks(index)?;
             return self.media().iter().try_for_each(|m| m.sync());
         };
         self.check_failed()?;
+        let sealed = self.seal_chunks(index)?;
         for last in (1..=TRIES).map(|n| n == TRIES) {
             if self.sync_data(journal, index, last)? {
                 break;
             }
         }
+        self.confirm_sealed(index, &sealed)?;
         self.sync_journal()
     }
 

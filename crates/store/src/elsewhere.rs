@@ -17,12 +17,16 @@ mod pieces;
 pub mod serve;
 
 use crate::across::Nap;
+use crate::control::live_flag as flag;
+use crate::live::Chain;
+use crate::process::Critical;
 use crate::{Errno, Result, Store};
 pub(crate) use copy::with_open;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
 pub use pieces::{Pieces, Sending};
 use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
 /// that touching them may fault: copy them with `forebay_media::guard`.
@@ -36,7 +40,9 @@ pub enum Bytes {
     Receive(*mut u8, usize),
 }
 
-/// The kind of the question that a process asks its own node's daemon: how large the pool is, and how full.
+/// The kind of the question that a process asks its own node's daemon: how large the pool is, and
+/// how full. The answer: size:8, use:8, then of the nodes with the most room, this one left out,
+/// number:4 and free bytes:8.
 pub const CAPACITY: u16 = 0x7ffe;
 /// Most bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
@@ -87,7 +93,15 @@ pub struct Opened {
     pub(crate) id: ObjectId,
     /// What both nodes know this use by.
     pub(crate) number: u64,
+    /// When the home was asked. It gives up uses of which this node knows nothing for long.
+    pub(crate) asked: Instant,
 }
+
+/// How long after its home was asked a use may be made a live entry. Less than the time between two
+/// looks of the home at what is open ([`Server::check_open`]).
+pub(crate) const USED_WITHIN: Duration = Duration::from_secs(2);
+/// The answer to a question about a use: it can't be said just now.
+pub(crate) const UNKNOWN_USE: u64 = u64::MAX;
 
 /// ENOSPC if not all was written.
 fn whole(written: usize, all: usize) -> Result<()> {
@@ -194,6 +208,21 @@ impl Store {
         Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
     }
 
+    /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
+    /// first. None if nobody can tell.
+    pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
+        let others = self.elsewhere.as_deref()?;
+        // SAFETY: there are no bytes.
+        let told = unsafe { others.ask(others.me(), CAPACITY, &[], Bytes::None) }.ok()?;
+        let list = told.head.get(16..)?;
+        let room = |one: &[u8]| -> Option<(NodeId, u64)> {
+            let (node, free) = one.split_first_chunk::<4>()?;
+            let free = u64::from_le_bytes(*free.first_chunk::<8>()?);
+            Some((NodeId(u32::from_le_bytes(*node)), free))
+        };
+        list.chunks_exact(12).map(room).collect()
+    }
+
     /// The number of the node on which the data of `id` lie; None if that is several, or in a pool of one node.
     pub fn home_of(&self, id: ObjectId) -> Option<u32> {
         let elsewhere = self.elsewhere.as_deref()?;
@@ -292,11 +321,29 @@ impl Store {
 
     /// Tells `home` that this node has no longer open what it knows by this number there. Nobody waits
     /// for that: nothing that is asked later depends on it, and an error of the home's own isn't known
-    /// to who closes anyway. Should it get lost, the home keeps the object until this node has gone.
+    /// to who closes anyway. Should it get lost, the home asks after a while ([`Store::use_of`]).
     pub(crate) fn tell_closed(&self, home: NodeId, id: ObjectId, number: u64) {
         if let Some(nodes) = self.elsewhere.as_deref() {
             nodes.tell(home, kind::CLOSE, &messages::encode(&(id, number)));
         }
+    }
+
+    /// By what number this node has an object of another node open: 0 if it hasn't, [`UNKNOWN_USE`] while
+    /// it is being opened.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub(crate) fn use_of(&self, id: ObjectId) -> Result<u64> {
+        let _critical = Critical::enter();
+        let chain = Chain::lock(self, id.0)?;
+        let Some(index) = chain.find(id.0) else {
+            return Ok(0);
+        };
+        let live = self.live(index);
+        Ok(match live.flags.load(Acquire) & flag::AWAY {
+            0 => UNKNOWN_USE,
+            _ => live.ctime.load(Relaxed) as u64,
+        })
     }
 
     /// Takes over the pool's part of an epoch of names that another node has, if it is later.

@@ -11,6 +11,7 @@
 //! others go on with consistent data and get back what it held. Locks are taken in the
 //! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
 
+pub mod accounting;
 mod across;
 mod attributes;
 mod checkpoint;
@@ -43,6 +44,7 @@ mod recover;
 mod reload;
 mod repair;
 mod shards;
+mod sole;
 mod striped;
 mod tables;
 pub mod uses;
@@ -105,10 +107,14 @@ pub struct Store {
     attaching: ProcessLock,
     /// This process mends the store.
     mending: AtomicBool,
+    /// How often this process has attached.
+    attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
+    /// Where chunks of files lie that have grown on other nodes.
+    placed: striped::placed::Memory,
 }
 
 impl Store {
@@ -194,9 +200,11 @@ impl Store {
             area_slot: AtomicU32::new(NO_SLOT),
             attaching: ProcessLock::new(),
             mending: AtomicBool::new(false),
+            attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
             elsewhere: None,
+            placed: Default::default(),
         })
     }
 
@@ -280,23 +288,59 @@ impl Store {
 
     #[cold]
     fn attach(&self) -> Result<u32> {
+        match self.attach_with(process::attach) {
+            // Of the dead, if no keeper has come to them.
+            Err(Errno::AGAIN) if self.any_ended() => {
+                // From a slot that only serves to release others.
+                self.attach_with(process::attach_kept)?;
+                let reaped = self.reap();
+                let kept = self.give_up_slot();
+                let attached = self.attach_with(process::attach);
+                if let Some(kept) = kept {
+                    process::free(&self.control, kept);
+                }
+                reaped.and(attached)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the process of any slot has ended.
+    fn any_ended(&self) -> bool {
+        (0..control::MAX_PROCESSES).any(|i| {
+            let owner = self.control.process(i).owner.load(Acquire);
+            owner != 0 && process::has_ended(process::pid_of(owner))
+        })
+    }
+
+    fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
         let _one = self.attaching.hold();
         let slot = self.slot.load(Acquire);
         if slot != NO_SLOT {
             return Ok(slot);
         }
         self.between_slots();
-        let slot = process::attach(&self.control);
+        let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
             // In this order, so that a repair sees us or we see it.
-            let done = self.no_repair().and_then(|()| self.adopt(slot));
+            let alone = self
+                .no_repair()
+                .and_then(|()| self.end_sole_use_of_others(slot));
+            let done = alone.and_then(|()| self.adopt(slot));
             done.inspect_err(|_| process::free(&self.control, slot))
                 .map(|()| slot)
         });
         self.give_up_borrowed();
         let slot = slot?;
+        self.attachments.fetch_add(1, AcqRel);
         self.control.wake_keeper();
         Ok(slot)
+    }
+
+    /// How often other processes than this one have attached, modulo 2^32: it changes with each.
+    pub fn attachments_of_others(&self) -> u32 {
+        let all = self.control.header().activity.load(Acquire);
+        all.wrapping_sub(self.attachments.load(Acquire))
     }
 
     /// EBUSY while another process mends the store: it has the control region locked.
@@ -339,7 +383,7 @@ impl Store {
         }
         p.waits_for.store(0, Relaxed);
         self.forget_waits(slot);
-        self.release_owned(slot, before)
+        self.release_owned(slot, before, true)
     }
 
     /// Gives the slot up without releasing what it holds: this process goes on to use it
@@ -358,10 +402,14 @@ impl Store {
             &self.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
-        )?;
+        );
         let layout = self.control.layout();
         let at = layout.areas_at + slot as usize * layout.area_len;
-        let region = Region::map(&fd, at as u64, layout.area_len)?;
+        let region = match fd {
+            // A forked child needs its area also where its parent has taken all descriptors.
+            Err(Errno::MFILE | Errno::NFILE) => self.control.area(slot as usize)?,
+            fd => Region::map(&fd?, at as u64, layout.area_len)?,
+        };
         let base = region.base().cast();
         std::mem::forget(region);
         Ok(base)
@@ -413,7 +461,12 @@ impl Store {
         let _critical = Critical::enter();
         self.between_slots();
         let lent = process::attach(&self.control)
-            .and_then(|slot| Ok((slot, self.map_area(slot)?)))
+            .and_then(|slot| {
+                let alone = self.end_sole_use_of_others(slot);
+                let area = alone.and_then(|()| self.map_area(slot));
+                let area = area.inspect_err(|_| process::free(&self.control, slot))?;
+                Ok((slot, area))
+            })
             .inspect_err(|_| self.borrow_later());
         let (slot, area) = lent?;
         self.lend(slot, area);
@@ -447,6 +500,12 @@ impl Store {
             unsafe { self.unmap_area(area) };
         }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+    }
+
+    /// Gives back what this process keeps to read records faster: it is about to end, or to execute
+    /// another program. Should it go on all the same, it takes new ones.
+    pub fn end_readers(&self) {
+        self.envs.iter().for_each(Env::end_readers);
     }
 
     fn after_detach(&self) {

@@ -5,15 +5,16 @@
 //! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
 //! if the object has lost its last name, removes the object.
 
-use crate::control::{Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, live_flag as flag};
-use crate::elsewhere::Opened;
+use crate::control::{Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag};
 use crate::elsewhere::messages::{Record, kind};
+use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
 use crate::{NodeId, ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
+use std::time::{Duration, Instant};
 
 /// What the live table knows better than the record.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +114,12 @@ impl Drop for LiveLock<'_> {
 /// given back should the process die.
 pub struct Held<'a>(&'a AtomicU32);
 
+/// How long a thread that opens a file waits for a place when thousands of others have all of them.
+pub const PLACE_PATIENCE: Duration = match cfg!(test) {
+    true => Duration::from_millis(300),
+    false => Duration::from_secs(30),
+};
+
 /// In a place that is taken, but holds no entry yet.
 const TAKEN: u32 = u32::MAX;
 
@@ -134,19 +141,46 @@ pub(crate) fn held_entry(place: u32) -> Option<u32> {
 }
 
 impl Store {
-    /// A place to note a use in, waiting for one if all are taken by other threads. To be
-    /// called before any lock is taken.
+    /// A place to note a use in. To be called before any lock is taken.
+    ///
+    /// # Errors
+    /// EAGAIN if other threads of this process have kept all places for [`PLACE_PATIENCE`].
     pub(crate) fn place(&self) -> Result<Held<'_>> {
-        let places = &self.control.process(self.me()? as usize).held;
-        loop {
-            let free = places.iter().find(|p| {
-                p.load(Relaxed) == 0 && p.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
-            });
-            match free {
-                Some(place) => return Ok(Held(place)),
-                None => yield_now(),
-            }
+        let p = self.control.process(self.me()? as usize);
+        let take = |place: &&AtomicU32| {
+            place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
+        };
+        if let Some(place) = p.held.iter().find(take) {
+            return Ok(Held(place));
         }
+        let area = self.area()?;
+        // Without memory for more places, one of the others is waited for.
+        let more = match self.control.reserve_held(self.me()?, area) {
+            Ok(()) => &area.held[..],
+            Err(_) => &[],
+        };
+        let mut until = None;
+        loop {
+            if let Some(i) = more.iter().position(|place| take(&place)) {
+                // Before anything is noted there.
+                p.held_end.fetch_max(i as u32 + 1, AcqRel);
+                return Ok(Held(&more[i]));
+            }
+            if let Some(place) = p.held.iter().find(take) {
+                return Ok(Held(place));
+            }
+            let now = Instant::now();
+            if now > *until.get_or_insert(now + PLACE_PATIENCE) {
+                return Err(Errno::AGAIN);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The further places of the process in `slot` that may be in use: those in its area.
+    pub(crate) fn more_held<'a>(&self, slot: u32, area: &'a ProcessArea) -> &'a [AtomicU32] {
+        let end = self.control.process(slot as usize).held_end.load(Acquire) as usize;
+        &area.held[..end.min(area.held.len())]
     }
 
     /// Notes the use of `index`. No lock may be held.
@@ -198,12 +232,18 @@ impl Store {
     pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'_>)> {
         let held = self.place()?;
         let section = self.section()?;
+        let mut until = None;
         let index = loop {
             let chain = Chain::lock(self, id.0)?;
             break match chain.find(id.0) {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
                     drop(chain);
                     self.wait_for_removal(index, id)?;
+                    // Its last user may be stopped in the midst of that.
+                    let now = Instant::now();
+                    if now > *until.get_or_insert(now + PLACE_PATIENCE) {
+                        return Err(Errno::TIMEDOUT);
+                    }
                     continue;
                 }
                 Some(index) => {
@@ -355,7 +395,11 @@ impl Store {
         live.controls.store(0, Relaxed);
         live.changed_by.store(0, Relaxed);
         live.edition.store(0, Relaxed);
-        let opened = away.opened.take();
+        let mut opened = away.opened.take();
+        if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
+            // The home may have given it up.
+            self.close_opened(late);
+        }
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
         // Should we die now, or not hear of the answer: whoever ends the entry tells the home.
@@ -477,7 +521,10 @@ impl Store {
         if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
             self.remove_object(index)
         } else {
-            self.flush(index, true)
+            self.flush(index, true)?;
+            // What can't be sealed for lack of room stays as it is: unverified, but whole.
+            let _ = self.seal_chunks(index);
+            Ok(())
         }
     }
 
@@ -608,4 +655,52 @@ fn view(live: &Live) -> Option<LiveView> {
         parts: live.flags.load(Relaxed) & flag::PARTS != 0,
         controls: live.controls.load(Acquire),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{HELD_PLACES, MORE_HELD};
+    use crate::process;
+    use crate::repair::tests::{make, store};
+
+    #[test]
+    fn many_threads_find_a_place_and_too_many_get_an_error() {
+        let s = store("live-places");
+        let few: Vec<_> = (0..64).map(|_| s.place().unwrap()).collect();
+        drop(few);
+        let all: Vec<_> = (0..HELD_PLACES + MORE_HELD)
+            .map(|_| s.place().unwrap())
+            .collect();
+        assert!(matches!(s.place(), Err(Errno::AGAIN)));
+        drop(all);
+        s.place().unwrap();
+    }
+
+    #[test]
+    fn what_many_threads_of_a_dead_process_held_is_given_back() {
+        let s = store("live-places-of-the-dead");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        let before = s.live(index).refs.load(Acquire);
+        let (mine, dead) = (s.me().unwrap(), process::attach(&s.control).unwrap());
+        // As another process would, from 64 threads.
+        let area = s.map_area(dead).unwrap();
+        s.lend(dead, area);
+        for _ in 0..64 {
+            let (same, held) = s.live_acquire_held(id).unwrap();
+            assert_eq!(same, index);
+            std::mem::forget(held);
+        }
+        s.end_lending();
+        assert_eq!(s.me(), Ok(mine));
+        assert_eq!(s.live(index).refs.load(Acquire), before + 64);
+        // All of them are seen by who counts anew, and by who reaps.
+        assert_eq!(s.count_uses().unwrap().lives[index as usize], 64);
+        let owner = &s.control.process(dead as usize).owner;
+        owner.store(owner.load(Acquire) ^ 1, Release);
+        assert_eq!(s.reap().unwrap().processes, 1);
+        assert_eq!(s.live(index).refs.load(Acquire), before);
+        s.live_release(index).unwrap();
+    }
 }

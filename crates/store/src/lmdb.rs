@@ -3,7 +3,8 @@
 //! - One environment per file and process, opened on first use; after a fork the child
 //!   opens its own and never touches the parent's.
 //! - Reader slots belong to transactions, not threads (`NOTLS`); idle read transactions
-//!   are kept and renewed, which costs no system call and takes no lock.
+//!   are kept and renewed, which costs no system call and takes no lock. `lmdb/readers.rs` says
+//!   when slots become free.
 //! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
 //!   instant a process is killed at, the last committed state stays valid.
 //! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
@@ -13,6 +14,7 @@
 //!   [`Critical`] section.
 
 mod parked;
+mod readers;
 mod room;
 mod txn;
 
@@ -21,6 +23,8 @@ use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
 pub use room::{OnFull, Room};
+pub use readers::{MAX_READERS, RESERVED_READERS};
+use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -28,12 +32,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 pub(crate) use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
 
 const PAGE: u64 = 4096;
-/// Most read transactions of all processes at the same time.
-const MAX_READERS: u32 = 4096;
 /// Idle read transactions kept per environment.
 const IDLE_READERS: usize = 8;
 thread_local! {
@@ -59,6 +62,8 @@ pub struct Env {
     /// Transactions before free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
+    /// A descriptor of the lock file that must not be closed: this process has the file open twice.
+    beside: Mutex<Option<OwnedFd>>,
 }
 
 /// The only database of an environment is its unnamed one.
@@ -86,6 +91,7 @@ impl Env {
             readers: AtomicU32::new(0),
             dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
+            beside: Mutex::new(None),
         }
     }
 
@@ -117,6 +123,16 @@ impl Env {
 
     fn open_env(&self) -> Result<*mut ffi::MDB_env> {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let file = readers::open_lock_file(&self.path)?;
+        let is_beside = readers::free_left_behind(&file);
+        // The lock file is sparse, and LMDB touches it at once.
+        let reserved =
+            self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
+        if is_beside {
+            let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(beside.replace(file));
+        }
+        reserved?;
         let flags = ffi::MDB_NOSUBDIR
             | ffi::MDB_NOSYNC
             | ffi::MDB_NOMETASYNC
@@ -124,8 +140,6 @@ impl Env {
             | ffi::MDB_NOTLS
             | ffi::MDB_NORDAHEAD
             | ffi::MDB_NOMEMINIT;
-        // The lock file is sparse, and LMDB touches it at once.
-        self.reserve_readers(2 * room::READERS_AHEAD)?;
         let mut env = null_mut();
         // SAFETY: LMDB's documented order of calls; env is closed if one of them fails.
         unsafe {
@@ -134,14 +148,7 @@ impl Env {
                 check(ffi::mdb_env_set_mapsize(env, self.map_size))?;
                 check(ffi::mdb_env_set_maxreaders(env, MAX_READERS))?;
                 check(ffi::mdb_env_open(env, path.as_ptr(), flags, 0o600))?;
-                self.reserve_reader(env)?;
-                let mut txn = null_mut();
-                check(ffi::mdb_txn_begin(
-                    env,
-                    null_mut(),
-                    ffi::MDB_RDONLY,
-                    &mut txn,
-                ))?;
+                let txn = self.begin_reader(env)?;
                 let mut dbi = 0;
                 let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
                 // Kept as the first idle reader: opening the unnamed database needs no
@@ -152,7 +159,13 @@ impl Env {
                 self.idle[0].store(txn, Release);
                 Ok(())
             };
-            open().inspect_err(|_| ffi::mdb_env_close(env))?;
+            if let Err(e) = open() {
+                // Its descriptor of the lock file stays, too, where closing it would give up locks.
+                if !is_beside {
+                    ffi::mdb_env_close(env);
+                }
+                return Err(e);
+            }
         }
         Ok(env)
     }
@@ -184,21 +197,17 @@ impl Env {
             let txn = idle.swap(null_mut(), AcqRel);
             if !txn.is_null() {
                 // SAFETY: txn is a read transaction that was reset.
-                check(unsafe { ffi::mdb_txn_renew(txn) })?;
-                return Ok(Snapshot { env: self, txn });
+                match unsafe { ffi::mdb_txn_renew(txn) } {
+                    0 => return Ok(Snapshot { env: self, txn }),
+                    // Somebody has freed its slot, which may be another's now: the transaction is
+                    // never touched again, and its few hundred bytes stay.
+                    ffi::MDB_BAD_RSLOT => continue,
+                    rc => return Err(check(rc).err().unwrap_or(Errno::IO)),
+                }
             }
         }
         let _critical = Critical::enter();
-        self.reserve_reader(env)?;
-        let mut txn = null_mut();
-        // SAFETY: env is open.
-        let mut rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
-        if rc == ffi::MDB_READERS_FULL {
-            self.release_dead_readers()?;
-            // SAFETY: as above.
-            rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
-        }
-        check(rc)?;
+        let txn = self.begin_reader(env)?;
         Ok(Snapshot { env: self, txn })
     }
 
@@ -210,18 +219,6 @@ impl Env {
         let mut snapshot = self.snapshot()?;
         snapshot.renew()?;
         Ok(snapshot)
-    }
-
-    /// Frees the reader slots of dead processes, so that old pages can be used again.
-    ///
-    /// # Errors
-    /// What LMDB says.
-    pub fn release_dead_readers(&self) -> Result<()> {
-        let env = self.get()?;
-        let _critical = Critical::enter();
-        let mut dead = 0;
-        // SAFETY: env is open.
-        check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
     }
 
     /// Whether this process has it open.
@@ -244,15 +241,9 @@ impl Drop for Env {
     fn drop(&mut self) {
         let env = *self.ptr.get_mut();
         if !env.is_null() {
-            for idle in &mut self.idle {
-                let txn = *idle.get_mut();
-                if !txn.is_null() {
-                    // SAFETY: ours, and unused.
-                    unsafe { ffi::mdb_txn_abort(txn) };
-                }
-            }
-            // SAFETY: ours; no transaction is left (snapshots borrow self).
-            unsafe { ffi::mdb_env_close(env) };
+            self.end_readers();
+            // Snapshots borrow self: no transaction is left.
+            self.close(env);
         }
     }
 }

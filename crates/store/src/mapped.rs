@@ -297,6 +297,8 @@ impl Store {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
+        self.verify(index, offset, offset + len as u64)
+            .map_err(|_| Errno::IO)?;
         self.make_room(len.min(budget.saturating_mul(PAGE)));
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;

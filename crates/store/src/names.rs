@@ -22,6 +22,7 @@ use crate::{Distribution, Maker, NAME_MAX, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
+use std::time::Instant;
 
 /// What a new object is.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +228,7 @@ impl Store {
                 counts,
             });
         };
-        let number = new_use();
+        let (number, asked) = (new_use(), Instant::now());
         let (entry, record, is_open): (Option<Entry>, Option<Record>, _) = match open {
             true => self.ask(home, kind::LOOKUP_OPEN, &(parent, name, number))?,
             false => {
@@ -239,7 +240,12 @@ impl Store {
         Ok(Found {
             entry,
             inode: record.map(|r| r.0),
-            opened: id.map(|id| Opened { home, id, number }),
+            opened: id.map(|id| Opened {
+                home,
+                id,
+                number,
+                asked,
+            }),
             counts,
         })
     }
@@ -278,7 +284,7 @@ impl Store {
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
             inode.controls |= live.controls & COUNTED;
-            if inode.is_file() && id.stripe().is_some() {
+            if inode.is_file() {
                 inode.rdev = live.cuts;
                 inode.parent |= u64::from(live.parts && !id.is_part());
             }
@@ -404,6 +410,7 @@ impl Store {
                 if let Some(word) = set.controls {
                     self.change_maker(w, id, word)?;
                     self.change_place(w, id, word)?;
+                    self.change_sums(w, id, word)?;
                 }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {

@@ -12,6 +12,7 @@
 //! 'B' id:8               -> ()                      a file that came in a burst, or mustn't lie in memory any
 //!                                                   more: it is to be moved from there when nobody has it open
 //!                                                   (`data/drain.rs`, `data/on_files.rs`)
+//! 'K' id:8 chunk:8       -> stable:1 sum:4 ...   checksums of a chunk's blocks (`data/sums.rs`)
 //! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
 //!                                                   that is (`makers.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards
@@ -76,6 +77,16 @@ impl Key {
     /// The extents of chunk `chunk` of `id`.
     pub fn chunk(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'X', id, &chunk.to_be_bytes())
+    }
+
+    /// The checksums of chunk `chunk` of `id`.
+    pub fn sums(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'K', id, &chunk.to_be_bytes())
+    }
+
+    /// Where chunk `chunk` of `id` lies, if that is another node (`striped/placed.rs`).
+    pub fn placed(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'E', id, &chunk.to_be_bytes())
     }
 
     /// The extended attribute `name` of `id`.

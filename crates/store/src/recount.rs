@@ -117,6 +117,9 @@ impl Store {
             let mapped = self.map_area(slot)?;
             // SAFETY: just mapped; made of atomics.
             let area = unsafe { &*mapped };
+            let held = self.more_held(slot, area).iter();
+            let held = held.filter_map(|h| held_entry(h.load(Acquire)));
+            held.for_each(|i| count(&mut lives, i));
             let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
             let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
             let maps = self.control.maps_of(area);

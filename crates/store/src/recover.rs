@@ -10,7 +10,7 @@ use crate::record::extents_in;
 use crate::{ObjectId, Store, process};
 use forebay_media::{CELL_PAGES, Extent};
 use rustix::io::{Errno, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
 /// What [`Store::reap`] found.
@@ -78,8 +78,39 @@ impl Store {
         // A process that has become another user can't open it: the keeper releases all when it has ended.
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
         process::free(&self.control, slot);
         self.after_detach();
+        result
+    }
+
+    /// Closes what this process has open without descriptors, before it ends in order: the handles of a
+    /// server whose clients are gone without a word. Nothing else in this process uses the store any more.
+    ///
+    /// # Errors
+    /// What writing files back says.
+    pub fn close_owned(&self) -> Result<()> {
+        if !self.is_attached() {
+            return Ok(());
+        }
+        let slot = self.me()?;
+        self.release_owned(slot, process::identity(&self.control, slot), false)
+    }
+
+    /// As [`Store::detach`], of a process that is about to end. What its other threads are in the
+    /// middle of doing ends with it, and is found by its slot: as long as there are any, the slot isn't
+    /// given back, but left to whoever reaps the process.
+    ///
+    /// # Errors
+    /// As for [`Store::detach`].
+    pub fn end(&self) -> Result<()> {
+        if !self.is_attached() || process::is_alone() {
+            return self.detach();
+        }
+        let slot = self.me()?;
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
         result
     }
 
@@ -121,7 +152,7 @@ impl Store {
             }
             // What fails for one file must not keep the others, nor the slot.
             let dead = process::identity(&self.control, slot);
-            let owned = self.release_owned(slot, dead);
+            let owned = self.release_owned(slot, dead, true);
             match self.release_descriptors(slot, true) {
                 Ok(n) => reaped.descriptors += n,
                 Err(e) => result = Err(e),
@@ -145,6 +176,27 @@ impl Store {
             self.put_in_order()?;
         }
         result.map(|()| reaped)
+    }
+
+    /// Frees reader slots of processes that were killed and had no process slot, for which nobody
+    /// reaps them: those that only looked at names.
+    ///
+    /// # Errors
+    /// What opening the records says.
+    pub fn sweep_readers(&self) -> Result<()> {
+        let attached: HashSet<u32> = (0..MAX_PROCESSES)
+            .map(|i| process::pid_of(self.control.process(i).owner.load(Acquire)))
+            .collect();
+        let mut ended = HashMap::new();
+        for env in &self.envs {
+            let mut others = env.readers()?;
+            others.retain(|pid| !attached.contains(pid));
+            let mut has_ended = |pid| *ended.entry(pid).or_insert_with(|| process::has_ended(pid));
+            if others.into_iter().any(&mut has_ended) {
+                env.release_dead_readers()?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs `f`; if it finds no room, once more after what dead processes held is released (the keeper may not have come
@@ -238,9 +290,10 @@ impl Store {
         result.map(|()| released)
     }
 
-    /// Releases what the process `dead` in `slot` used without a descriptor: files on the way
-    /// from or to its table, files of the simple interface, entries held for a moment.
-    pub(crate) fn release_owned(&self, slot: u32, dead: u32) -> Result<()> {
+    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used without a
+    /// descriptor: files on the way from or to its table, files of the simple interface, entries held
+    /// for a moment.
+    pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.section()?;
         let area = self.map_area(slot)?;
@@ -264,22 +317,26 @@ impl Store {
             if self.open_file(i).refs.load(Acquire) > 0 && in_table(i) {
                 owner.store(0, Release);
             } else {
-                self.cut_short(i);
+                if killed {
+                    self.cut_short(i);
+                }
                 result = self.open_release(i).and(result);
             }
         }
-        // SAFETY: only used in this function.
-        unsafe { self.unmap_area(area) };
         for i in 0..h.free_live.end(MAX_LIVE) {
             if self.control.finisher(i).load(Acquire) == dead {
                 result = self.live_release(i).and(result);
             }
         }
-        for place in &self.control.process(slot as usize).held {
+        // SAFETY: mapped until the end of this function; made of atomics.
+        let more = self.more_held(slot, unsafe { &*area });
+        for place in self.control.process(slot as usize).held.iter().chain(more) {
             if let Some(index) = held_entry(place.swap(0, AcqRel)) {
                 result = self.live_release(index).and(result);
             }
         }
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
         result
     }
 
@@ -396,5 +453,60 @@ impl Store {
             found.is_none()
         })?;
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::{make, store};
+
+    #[test]
+    fn what_threads_were_opening_when_their_process_ended_is_given_back() {
+        let s = store("ends-with-threads");
+        let live = s.live_acquire(make(&s, "f")).unwrap();
+        // Between this and its place in a table of descriptors, it is noted nowhere else.
+        let open = s
+            .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")
+            .unwrap();
+        // Tests run on a thread of their own.
+        assert!(!process::is_alone());
+        s.end().unwrap();
+        let slot = s.give_up_slot().expect("it stays attached");
+        let owner = &s.control.process(slot as usize).owner;
+        assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
+        // Another start time: that process has ended.
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        assert_eq!(s.reap().map(|r| r.processes), Ok(1));
+        assert_eq!(s.open_file(open).refs.load(Relaxed), 0);
+        assert_eq!(s.live(live).id.load(Relaxed), 0);
+        let taken = s.accounting().unwrap();
+        assert_eq!((taken.open.used, taken.live.used), (0, 0));
+    }
+
+    #[test]
+    fn a_reserve_of_each_table_is_left_for_those_who_need_it() {
+        let s = store("reserve");
+        let slots: Vec<u32> = (0..MAX_PROCESSES)
+            .map_while(|_| process::reserve(&s.control).ok())
+            .collect();
+        let kept = crate::control::KEPT_PROCESSES;
+        assert_eq!(slots.len(), MAX_PROCESSES - kept);
+        assert!(process::attach_kept(&s.control).is_ok());
+        let h = s.control.header();
+        let next = |i| &s.control.live(i).next;
+        let room = |_| Ok(MAX_LIVE as u32);
+        let mut taken: Vec<u32> = (0..MAX_LIVE)
+            .map_while(|_| h.free_live.pop(MAX_LIVE, next, room).unwrap())
+            .collect();
+        assert_eq!(taken.len(), MAX_LIVE - crate::control::KEPT as usize);
+        assert!(taken.iter().all(|&i| i >= crate::control::KEPT));
+        assert_eq!(h.free_live.end(MAX_LIVE), MAX_LIVE as u32);
+        // What is free below the end is in a list.
+        let free = h.free_live.walk(MAX_LIVE, next).unwrap();
+        assert_eq!(free.len(), crate::control::KEPT as usize);
+        let last = taken.pop().unwrap();
+        h.free_live.push(last, next(last));
+        assert_eq!(h.free_live.pop(MAX_LIVE, next, room), Ok(Some(last)));
     }
 }

@@ -26,12 +26,14 @@ impl Store {
     pub fn reload(&self) -> Result<Loaded> {
         let loaded = self.load()?;
         self.cut_files()?;
+        self.drop_unstable_sums()?;
         self.rebuild_free_space()?;
         for m in self.media() {
             m.cells().init_from_durable();
             // A full file system isn't this moment's trouble.
             let _ = m.reserve_again();
         }
+        self.disown_intents()?;
         self.settle()?;
         self.remove_orphans()?;
         self.checkpoint()?;

@@ -67,6 +67,9 @@ pub struct Write<'s> {
     log: Option<Vec<u8>>,
 }
 
+/// How often a shard's lock is taken while one of its counters is odd, before that counts as damage.
+const ODD_TURNS: u32 = 10_000;
+
 impl Store {
     /// The shard of an entry, and of the note on it; without a name, that of a note on the object itself.
     pub(crate) fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
@@ -98,6 +101,9 @@ impl Store {
     }
 
     /// Waits until the counter is even. The one who made it odd holds the shard's lock.
+    ///
+    /// # Errors
+    /// EIO: nobody holds the lock, time and again, and it is odd: something has written over it.
     pub(crate) fn wait_even(
         &self,
         shard: usize,
@@ -110,12 +116,16 @@ impl Store {
             }
             spin_loop();
         }
-        while !counter(state).is_multiple_of(2) {
+        for _ in 0..ODD_TURNS {
             let _critical = Critical::enter();
             self.lock_shards(self.set(&[shard]))?;
+            let even = counter(state).is_multiple_of(2);
             state.lock.release();
+            if even || counter(state).is_multiple_of(2) {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(Errno::IO)
     }
 
     /// Runs `f` in a transaction over `set` and commits what it did, or undoes it if it

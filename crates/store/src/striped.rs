@@ -16,6 +16,9 @@
 //!
 //! What is said of a file after it was opened is known to its home at once, and to others when they ask it: [`seal`].
 //!
+//! A file of one node whose node is full becomes one of these, but for where its chunks lie:
+//! [`placed`].
+//!
 //! Inside one chunk (and 1 MiB of it) reads and writes are as in any file; longer ones in place are seen in pieces. What a write
 //! adds to the file is there at one moment.
 
@@ -23,6 +26,7 @@ mod cuts;
 mod merged;
 mod own;
 mod parts;
+pub(crate) mod placed;
 mod seal;
 mod whole;
 mod writing;
@@ -54,6 +58,8 @@ pub(crate) struct Striped {
     pub chunk: ChunkSize,
     /// None: this node.
     pub home: Option<NodeId>,
+    /// A file of one node that has grown on others: records of its home say where its chunks lie.
+    pub spilled: bool,
 }
 
 /// The size is at least this, as long as the file isn't cut again.
@@ -91,7 +97,7 @@ struct Piece {
 
 /// Whether other nodes may have parts of it, by its record.
 pub(crate) fn has_parts(id: ObjectId, inode: &Inode) -> bool {
-    id.stripe().is_some() && !id.is_part() && inode.is_file() && inode.parent != 0
+    !id.is_part() && inode.is_file() && inode.parent != 0
 }
 
 /// What a record says of cuts and parts: for the live entry.
@@ -104,7 +110,7 @@ impl Store {
     /// Puts into an inode what its live entry knows of cuts and parts.
     pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
         let id = ObjectId(live.id.load(Relaxed));
-        if id.stripe().is_none() || !inode.is_file() {
+        if !inode.is_file() {
             return;
         }
         inode.rdev = live.cuts.load(Acquire);
@@ -116,8 +122,13 @@ impl Store {
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
-        let id = ObjectId(self.live(index).id.load(Relaxed));
-        let chunk = id.stripe()?;
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let (chunk, spilled) = match id.stripe() {
+            Some(chunk) => (chunk, false),
+            None if live.flags.load(Acquire) & flag::PARTS != 0 => (ChunkSize::LEAST, true),
+            None => return None,
+        };
         if id.is_part() || self.elsewhere.is_none() {
             return None;
         }
@@ -126,12 +137,13 @@ impl Store {
             index,
             chunk,
             home: self.object_away(id),
+            spilled,
         })
     }
 
     /// Whether all of `offset..offset + len` lies at the home.
     fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
-        offset.saturating_add(len as u64) <= f.chunk.bytes()
+        !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
     }
 
     /// What is known without asking: at home all, elsewhere what was told before.
@@ -200,7 +212,18 @@ impl Store {
         }
     }
 
-    fn spread(&self, f: &Striped, offset: u64, len: usize) -> Result<Vec<Piece>> {
+    /// Where the pieces of a range lie, of a file that was cut so many times. `make`: they are
+    /// about to be written.
+    fn spread(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        (offset, len): (u64, usize),
+        make: bool,
+    ) -> Result<Vec<Piece>> {
+        if f.spilled {
+            return self.spread_by_room(f, cuts, (offset, len), make);
+        }
         let others = self.other_nodes()?;
         let me = others.me();
         let mut pieces = Vec::with_capacity(len / MAX_BODY + 2);
@@ -330,10 +353,10 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
-        let pieces = self.spread(f, offset, len)?;
+        let pieces = self.spread(f, known.cuts, (offset, len), false)?;
         let (id, cuts) = (f.id, known.cuts);
         let head = |p: &Piece| match p.place {
-            Place::Home(_) => (kind::READ, encode(&(id, p.offset, p.len as u64))),
+            Place::Home(_) if !f.spilled => (kind::READ, encode(&(id, p.offset, p.len as u64))),
             _ => (kind::READ_PART, encode(&(id, cuts, p.offset, p.len as u64))),
         };
         // SAFETY: pieces stay within len.

@@ -26,7 +26,7 @@ use crate::shards::Need;
 use crate::striped::CHANGED;
 use crate::{Inode, NodeId, ObjectId, Store, now};
 use forebay_controls::{
-    Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Temporality,
+    Controls, Declared, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
 };
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
@@ -127,7 +127,9 @@ pub fn goes_with_maker(word: u64) -> bool {
 fn may_be_copied(word: u64) -> bool {
     let (declared, laminated) = said(word);
     let controls = declared.resolve();
+    // Copies have no checksums.
     laminated
+        && controls.integrity == Integrity::None
         && controls.mutability == Mutability::Immutable
         && controls.on_violation == OnViolation::Refuse
         && controls.temporality == Temporality::Multiple

@@ -20,7 +20,7 @@ mod pool;
 
 use crate::chunk::Access;
 use crate::{Error, Result, Uuid};
-use forebay_controls::{Controls, Declared, Mutability, Parallelism, Persistence};
+use forebay_controls::{Controls, Declared, Integrity, Mutability, Parallelism, Persistence};
 use std::sync::Arc;
 
 pub use crate::mapped::Mapped;
@@ -196,6 +196,7 @@ pub(crate) fn plain_support(
         c if c.parallelism != Parallelism::Shared => cannot("parallelism=exclusive"),
         c if c.mutability == Mutability::Append => cannot("mutability=append"),
         c if c.mutability != Mutability::Overwrite => cannot("mutability=immutable"),
+        c if c.integrity != Integrity::None => cannot("integrity=checksum"),
         c if !persistence.contains(&c.persistence) => {
             let word = format!("{:?}", c.persistence).to_lowercase();
             cannot(&format!("persistence={word}"))

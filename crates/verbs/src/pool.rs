@@ -45,7 +45,7 @@ fn of_pool(error: PoolError) -> Error {
         PoolError::Invalid(_) => Errno::INVAL,
         PoolError::Exists(_) | PoolError::ExistsStale(_) => Errno::EXIST,
         PoolError::Absent(_) => Errno::NOENT,
-        PoolError::Foreign(_) => Errno::ACCESS,
+        PoolError::Foreign(..) => Errno::ACCESS,
         PoolError::Io { error, .. } => *error,
         _ => Errno::IO,
     };

@@ -281,6 +281,65 @@ fn a_creation_cannot_come_true_late() {
     assert_eq!(names(plain.store(), Scope::Root, ""), [""; 0]);
 }
 
+/// Whoever may write to etcd has made a record of a name that leads out of the back end's directory.
+#[test]
+fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
+    let etcd = TestEtcd::new();
+    let top = support::Dir::new();
+    let dir = format!("{}/a/b", top.text());
+    std::fs::create_dir_all(&dir).unwrap();
+    let outside = format!("{}/a/secret", top.text());
+    std::fs::write(&outside, "untouched").unwrap();
+    for cache in ["cache=off".to_owned(), format!("cache={}/copy", top.text())] {
+        let session = Session::open(&etcd.place(&format!("?{cache}"))).unwrap();
+        session.attach("here", "directory", &dir).unwrap();
+        let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
+        let c = Collection::create(&w, "innocent", &options("here", &[])).unwrap();
+        c.write(b"bytes", 0).unwrap();
+        let uuid = c.uuid().unwrap();
+        drop(c);
+        // Its record is exchanged for one with another name.
+        let keys = etcd.keys().into_iter();
+        let key = keys
+            .filter(|k| k.contains("/r/"))
+            .find(|k| k.ends_with(&uuid.to_string()));
+        let key = encoded(key.unwrap().as_bytes());
+        let asked = etcd.ask("/v3/kv/range", &format!("{{\"key\": \"{key}\"}}"));
+        let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+        let value = support::etcd::decoded(asked["kvs"][0]["value"].as_str().unwrap());
+        let value = String::from_utf8(value).unwrap();
+        assert!(value.contains("innocent"));
+        let planted = value.replace("innocent", "../../secret");
+        let put = format!(
+            "{{\"key\": \"{key}\", \"value\": \"{}\"}}",
+            encoded(planted.as_bytes())
+        );
+        etcd.ask("/v3/kv/put", &put);
+        // A copy may be a little behind.
+        std::thread::sleep(Duration::from_millis(500));
+        let error = Collection::open(&w, Key::Uuid(uuid))
+            .map(|_| ())
+            .unwrap_err();
+        assert_eq!(error.errno(), Errno::PROTO, "{error}");
+        assert!(error.to_string().contains("../../secret"), "{error}");
+        let found = session
+            .store()
+            .search(Scope::In(w.uuid()), &Predicate::everything(), 9);
+        assert_eq!(found.unwrap_err().errno(), Errno::PROTO);
+        assert!(Collection::delete(&w, Key::Uuid(uuid)).is_err());
+        assert_eq!(std::fs::read(&outside).unwrap(), b"untouched");
+        // Put back, it is what it was.
+        let put = format!(
+            "{{\"key\": \"{key}\", \"value\": \"{}\"}}",
+            encoded(value.as_bytes())
+        );
+        etcd.ask("/v3/kv/put", &put);
+        std::thread::sleep(Duration::from_millis(500));
+        Collection::delete(&w, Key::Uuid(uuid)).unwrap();
+        w.delete().unwrap();
+    }
+}
+
 /// What the children of these tests do, being this program again.
 #[test]
 fn child() {

@@ -82,8 +82,9 @@ exec ip netns exec "$host" bash -c "$*"
 class Hosts:
     """A pool over the namespaces. They share a file system, so each says which node it is."""
 
-    def __init__(self, t):
+    def __init__(self, t, *options):
         self.t, self.nets = t, Networks(t)
+        self.options = options or ("--patience", "3")
 
     def __enter__(self):
         t, nets = self.t, self.nets
@@ -91,7 +92,7 @@ class Hosts:
             nets.make()
             t.command(nets.inside(0, t.forebay, "up", "--pool", POOL, "--hosts", ",".join(nets.names), "--rsh",
                                   nets.shell(), "--media", "memory:128M", "--listen", nets.net + ".0/24",
-                                  "--patience", "3"), timeout=60)
+                                  *self.options), timeout=60)
         except BaseException:
             nets.remove()
             raise

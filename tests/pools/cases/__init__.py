@@ -1,4 +1,6 @@
-"""The cases, by what they are about. Each module notes its own in harness.CASES."""
-from . import (several, killed, killed_at_random, staging, damaged,  # noqa: F401 (importing registers them)
-               full, usage, programs, idle, nodes, mounts, view, containers, watches,
-               controls, weaker, room, open_files, real_programs)
+"""The cases, by what they are about. Each module notes its own in harness.CASES: all are imported."""
+import importlib
+import pkgutil
+
+for _module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+    importlib.import_module("." + _module, __name__)

@@ -636,3 +636,87 @@ def what_is_read_once_leaves_the_page_cache(t):
     t.bash("p", "cmp /fb/copied /fb/once/f; md5sum < /fb/often | cut -c-32 | cmp - /fb/sum")
     t.ok(abs(resident(segments[0]) - left) < 8 << 20, "%d MiB are kept now, %d before" % (resident(segments[0]) >> 20, left >> 20))
     t.fb("down", "--pool", "p")
+
+
+# What a shell finds of damage, wherever the pool is seen.
+DAMAGED = r"""
+cd {at} || exit 1
+cat safe/f > /dev/null 2>&1; echo "cat $?"
+head -c 4096 safe/f | cmp -n 4096 - {original} && echo "the first block"
+cat plain > /dev/null; echo "plain $?"
+{{ dd if=/dev/zero of=safe/f bs=10 count=1 seek=800 conv=notrunc status=none; }} 2> /dev/null; echo "dd $?"
+cp safe/f copied 2> /dev/null; echo "cp $?"
+"""
+
+
+@case(60)
+def damage_at_rest_is_noticed(t):
+    # A bit of the bytes of a file turns over, in memory and on disk.
+    original = t.file(os.path.join(t.disk, "original"), 3 << 20)
+    with open(original, "rb") as f:
+        content = f.read()
+    for media in ("memory:32M", "files:%s:32M" % t.disk):
+        t.up("p", "--rules", rules(t, '[[rule]]\npath = "/safe/**"\nintegrity = "checksum"\n'), media=(media,))
+        t.bash("p", "mkdir /fb/safe; cp %s /fb/safe/f; cp %s /fb/plain; cmp /fb/safe/f %s; sync /fb/safe/f" % ((original,) * 3))
+        t.fb("fsck", "--pool", "p")
+        damaged = 0
+        for top in (t.home, t.disk):
+            for where, _, names in os.walk(top):
+                if "segment" not in names:
+                    continue
+                with open(os.path.join(where, "segment"), "r+b") as f:
+                    seg = mmap.mmap(f.fileno(), 0)
+                    at = seg.find(content[8192:8192 + 4096])
+                    while at >= 0:
+                        seg[at + 5] ^= 1
+                        damaged += 1
+                        at = seg.find(content[8192:8192 + 4096], at)
+                    seg.close()
+        t.ok(damaged == 2, "%d copies found in the segments" % damaged)
+        wanted = "cat 1\nthe first block\nplain 0\ndd 1\ncp 1\n"
+        inside = t.bash("p", DAMAGED.format(at="/fb", original=original))
+        t.ok(inside.out == wanted, "under exec, %s: %s" % (media, inside.told()))
+        t.bash("p", "cat /fb/safe/f > /dev/null", rc=1).says(
+            "/fb/safe/f: read at [0-9]+ refused, its bytes are not what was written, by their checksums .integrity = .checksum")
+        t.fb("fsck", "--pool", "p", rc=4).prints("/safe/f .*not what was written")
+        t.fb("stage", "out", "--pool", "p", "/safe", os.path.join(t.disk, "out"), rc=120).says("safe/f")
+        t.ok(not os.path.exists(os.path.join(t.disk, "out", "f")), "a damaged file was staged out")
+        t.fb("violations", "--pool", "p").prints("/safe/f")
+        with mounted(t, "p") as at:
+            seen = t.command(["bash", "-c", DAMAGED.format(at=at, original=original)])
+            t.ok(seen.out == wanted, "through a mount, %s: %s" % (media, seen.told()))
+        # Written again, all is well.
+        t.bash("p", "cp %s /fb/safe/f; cmp /fb/safe/f %s" % (original, original))
+        t.fb("fsck", "--pool", "p")
+        t.fb("down", "--pool", "p")
+
+
+@case(60)
+def damage_of_parts_is_noticed(t):
+    original = t.file(os.path.join(t.disk, "original"), 6 << 20)
+    with open(original, "rb") as f:
+        content = f.read()
+    t.up("p", "--nodes", "2", "--rules", rules(t, '[[rule]]\npath = "/safe/**"\nintegrity = "checksum"\n'))
+    t.bash("p", "mkdir /fb/safe")
+    t.fb("set", "--pool", "p", "/safe", "--distribution", "striped")
+    t.bash("p", "cp %s /fb/safe/f; cmp /fb/safe/f %s; sync /fb/safe/f" % (original, original))
+    t.fb("fsck", "--pool", "p")
+    found = 0
+    for where, _, names in os.walk(t.home):
+        if "segment" in names:
+            with open(os.path.join(where, "segment"), "r+b") as f:
+                seg = mmap.mmap(f.fileno(), 0)
+                for mib in range(6):
+                    at = seg.find(content[mib << 20:(mib << 20) + 4096])
+                    if at >= 0:
+                        seg[at + 9] ^= 1
+                        found += 1
+                seg.close()
+    t.ok(found == 6, "%d chunks found" % found)
+    for mib in range(6):
+        t.bash("p", "dd if=/fb/safe/f of=/dev/null bs=4096 skip=%d count=1" % (mib * 256), rc=1).says("not what was written")
+        t.bash("p", "dd if=/fb/safe/f of=/dev/null bs=4096 skip=%d count=1" % (mib * 256 + 1))
+    t.fb("fsck", "--pool", "p", rc=4)
+    t.bash("p", "rm /fb/safe/f")
+    # Parts go a moment later.
+    wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 10, "a clean pool")

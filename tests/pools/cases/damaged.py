@@ -83,7 +83,7 @@ def pool_of_another_user(t):
         t.check("as another user, " + " ".join(words), lambda: (
             t.ok(r.rc == 3, "exit code %s, not 3\n%s" % (r.rc, r.told())),
             r.one_line().says("belongs to another user|another user's", "FOREBAY_HOME")))
-    r = other(own, "pools", rc=0)
+    r = other(own, "pools", rc=3).one_line().says("another user", "FOREBAY_HOME")
     t.ok("secret" not in r.out, "pools shows too much")
     t.check("up", lambda: other(own, "up", "--pool", "n", "--media", "memory:16M").one_line().says(
         "belongs to another user", "FOREBAY_HOME"))
@@ -93,7 +93,7 @@ def pool_of_another_user(t):
     r.prints("^1$").says("forebay: /fb: .*another user")
     t.ok("secret" not in r.out, "another user reads the pool\n" + r.told())
     t.bash("p", "cat /fb/x; ls /fb").prints("^secret$", "^x$")
-    # Their own pool, in a home of their own; root can look at it.
+    # Their own pool, in a home of their own; nobody else uses it, not even root.
     theirs = t.work + "/theirs"
     os.mkdir(theirs, 0o700)
     os.chown(theirs, 65534, 65534)
@@ -101,7 +101,7 @@ def pool_of_another_user(t):
     other(own, "up", "--pool", "n", "--media", "memory:16M", rc=0, **env)
     other(own, "exec", "--pool", "n", "--", "bash", "-c",
           "echo x > /fb/x; test -O /fb/x && test -O /fb", rc=0, **env).quiet()
-    t.fb("status", "--pool", "n", env=env)
+    t.fb("status", "--pool", "n", env=env, rc=3).one_line().says("another user")
     other(own, "down", "--pool", "n", rc=0, **env)
     # A directory that anybody may write to is nobody's to trust, not even root's.
     os.chown(t.pool_dir("p"), 65534, 65534)

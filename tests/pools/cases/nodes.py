@@ -1,5 +1,6 @@
 """Pools of several nodes on one host: their programs, and daemons that die, stop and come back."""
 import os
+import shutil
 import time
 
 from harness import Lines, alive, case, kill, wait_until
@@ -155,3 +156,98 @@ def run_with_several_nodes(t):
          % t.forebay).prints(r"\A20\n20\n20\n\Z")
     t.same(wanted, t.walk(t.work + "/out"), "what was staged out")
     t.nothing_left("run")
+
+
+BIG = r'''
+import os, sys
+with open(sys.argv[1], "wb") as f:
+    for n in range(90):
+        f.write((b"%07d." % n) * (1 << 17))
+    f.flush()
+    os.fsync(f.fileno())
+'''
+
+BIG_CHECK = r'''
+import sys
+with open(sys.argv[1], "rb") as f:
+    for n in range(90):
+        assert f.read(1 << 20) == (b"%07d." % n) * (1 << 17), n
+    assert not f.read(1)
+'''
+
+# Makes files and renames and removes them, for ever, without syncing.
+CHURN = r'''
+import os, sys
+d = sys.argv[1]
+os.makedirs(d, exist_ok=True)
+print("begun", flush=True)
+for n in range(1 << 40):
+    name = "%s/%d" % (d, n % 50)
+    with open(name, "wb") as f:
+        f.write(b"x" * (n * 997 % 700000))
+    os.rename(name, name + "r")
+    if n % 3 == 0:
+        os.unlink(name + "r")
+'''
+
+SYNCED = r'''
+import os, sys
+d, count = sys.argv[1], int(sys.argv[2])
+for n in range(count):
+    with open("%s/%d" % (d, n), "rb") as f:
+        os.fsync(f.fileno())
+'''
+
+
+@case(60)
+def a_pool_on_files_comes_back_from_its_media(t):
+    """Everything is killed, and shared memory is lost: what was synced is there, on all nodes."""
+    t.up("p", "--nodes", "4", "--patience", "5", media=["files:%s:64M" % t.disk])
+    for node in range(4):
+        on(t, node, WRITE, "/fb/d%d" % node, "30")
+    on(t, 2, "import os; os.mkdir('/fb/s')")
+    t.fb("set", "--pool", "p", "--distribution", "striped", "--chunk-size", "1M", "/fb/s").quiet()
+    on(t, 1, WRITE, "/fb/s/x", "30")
+    for node in range(4):
+        on(t, node, SYNCED, "/fb/d%d" % node, "30")
+    on(t, 0, SYNCED, "/fb/s/x", "30")
+    # One that is longer than its node has room for.
+    on(t, 0, BIG, "/fb/big")
+    churns = [t.start([t.forebay, "exec", "--pool", "p", "--node", str(n), "--", "python3", "-c",
+                       CHURN, "/fb/churn"]) for n in (0, 3)]
+    for churn in churns:
+        Lines(churn).wait_for(1)
+    time.sleep(1)
+    t.kill_everything()
+    for churn in churns:
+        churn.wait()
+    shutil.rmtree(t.pool_dir("p"))
+    # All nodes have to be there.
+    node = [n for n in os.listdir(t.disk) if n.endswith("-n2-0")][0]
+    aside = t.disk + "/aside"
+    os.mkdir(aside)
+    os.rename(t.disk + "/" + node, aside + "/" + node)
+    r = t.fb("up", "--reopen", "--pool", "p", "--from", t.disk, rc=3).one_line()
+    r.says("has 4 nodes; .* has nothing of node 2 ", "nothing was started")
+    t.ok(not os.path.exists(t.pool_dir("p")), "something was made for a pool that lacks a node")
+    os.rename(aside + "/" + node, t.disk + "/" + node)
+    os.rmdir(aside)
+    key = os.stat("%s/%s/key" % (t.disk, node))
+    t.ok(key.st_mode & 0o777 == 0o600, "the key has mode %o" % key.st_mode)
+    t.fb("up", "--reopen", "--pool", "p", "--from", t.disk).prints("reopened 4 nodes").quiet()
+    t.fb("up", "--reopen", "--pool", "p", "--from", t.disk, rc=1).says("exists|runs")
+    t.ok(states(t) == ["up"] * 4, "states: %s" % states(t))
+    for node in range(4):
+        on(t, node, CHECK, "/fb/d%d" % (3 - node), "30")
+    on(t, 3, CHECK, "/fb/s/x", "30")
+    on(t, 2, BIG_CHECK, "/fb/big")
+    # Every name that is left leads to a file, from every node.
+    for node in range(4):
+        on(t, node, "import os\nif os.path.isdir('/fb/churn'):\n"
+           " for n in os.listdir('/fb/churn'): open('/fb/churn/' + n, 'rb').read()")
+    t.fb("fsck", "--pool", "p").prints("clean")
+    on(t, 1, WRITE, "/fb/new", "20")
+    on(t, 2, CHECK, "/fb/new", "20")
+    t.fb("down", "--pool", "p").quiet()
+    t.ok(os.listdir(t.disk) == [], "left on the disk: %s" % os.listdir(t.disk))
+    t.nothing_left("down")

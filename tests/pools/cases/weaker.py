@@ -140,7 +140,7 @@ def what_was_not_committed_is_lost_with_the_program(t):
     for event, told in (("os.close(fd)", "No space left on device"),
                         ("os._exit(0)", "/fb/c/full: some of what was written before the last commit is lost")):
         script = ("import os\nfd = os.open('/fb/c/full', os.O_WRONLY)\n"
-                  "try:\n for n in range(800): os.write(fd, bytes(100_000))\nexcept OSError as e: print(e.errno)\n" + event)
+                  "try:\n for n in range(300): os.write(fd, bytes(1_000_000))\nexcept OSError as e: print(e.errno)\n" + event)
         words = [t.forebay, "exec", "--pool", "p", "--node", "0", "--", sys.executable, "-c", script]
         t.command(words, rc=None, timeout=60).says(told)
         t.fb("exec", "--pool", "p", "--", "truncate", "-s", "0", "/fb/c/full")

@@ -29,7 +29,8 @@ sees() {
 try() {
   echo "= $1"
   sees "$OUTER/$1" "$WORK/file"
-  bash -c "$OUTER/$1 $OUTER/file; cd /; $OUTER/$1 $OUTER/file" 2> "$OUTER/err"; hints
+  # Nothing is said where nothing is missed; in $WORK its working directory is (pools: working_directory.py).
+  bash -c "cd /; $OUTER/$1 $OUTER/file; cd '$OUTER'; $OUTER/$1 file" 2> "$OUTER/err"; hints
   (cd "$OUTER"; "./$1" file; "./$1" nothere) 2> "$OUTER/err" || echo "exit code $?"; hints
   "$OUTER/$1" "$OUTER/file" | cat > copy; cat copy
 }

@@ -94,7 +94,7 @@ fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
 fn check_outside(pool: &str, directory: &Path) -> Result<(), Fail> {
     let place = forebay_client::choose(pool, None).ok();
     let mount = place.and_then(|place| Some(PoolConfig::read(&place.dir).ok()?.mount));
-    match mount.filter(|mount| paths::is_under(directory, mount)) {
+    match mount.filter(|mount| paths::is_under_prefix(directory, mount)) {
         None => Ok(()),
         Some(mount) => Err(Fail::new(
             code::STAGE_OUT,

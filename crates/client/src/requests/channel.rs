@@ -78,9 +78,10 @@ impl Channel {
             misses: AtomicU32::new(0),
             calm: AtomicU64::new(0),
         };
-        channel
-            .shared
-            .reclaim_own(channel.owner(), IMAGE.load(Relaxed));
+        // Without a start time nobody could tell this process from a later one with its id.
+        let own = process::own_word()?;
+        channel.owner.store(own, Relaxed);
+        channel.shared.reclaim_own(own, IMAGE.load(Relaxed));
         if let Some(map) = channel.map() {
             channel.nodes = map.nodes().iter().map(|n| n.number).collect();
         }
@@ -93,7 +94,8 @@ impl Channel {
         if known != 0 && process::pid_of(known) == process::pid() {
             return known;
         }
-        let own = process::own_word();
+        // A forked child, which can't be told of an error.
+        let own = process::own_word_or_id();
         self.owner.store(own, Relaxed);
         own
     }
@@ -207,7 +209,8 @@ impl Channel {
         false
     }
 
-    /// Waits for the answer; false if it hasn't come `until` then.
+    /// Waits for the answer; false if it hasn't come `until` then, or until the later time to which
+    /// the daemon has moved the deadline since the other node is at work.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
         if self.look(&|| cell.state.load(Acquire) & !HELD == DONE) {
@@ -219,7 +222,11 @@ impl Channel {
             if state & !HELD == DONE {
                 return true;
             }
-            let left = until.saturating_sub(clock());
+            let end = match cell.deadline.load(Acquire) {
+                renewed if renewed > until => renewed.saturating_add(EARLIER),
+                _ => until,
+            };
+            let left = end.saturating_sub(clock());
             if left == 0 {
                 return false;
             }
@@ -236,12 +243,30 @@ impl Channel {
         }
     }
 
-    /// Passes on what came of a question. If the node is down, the user is told which, as no errno can.
+    /// Passes on what came of a question. If the node is down, the user is told which, as no errno
+    /// can; and if this node has lost its locks there, that it has.
     fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
-        if matches!(answer, Err(Errno::HOSTDOWN)) {
-            self.tell_down(node);
+        match answer {
+            Err(Errno::HOSTDOWN) => self.tell_down(node),
+            Err(Errno::OWNERDEAD) => {
+                self.tell_fenced(node);
+                return Err(Errno::IO);
+            }
+            _ => {}
         }
         answer
+    }
+
+    #[cold]
+    fn tell_fenced(&self, node: NodeId) {
+        static TOLD: AtomicU64 = AtomicU64::new(0);
+        let (now, last) = (clock().max(1), TOLD.load(Relaxed));
+        let due = last == 0 || now.saturating_sub(last) > TELLS;
+        if due && TOLD.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+            process::write_notice(format_args!(
+                "node {node} couldn't reach this node for long and has released its file locks: a file that was locked gives EIO until all programs here have closed it"
+            ));
+        }
     }
 
     #[cold]

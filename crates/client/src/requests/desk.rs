@@ -29,6 +29,8 @@ const DOZE: Duration = Duration::from_millis(20);
 /// The daemon's end of all cells of a node. There is one per node: it is locked.
 pub struct Desk {
     shared: Arc<Shared>,
+    /// This process's owner word.
+    me: u64,
     _lock: OwnedFd,
     stopped: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Desk {
     /// EBUSY if there is a daemon already; what open and mmap say.
     pub fn open(dir: &Path) -> Result<Desk> {
         let shared = Arc::new(Shared::open(dir)?);
+        let me = process::own_word()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let lock = rustix::fs::open(dir.join("requests"), flags, Mode::empty())?;
         let until = Instant::now() + DYING;
@@ -51,6 +54,7 @@ impl Desk {
         }
         Ok(Desk {
             shared,
+            me,
             _lock: lock,
             stopped: AtomicBool::new(false),
         })
@@ -62,7 +66,7 @@ impl Desk {
         let header = self.shared.header();
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         header.patience.store(patience, Relaxed);
-        header.daemon.store(process::own_word(), Release);
+        header.daemon.store(self.me, Release);
         header.missing.store(0, Release);
         let mut left = Vec::new();
         for index in 0..CELLS {
@@ -164,7 +168,7 @@ impl Desk {
             kind: kind.unwrap_or(0),
             head,
             asked: asked.unwrap_or(Asked::Nothing),
-            deadline: cell.deadline.load(Relaxed),
+            deadline: cell.deadline.load(Acquire),
             lent: AtomicU32::new(0),
             free: AtomicBool::new(false),
         });
@@ -186,7 +190,7 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         let daemon = &self.shared.header().daemon;
-        let _ = daemon.compare_exchange(process::own_word(), 0, AcqRel, Relaxed);
+        let _ = daemon.compare_exchange(self.me, 0, AcqRel, Relaxed);
     }
 }
 
@@ -242,6 +246,12 @@ impl Taken {
         self.deadline
     }
 
+    /// The asker goes on waiting until then. Only for what isn't answered yet.
+    pub fn renew(&self, deadline: u64) {
+        let cell = self.shared.cell(self.index);
+        cell.deadline.fetch_max(deadline, AcqRel);
+    }
+
     /// The question, encoded.
     pub fn head(&self) -> &[u8] {
         // SAFETY: the area has so many bytes (checked when it was taken), and whoever plays by the
@@ -259,17 +269,15 @@ impl Taken {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
-    /// The incarnation of the home's daemon that it was sent to; 0: to none.
+    /// The home's records ([`super::Replies::id`]) that know whether it was begun; 0: it wasn't
+    /// sent.
     pub fn sent_to(&self) -> u64 {
         self.shared.cell(self.index).sent_to.load(Acquire)
     }
 
     /// Notes that it is being sent.
-    pub fn set_sent_to(&self, incarnation: u64) {
-        self.shared
-            .cell(self.index)
-            .sent_to
-            .store(incarnation, Release);
+    pub fn set_sent_to(&self, records: u64) {
+        self.shared.cell(self.index).sent_to.store(records, Release);
     }
 
     /// The bytes that go with it, if there are any.

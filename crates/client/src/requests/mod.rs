@@ -15,12 +15,14 @@ mod cell;
 mod channel;
 mod desk;
 mod region;
+mod replies;
 #[cfg(test)]
 mod tests;
 
 pub use channel::Channel;
 pub use desk::{Asked, Body, Desk, Room, Taken};
-pub use region::{questions_of, random};
+pub use region::{cells_of, questions_of, random, reclaim_cells};
+pub use replies::{Known, Left, Replies, ahead};
 
 /// Larger bytes need a cell with a body area of its own.
 pub const SMALL_BODY: usize = 16 << 10;

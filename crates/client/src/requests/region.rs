@@ -93,11 +93,12 @@ pub struct Cell {
     /// Bytes of the head, and of the body or of the room for it.
     pub head: AtomicU32,
     pub body: AtomicU32,
-    /// When nobody waits any more, as in [`super::clock`].
+    /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
+    /// other node says that it is at work.
     pub deadline: AtomicU64,
     /// The question's number, once the daemon has given it one.
     pub number: AtomicU64,
-    /// The incarnation of the home's daemon that it was sent to; 0: it wasn't.
+    /// The home's records that know of it, once it was sent ([`super::Replies::id`]); 0: it wasn't.
     pub sent_to: AtomicU64,
     /// The answer: 0 or an error, bytes of its head, bytes that came with it.
     pub status: AtomicU32,
@@ -194,6 +195,33 @@ pub fn questions_of(dir: &Path) -> Result<u64> {
         MAGIC => Ok(header.numbers.load(Relaxed)),
         _ => Err(Errno::INVAL),
     }
+}
+
+/// Cells of the node in `dir` that somebody has, and how many there are.
+///
+/// # Errors
+/// What opening the file of requests says; EINVAL if it is of another version.
+pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
+    let region = Region::open(&dir.join("requests"), LEN)?;
+    // SAFETY: as in `Shared::header` and `Shared::cell`.
+    let (header, cell) = unsafe {
+        let cell = |i| region.at::<Cell>(CELLS_AT + i * size_of::<Cell>());
+        (region.at::<Header>(0), cell)
+    };
+    if header.magic.load(Acquire) != MAGIC {
+        return Err(Errno::INVAL);
+    }
+    let used = (0..CELLS).filter(|&i| cell(i).owner.load(Acquire) != 0);
+    Ok((used.count(), CELLS))
+}
+
+/// Takes back cells of processes that have ended, of the node in `dir`; how many.
+///
+/// # Errors
+/// What opening the file of requests says.
+pub fn reclaim_cells(dir: &Path) -> Result<usize> {
+    let shared = Shared::open(dir)?;
+    Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))
 }
 
 /// Makes the file: under its name it appears whole.

@@ -312,7 +312,7 @@ fn garbage_in_cells_harms_nobody() {
             .into_iter()
             .for_each(answer);
         drop(desk);
-        shared.reclaim_dead(forebay_store::process::own_word());
+        shared.reclaim_dead(forebay_store::process::own_word().unwrap());
     });
     let _daemon = dir.daemon(2000);
     assert!(ask(&channel, 1, b"x", Bytes::None).is_ok());
@@ -360,7 +360,7 @@ fn one_node_doesnt_get_all_cells() {
     let shared = Shared::open(&dir.0).unwrap();
     let claim_as = |node: u32, body: usize, is_kept: bool| {
         shared.claim(&cell::Claim {
-            me: forebay_store::process::own_word(),
+            me: forebay_store::process::own_word().unwrap(),
             image: 1,
             node: NodeId(node),
             body,

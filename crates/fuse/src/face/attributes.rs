@@ -51,7 +51,7 @@ impl Face {
         a.skip(4)?;
         let open = super::handle(a)?;
         let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
-        self.size_told(head.node, stat.size);
+        self.size_told(head.node, stat.size)?;
         Ok(stat)
     }
 

@@ -36,6 +36,9 @@ impl Face {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.opened(node);
         }
+        if let Some(node) = self.can_be_written(open) {
+            self.keeping.opened(node);
+        }
         reply.u64(u64::from(open));
         reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);
         reply.u32(0);
@@ -53,7 +56,19 @@ impl Face {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.closed(node);
         }
-        self.fs().store().open_release(open)
+        let written = self.can_be_written(open);
+        let closed = self.fs().store().open_release(open);
+        if let Some(node) = written {
+            self.keeping.closed(node);
+        }
+        closed
+    }
+
+    /// The number of the open file, if it can be written by this description.
+    fn can_be_written(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().open_file(open);
+        let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        writes.then(|| o.id.load(Relaxed))
     }
 
     pub(super) fn open(
@@ -195,7 +210,7 @@ impl Face {
     fn with_room<T>(&self, f: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match f() {
             Err(Errno::NOSPC) => {
-                self.recent.let_go(self.fs());
+                self.let_go()?;
                 f()
             }
             done => done,

@@ -46,6 +46,12 @@ impl Locks {
         }
     }
 
+    /// All of them go.
+    pub fn let_go(&self) {
+        let all = std::mem::take(&mut *self.all());
+        drop(all);
+    }
+
     /// Nobody has this handle any more: what a descriptor owned goes (a process's went before).
     pub fn drop_handle(&self, handle: u32) {
         let mut all = self.all();
@@ -89,9 +95,9 @@ fn asked(a: &mut Args<'_>) -> Result<Asked, Errno> {
 impl Face {
     /// What holds the locks that `asked` is about.
     fn holder(&self, node: u64, asked: &Asked) -> Result<Arc<Holder>, Errno> {
-        let mut all = self.locks.all();
-        if let Some(holder) = all.get(&(asked.owner, node)) {
-            return Ok(holder.clone());
+        let known = self.locks.all().get(&(asked.owner, node)).cloned();
+        if let Some(holder) = known {
+            return Ok(holder);
         }
         let fs = self.own.clone();
         let kind = fs.store().open_file(asked.handle).kind.load(Relaxed);
@@ -100,17 +106,21 @@ impl Face {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // By this nobody uses it: the program has it open besides.
+        // Not under the mutex: others needn't wait for this file. By this nobody uses it: the program has it open besides.
         let open = keeping_for(fs.store().node(), || {
             fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
         })?;
-        let holder = Arc::new(Holder {
+        let new = Arc::new(Holder {
             fs,
             open,
             handle: asked.handle,
             pid: asked.pid,
         });
-        all.insert((asked.owner, node), holder.clone());
+        // Another thread of the process may have been faster; then this one is closed after the mutex.
+        let holder = (self.locks.all())
+            .entry((asked.owner, node))
+            .or_insert_with(|| new.clone())
+            .clone();
         Ok(holder)
     }
 

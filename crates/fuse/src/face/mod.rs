@@ -7,13 +7,15 @@ mod locks;
 mod names;
 
 use crate::cached::Cached;
+use crate::keeping::Keeping;
 use crate::known::Known;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
-use forebay_posix::controls::{UNSEEN, work_for};
+use forebay_posix::controls::{ASIDE, UNSEEN, work_for};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
+use forebay_store::process::is_answering;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -44,6 +46,7 @@ pub struct Face {
     recent: Arc<Recent>,
     known: Known,
     pub cached: Cached,
+    pub keeping: Keeping,
 }
 
 /// Views that are kept; a mount for all users may see more.
@@ -52,7 +55,7 @@ const MOST_VIEWS: usize = 256;
 impl Face {
     /// # Errors
     /// If there can't be a thread.
-    pub fn new(pool: Arc<Pool>, notices: Notices) -> io::Result<Face> {
+    pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, keeping: Keeping) -> io::Result<Face> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let own = Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid));
@@ -67,16 +70,20 @@ impl Face {
             recent,
             known: Known::default(),
             cached: Cached::new(notices),
+            keeping,
         })
     }
 
-    /// There are no more requests: what is kept for the next ones goes.
-    pub fn end(&self) {
+    /// There are no more requests, and nobody answers: what is kept for the next ones is closed, and what
+    /// the kernel hasn't closed.
+    ///
+    /// # Errors
+    /// What writing files back says.
+    pub fn end(&self) -> Result<(), Errno> {
+        self.keeping.end();
+        self.locks.let_go();
         self.recent.let_go(self.fs());
-    }
-
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+        self.fs().store().close_owned()
     }
 
     /// The view for everything that makes nothing.
@@ -100,16 +107,6 @@ impl Face {
         others.entry(who).or_insert_with(new).clone()
     }
 
-    /// Whether a request may take so long that others shouldn't wait for its end: the disk, another node.
-    pub fn may_take_long(&self, head: &Head) -> bool {
-        match head.opcode {
-            op::FORGET | op::BATCH_FORGET | op::INTERRUPT => false,
-            op::FALLOCATE | op::COPY_FILE_RANGE => true,
-            op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.pool.config().has_files() => true,
-            _ => self.pool.config().member.is_some(),
-        }
-    }
-
     /// Answers a request; what it asks for is put into `reply`.
     pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         work_for(match head.pid {
@@ -117,7 +114,7 @@ impl Face {
             id => id,
         });
         let a = &mut a;
-        Answer::Reply(match head.opcode {
+        let result = match head.opcode {
             // Nothing is kept for a name that the kernel knows.
             op::FORGET | op::BATCH_FORGET => return Answer::None,
             op::SETLKW => match self.lock_waiting(head, a) {
@@ -162,7 +159,22 @@ impl Face {
             op::DESTROY => Ok(()),
             op::IOCTL => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
-        })
+        };
+        // Whether it has done so or not.
+        match head.opcode {
+            op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
+            op::CREATE
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2 => self.keeping.changed(head.node),
+            _ => {}
+        }
+        Answer::Reply(result)
     }
 
     /// The answer reached nobody: what was opened with it is closed.
@@ -183,7 +195,7 @@ impl Face {
 
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
-        self.recent.let_go(self.fs());
+        self.let_go()?;
         let (capacity, used) = self.fs().pool().capacity();
         let blocks = capacity / u64::from(UNIT);
         let free = (capacity - used.min(capacity)) / u64::from(UNIT);
@@ -193,8 +205,25 @@ impl Face {
         Ok(())
     }
 
+    /// What is kept for a moment gives its room back.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: by another thread.
+    fn let_go(&self) -> Result<(), Errno> {
+        if !self.recent.is_empty() {
+            if is_answering() {
+                return Err(ASIDE);
+            }
+            self.recent.let_go(self.fs());
+        }
+        Ok(())
+    }
+
     /// Before the kernel is answered with the size of a file.
-    fn size_told(&self, node: u64, size: u64) {
+    ///
+    /// # Errors
+    /// [`ASIDE`]: by another thread.
+    fn size_told(&self, node: u64, size: u64) -> Result<(), Errno> {
         self.cached.tell(node, size, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = 0;
@@ -202,7 +231,7 @@ impl Face {
             let n = unsafe { self.fs().read(open, Some(size - 1), &mut last, 1) };
             let _ = self.fs().store().open_release(open);
             (n == Ok(1)).then_some(last)
-        });
+        })
     }
 
     /// Attributes of what is open or has this number.

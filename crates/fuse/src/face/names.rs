@@ -30,7 +30,7 @@ impl Face {
             stat
         });
         let stat = found.map_err(inside)?;
-        self.size_told(p::node_of(stat.ino), stat.size);
+        self.size_told(p::node_of(stat.ino), stat.size)?;
         reply.entry(&stat);
         Ok(())
     }
@@ -135,9 +135,18 @@ impl Face {
             _ => return Err(Errno::INVAL),
         };
         let (old, new) = (a.text()?, a.text()?);
-        self.fs()
-            .rename_at((object(head.node), old), (to, new), mode)
-            .map_err(inside)
+        let fs = self.fs();
+        let id = |dir, name| {
+            let found = fs.at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
+            found.ok().map(|id| p::node_of(id.0))
+        };
+        // Their times change; what is replaced is the kernel's own affair.
+        let moved = [id(object(head.node), old), id(to, new)];
+        let done = fs.rename_at((object(head.node), old), (to, new), mode);
+        for node in moved.into_iter().flatten().chain([p::node_of(to.0)]) {
+            self.keeping.changed(node);
+        }
+        done.map_err(inside)
     }
 
     pub(super) fn link(
@@ -147,10 +156,11 @@ impl Face {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let (fs, what, name) = (self.fs(), object(a.u64()?), a.text()?);
-        fs.at(object(head.node), name, Follow::No, |p| {
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
             fs.make_link(what, p)
-        })
-        .map_err(inside)?;
+        });
+        self.keeping.changed(p::node_of(what.0));
+        made.map_err(inside)?;
         self.tell(head, name, reply)
     }
 }

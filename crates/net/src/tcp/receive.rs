@@ -309,7 +309,9 @@ impl Session {
                     let handler = &self.core.handler;
                     let brief = handler.is_brief(header.kind);
                     let asked = self.asked(header, head.to_vec(), None);
-                    if brief {
+                    if self.given_up.load(Ordering::Relaxed) {
+                        drop(asked);
+                    } else if brief {
                         input.left.brief.push(asked);
                     } else if let Some((request, reply)) = input.left.last.replace(asked) {
                         handler.serve(request, reply);
@@ -390,7 +392,9 @@ impl Session {
 
     fn serve(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) {
         let (request, reply) = self.asked(header, head, body);
-        self.core.handler.serve(request, reply);
+        if !self.given_up.load(Ordering::Relaxed) {
+            self.core.handler.serve(request, reply);
+        }
     }
 
     fn asked(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) -> Asked {

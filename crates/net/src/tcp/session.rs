@@ -13,7 +13,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use std::cell::Cell;
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,9 @@ pub(super) struct Session {
     pub calls: Calls,
     /// Requests of the peer that haven't been answered.
     pub serving: AtomicUsize,
+    /// The peer has given the session up: what it had sent before and is read only now isn't
+    /// served, so that nothing happens behind its back. What it still wants it sends again.
+    pub given_up: AtomicBool,
     pub encrypt: bool,
     pub seed: u64,
     pub lanes: [Lane; 2],
@@ -107,6 +110,7 @@ impl Session {
             core: core.clone(),
             calls: Calls::new(id, peer),
             serving: AtomicUsize::new(0),
+            given_up: AtomicBool::new(false),
             encrypt,
             seed,
             lanes,
@@ -139,7 +143,9 @@ impl Session {
         }
         if result.is_ok() && flags.intersects(!EventFlags::OUT) {
             let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-            result = self.receive(lane, scratch, flags.intersects(ends));
+            let ends = flags.intersects(ends);
+            self.given_up.fetch_or(ends, Ordering::Relaxed);
+            result = self.receive(lane, scratch, ends);
         }
         match result {
             Ok(left) => self.serve_left(lane, left, scratch.last),

@@ -1,7 +1,8 @@
 //! How large and how full the whole pool is: for statfs in programs, which ask their own daemon.
 //!
-//! Remembered for a second, so that however many programs ask, each node is asked once a second at most. A
-//! node that doesn't answer soon counts with what it had last.
+//! Remembered for a second, so that however many programs ask, each node is asked once a second at
+//! most. A node that doesn't answer soon counts with what it had last; of one that can't be
+//! reached, nothing is free.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};
@@ -23,6 +24,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long the other nodes have to answer.
 const WAITS: Duration = Duration::from_millis(500);
 
+/// Nodes with the most room that are told at most.
+const ROOMS: usize = 64;
+
 /// Bytes of a node: its size, as far as its host has that, and how much of it is used.
 type Bytes = (u64, u64);
 
@@ -32,6 +36,8 @@ struct Known {
     /// Of the other nodes.
     nodes: HashMap<NodeId, Bytes>,
     sum: Bytes,
+    /// Those with the most room, encoded.
+    rooms: Vec<u8>,
 }
 
 /// What is known of the other nodes.
@@ -39,30 +45,31 @@ struct Known {
 pub struct Capacity {
     known: Mutex<Known>,
     /// The last sum, for who comes while it is found out anew.
-    last: Mutex<Bytes>,
+    last: Mutex<(Bytes, Vec<u8>)>,
 }
 
 impl Capacity {
-    /// The answer: size and use, 8 bytes each.
+    /// The answer: see [`CAPACITY`].
     ///
     /// # Errors
     /// If the daemon isn't ready.
     pub fn tell(&self, core: &Arc<Core>, pool: &Pool) -> Result<Reply, Errno> {
-        let (mut size, mut used) = match self.known.try_lock() {
+        let ((mut size, mut used), rooms) = match self.known.try_lock() {
             Ok(mut known) => {
                 if known.since.is_none_or(|since| since.elapsed() >= FRESH) {
                     known.refresh(core);
-                    *lock(&self.last) = known.sum;
+                    *lock(&self.last) = (known.sum, known.rooms.clone());
                 }
-                known.sum
+                (known.sum, known.rooms.clone())
             }
-            Err(TryLockError::Poisoned(_)) => *lock(&self.last),
+            Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
             // Somebody finds it out just now. Who knows nothing yet waits for that.
             Err(TryLockError::WouldBlock) => {
                 // Not in a match on the guard: it would be held while this waits for who is to write there.
-                let last = *lock(&self.last);
-                if last == (0, 0) {
-                    lock(&self.known).sum
+                let last = lock(&self.last).clone();
+                if last.0 == (0, 0) {
+                    let known = lock(&self.known);
+                    (known.sum, known.rooms.clone())
                 } else {
                     last
                 }
@@ -74,7 +81,7 @@ impl Capacity {
         }
         used = used.saturating_sub(pool.store().copied().bytes);
         Ok(Reply {
-            head: [size.to_le_bytes(), used.to_le_bytes()].concat(),
+            head: [&size.to_le_bytes()[..], &used.to_le_bytes(), &rooms].concat(),
             ..Reply::default()
         })
     }
@@ -95,12 +102,19 @@ impl Known {
             .collect();
         let until = Instant::now() + WAITS;
         let mut sum = (0, 0);
+        let mut rooms: Vec<(u64, NodeId)> = Vec::new();
         for (node, size, waiting) in asked {
-            let said = match waiting.wait(until) {
+            let about = match waiting.wait(until, Duration::ZERO) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
-                _ => None,
+                Some(_) => {
+                    // It can't be reached: nothing can be written there.
+                    self.nodes.insert(node, (size, size));
+                    None
+                }
+                None => None,
             };
-            if let Some(about) = said {
+            let answers = about.is_some();
+            if let Some(about) = about {
                 // What its host hasn't isn't counted.
                 let used: u64 = about.media.iter().map(|m| m.used).sum();
                 let available: u64 = about.media.iter().map(|m| m.available).sum();
@@ -111,6 +125,16 @@ impl Known {
             // Of one that was never heard of, nothing is free.
             let (size, used) = *self.nodes.get(&node).unwrap_or(&(size, size));
             sum = (sum.0 + size, sum.1 + used);
+            if answers {
+                rooms.push((size.saturating_sub(used), node));
+            }
+        }
+        rooms.sort_unstable_by(|a, b| b.cmp(a));
+        rooms.truncate(ROOMS);
+        self.rooms.clear();
+        for (free, node) in rooms {
+            self.rooms.extend(node.0.to_le_bytes());
+            self.rooms.extend(free.to_le_bytes());
         }
         self.sum = sum;
         self.since = Some(Instant::now());

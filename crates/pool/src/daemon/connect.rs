@@ -85,7 +85,7 @@ impl Link {
     }
 
     fn try_to_connect(&self, core: &Arc<Core>) -> Result<(), String> {
-        let first = self.state().queue.iter().map(|q| q.deadline).min();
+        let first = self.state().queue.iter().map(|q| q.deadline()).min();
         let deadline = (Instant::now() + CONNECT).min(first.unwrap_or(Instant::now() + CONNECT));
         // Where nobody can wait any more, it is still found out what is the matter.
         let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
@@ -98,7 +98,7 @@ impl Link {
             };
             match self.connect_to(core, peer, deadline) {
                 Ok((connection, hello)) => {
-                    self.connected(core, connection.clone(), hello.incarnation);
+                    self.connected(core, connection.clone(), hello.records);
                     core.compare_maps(&connection, &hello);
                     return Ok(());
                 }
@@ -129,9 +129,9 @@ impl Link {
         Ok((connection, hello))
     }
 
-    fn connected(&self, core: &Core, connection: Arc<dyn Connection>, incarnation: u64) {
+    fn connected(&self, core: &Core, connection: Arc<dyn Connection>, records: u64) {
         let mut state = self.state();
-        state.connection = Some((connection, incarnation));
+        state.connection = Some((connection, records));
         state.heard = Instant::now();
         if let Some(down) = state.down.take()
             && state.said.is_some()
@@ -161,7 +161,7 @@ impl Link {
         let down = *state.down.get_or_insert(now);
         state.failed = Some(now);
         let given_up = state.given_up(core);
-        let failed = state.give_back(|q| given_up || q.deadline <= now);
+        let failed = state.give_back(|q| given_up || q.deadline() <= now);
         let quiet = (state.said).is_some_and(|at| now - at < SAY_AGAIN);
         if !failed.is_empty() && !quiet {
             state.said = Some(now);

@@ -1,19 +1,20 @@
 //! What the threads of a daemon share.
 
-use super::home::Served;
+use super::home::{Served, Way};
 use super::link::{Link, NodeState};
 use super::maps::Maps;
-use super::memory::Memory;
-use super::question::{Got, Question, Waiting};
+use super::memory::{Memory, Nature, Settled};
+use super::question::{Question, Waiting};
+use super::renewals::Renewals;
 use super::wire::Hello;
 use super::workers::Workers;
 use super::{Options, Serve};
 use crate::limits::Budget;
-use forebay_client::requests::{Desk, Taken};
-use forebay_net::{Connection, Error, NodeId, Peer, Responder, TcpTransport, Transport};
+use forebay_client::requests::{Desk, Left, Replies, Taken};
+use forebay_net::{Connection, Error, NodeId, Peer, TcpTransport, Transport};
 use forebay_store::elsewhere::serve::Class;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -37,7 +38,10 @@ pub struct Core {
     pub options: Options,
     pub desk: Desk,
     pub maps: Maps,
-    pub memory: Memory<Responder>,
+    pub memory: Memory<Way>,
+    /// Questions that this daemon carries out for its own node.
+    pub own: Mutex<BTreeSet<u64>>,
+    pub renewals: Arc<Renewals>,
     pub served: Served,
     /// Bytes up to this many go in the head of a message.
     pub inline: usize,
@@ -56,7 +60,13 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub fn new(me: NodeId, incarnation: u64, options: Options, desk: Desk, maps: Maps) -> Core {
+    pub fn new(
+        me: NodeId,
+        incarnation: u64,
+        options: Options,
+        (desk, records): (Desk, (Replies, Vec<Left>)),
+        maps: Maps,
+    ) -> Core {
         let budget = Budget::of(&options.limits, options.cores);
         Core {
             me,
@@ -68,7 +78,9 @@ impl Core {
             options,
             desk,
             maps,
-            memory: Memory::new(budget.remembered),
+            memory: Memory::new(budget.remembered, records),
+            own: Mutex::default(),
+            renewals: Arc::default(),
             served: Served::new(&budget),
             transport: OnceLock::new(),
             serve: OnceLock::new(),
@@ -161,21 +173,44 @@ impl Core {
             incarnation: self.incarnation,
             epoch: map.as_ref().map_or(0, |m| m.epoch()),
             map: map.map_or(0, |m| m.encode().len() as u64),
+            records: self.memory.id(),
         }
     }
 
-    fn repeatable(&self, kind: u16) -> bool {
-        self.serve.get().is_some_and(|s| s.repeatable(kind))
+    /// Whether questions of this kind may be repeated, and whether they may take long.
+    fn sort_of(&self, kind: u16) -> (bool, bool) {
+        let serve = self.serve.get();
+        serve.map_or((false, false), |s| (s.repeatable(kind), s.is_long(kind)))
+    }
+
+    /// How a question of this kind may be repeated.
+    pub fn nature(serve: &dyn Serve, kind: u16) -> Nature {
+        Nature {
+            repeatable: serve.repeatable(kind),
+            recorded: serve.recorded(kind),
+        }
     }
 
     // ---- questions of this node ----
 
     /// A process of this node asks.
     pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {
-        let repeatable = self.repeatable(taken.kind());
+        let sort = self.sort_of(taken.kind());
         let patience = self.options.patience;
         let lazily = taken.is_told();
-        self.ask(Question::of_cell(taken, repeatable, patience), lazily);
+        self.ask(Question::of_cell(taken, sort, patience), lazily);
+    }
+
+    /// These were left by an earlier daemon, with the numbers that they have: none of them is
+    /// settled.
+    pub fn expect(&self, left: &[Arc<Taken>]) {
+        for taken in left.iter().filter(|t| t.number() != 0) {
+            if taken.node() == self.me {
+                lock(&self.own).insert(taken.number());
+            } else if let Some(link) = self.link(taken.node()) {
+                link.expect(taken.number());
+            }
+        }
     }
 
     /// Sends what was left to go with the next message.
@@ -187,15 +222,18 @@ impl Core {
 
     /// This daemon asks.
     pub fn ask_here(self: &Arc<Self>, node: NodeId, kind: u16, waiting: Arc<Waiting>) {
-        let repeatable = self.repeatable(kind);
+        let sort = self.sort_of(kind);
         let patience = self.options.patience;
-        let question = Question::of_here(node, kind, repeatable, patience, waiting);
+        let question = Question::of_here(node, kind, sort, patience, waiting);
         self.ask(question, false);
     }
 
     fn ask(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
         if question.kind >= super::wire::OWN {
             return question.fail(Errno::PROTO);
+        }
+        if question.is_long {
+            self.renewals.add(&question);
         }
         if question.node == self.me {
             return self.ask_myself(question);
@@ -214,19 +252,19 @@ impl Core {
         let Some(class) = serve.class(question.kind) else {
             return question.fail(Errno::PROTO);
         };
-        let me = self.me;
-        self.workers(class).submit(Box::new(move || {
-            let Some(origin) = question.origin() else {
-                return;
-            };
-            let done =
-                origin.with_bytes(|bytes| serve.serve(me, question.kind, origin.head(), bytes));
-            drop(origin);
-            match done {
-                Ok(reply) => question.answer(0, &reply.head, Got::Inline(&reply.body)),
-                Err(e) => question.fail(e),
-            }
-        }));
+        // As those of others, it may have been begun by an earlier daemon.
+        let mut own = lock(&self.own);
+        if question.number() == 0 {
+            question.set_number(self.desk.next_number());
+        }
+        own.insert(question.number());
+        let settled = Settled {
+            lowest: own.first().copied().unwrap_or(0),
+            upto: own.last().map_or(0, |last| last + 1),
+            open: own.iter().copied().collect(),
+        };
+        drop(own);
+        super::home::own_question(self, &serve, class, question, &settled);
     }
 
     // ---- other daemons ----
@@ -273,7 +311,7 @@ impl Core {
         let known = self.known(node);
         let mut known = lock(&known);
         if std::mem::take(&mut *known) != 0
-            && let Some(serve) = self.serve.get()
+            && let Some(serve) = self.serve.get().cloned()
         {
             let after: Duration = self.options.gone_after;
             self.say(&format!(
@@ -281,7 +319,9 @@ impl Core {
                 self.name_of(node),
                 after.as_secs_f64()
             ));
-            serve.gone(node);
+            // It waits for what the node has asked before.
+            let work = move || serve.gone(node);
+            self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 
@@ -289,6 +329,7 @@ impl Core {
     pub fn stop(&self) {
         self.stopped.store(true, Release);
         self.desk.stop();
+        self.renewals.stop();
         self.all_links().iter().for_each(|l| l.stop());
         if let Some(transport) = self.transport.get() {
             transport.shutdown();

@@ -45,7 +45,7 @@ impl Direct {
 
 /// The answer: its head, and the bytes that came.
 fn answered(waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
-    let (status, head, bytes) = waiting.wait(until).ok_or(Errno::HOSTDOWN)?;
+    let (status, head, bytes) = waiting.wait(until, SLACK).ok_or(Errno::HOSTDOWN)?;
     match status {
         0 => Ok((head, bytes)),
         status @ 1..4096 => Err(Errno::from_raw_os_error(status as i32)),

@@ -2,14 +2,17 @@
 //!
 //! The transport's threads only note a question and pass it to a worker of its class.
 
-use super::core::Core;
-use super::memory::{Kept, Verdict};
-use super::question::code;
+use super::Serve;
+use super::core::{Core, lock};
+use super::memory::{Kept, Settled, Verdict};
+use super::question::{Got, Question, code};
 use super::room::{Buffer, Buffers, Outgoing};
-use super::wire::{self, Asking, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN};
+use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
 use crate::limits::Budget;
 use forebay_net::transport::Answer;
-use forebay_net::{Body, Connection, Error, Handler, Incoming, Landing, Peer, Responder, Source};
+use forebay_net::{
+    Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,
+};
 use forebay_placement::PoolMap;
 use forebay_store::elsewhere::serve::{Class, Reply};
 use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
@@ -46,7 +49,10 @@ impl Handler for Home {
         if core.serving().is_none() {
             return;
         }
-        if request.kind >= OWN {
+        if request.kind == PROGRESS {
+            // At once: all workers may be at long work.
+            progress(&core, &request.head, reply);
+        } else if request.kind >= OWN {
             own(core, request, reply);
         } else {
             question(&core, request, reply, false);
@@ -89,6 +95,39 @@ impl Handler for Home {
     }
 }
 
+/// The way back of a question.
+pub enum Way {
+    /// Another node asks.
+    Peer(Responder),
+    /// A process of this node, or the daemon itself.
+    Own(Arc<Question>),
+}
+
+impl Way {
+    fn fail(self, core: &Core, error: Errno) {
+        match self {
+            Way::Peer(reply) => fail(reply, error),
+            Way::Own(question) => {
+                lock(&core.own).remove(&question.number());
+                question.fail(error);
+            }
+        }
+    }
+
+    fn answer(self, core: &Core, kept: &Kept, until: Instant) {
+        let question = match self {
+            Way::Peer(reply) => return answer(core, reply, kept, until),
+            Way::Own(question) => question,
+        };
+        lock(&core.own).remove(&question.number());
+        let Some((head, inline)) = wire::decode_answer(&kept.head) else {
+            return question.fail(Errno::PROTO);
+        };
+        let bytes = kept.body.as_deref().map_or(inline, |body| body);
+        question.answer(kept.status, head, Got::Inline(bytes));
+    }
+}
+
 /// Answers as soon as there is room, by `until`. Without an answer, the question comes again.
 fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
     // Those who take no answers don't hold up the others for long.
@@ -127,45 +166,133 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Asking {
         asker,
         number,
-        lowest,
+        within,
+        settled,
     } = asking;
-    let deadline = request.deadline;
-    match core.memory.begin(asker, number, lowest, deadline, reply) {
-        Verdict::New => {}
-        Verdict::Joined => return,
-        Verdict::Again(reply, kept) => {
-            let core2 = core.clone();
-            let job = move || answer(&core2, reply, &kept, deadline);
-            return core.workers(class).submit(Box::new(job));
-        }
-        Verdict::Forgotten(reply) => return fail(reply, Errno::IO),
-    }
+    let within = Instant::now() + Duration::from_millis(within.into());
+    let deadline = request.deadline.min(within);
+    let nature = Core::nature(&*serve, kind);
+    let way = Way::Peer(reply);
+    let begun = core
+        .memory
+        .begin(asker, number, &settled, deadline, nature, way);
     let core2 = core.clone();
     let (message, body) = (request.head, request.body);
-    let job: Box<dyn FnOnce() + Send> = Box::new(move || {
-        let core = core2;
-        if !core.memory.is_wanted(asker, number) {
-            // Who asked has been told that there was no answer. It must not happen later.
-            if let Some(reply) = core.memory.finish(asker, number, None, false) {
-                fail(reply, Errno::HOSTDOWN);
+    let job: Box<dyn FnOnce() + Send> = match begun {
+        Verdict::New => Box::new(move || {
+            carry_out(&core2, &*serve, (asker, number, kind), deadline, || {
+                with_body(body, &message[inline], |bytes| {
+                    serve.serve(from, kind, &message[head], bytes)
+                })
+            });
+        }),
+        Verdict::Again(way, kept, before) => Box::new(move || {
+            if before {
+                again(&*serve, from, kind, &message[head], &kept);
             }
-            return;
-        }
-        let again = serve.repeatable(kind);
-        let kept = with_body(body, &message[inline], |bytes| {
-            let done = serve.serve(from, kind, &message[head], bytes);
-            carried_out(done, core.inline)
-        });
-        let kept = Arc::new(kept);
-        if let Some(reply) = core.memory.finish(asker, number, Some(&kept), again) {
-            answer(&core, reply, &kept, deadline);
-        }
-    });
+            way.answer(&core2, &kept, deadline);
+        }),
+        Verdict::Joined => return,
+        Verdict::Forgotten(way) => return forgotten(core, way, from, kind),
+        // Not answering says that it wasn't carried out: it comes again.
+        Verdict::Full(way) => return drop(way),
+    };
     // The thread may wait for other nodes: as long as it does, others are left to receive their answers.
     if here && class <= Class::Entry {
         return job();
     }
     core.workers(class).submit(job);
+}
+
+/// A question of this node, of which this node is the home.
+pub fn own_question(
+    core: &Arc<Core>,
+    serve: &Arc<dyn Serve>,
+    class: Class,
+    question: Arc<Question>,
+    settled: &Settled,
+) {
+    let (asker, number, kind) = (core.desk.id(), question.number(), question.kind);
+    let nature = Core::nature(&**serve, kind);
+    let deadline = question.deadline();
+    let way = Way::Own(question.clone());
+    let begun = core
+        .memory
+        .begin(asker, number, settled, deadline, nature, way);
+    let (core2, serve, me) = (core.clone(), serve.clone(), core.me);
+    let job: Box<dyn FnOnce() + Send> = match begun {
+        Verdict::New => Box::new(move || {
+            let until = question.deadline();
+            carry_out(&core2, &*serve, (asker, number, kind), until, || {
+                let origin = question.origin().ok_or(Errno::HOSTDOWN)?;
+                origin.with_bytes(|bytes| serve.serve(me, kind, origin.head(), bytes))
+            });
+        }),
+        Verdict::Again(way, kept, before) => Box::new(move || {
+            if let Some(origin) = question.origin().filter(|_| before) {
+                again(&*serve, me, kind, origin.head(), &kept);
+            }
+            way.answer(&core2, &kept, deadline);
+        }),
+        Verdict::Joined => return,
+        Verdict::Forgotten(way) => return forgotten(core, way, me, kind),
+        // The asker asks again.
+        Verdict::Full(way) => return way.fail(core, Errno::AGAIN),
+    };
+    core.workers(class).submit(job);
+}
+
+/// Carries a question out that was begun, remembers the answer, and gives it.
+fn carry_out(
+    core: &Core,
+    serve: &dyn Serve,
+    (asker, number, kind): (u64, u64, u16),
+    deadline: Instant,
+    f: impl FnOnce() -> Result<Reply, Errno>,
+) {
+    if !core.memory.is_wanted(asker, number) {
+        // Who asked has been told that there was no answer. It must not happen later.
+        if let Some(way) = core.memory.finish(asker, number, None, false) {
+            way.fail(core, Errno::HOSTDOWN);
+        }
+        return;
+    }
+    let kept = Arc::new(carried_out(f(), core.inline));
+    let again = serve.repeatable(kind);
+    if let Some(way) = core.memory.finish(asker, number, Some(&kept), again) {
+        // What took long is answered all the same: its asker may have been told that it was at
+        // work.
+        let soon = Instant::now() + WAITS;
+        way.answer(core, &kept, deadline.max(soon));
+    }
+}
+
+/// The answer of an earlier daemon is given again.
+fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
+    if kept.status == 0
+        && let Some((answer, _)) = wire::decode_answer(&kept.head)
+    {
+        serve.answered_again(from, kind, head, answer);
+    }
+}
+
+/// Nobody knows what the answer was, or whether there was one.
+fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
+    core.say(&format!(
+        "{} asks again for something (kind {kind}) whose outcome isn't known any more: it gets EIO",
+        core.name_of(from)
+    ));
+    way.fail(core, Errno::IO);
+}
+
+/// Says which questions are still being carried out, and goes on waiting for those to be wanted.
+fn progress(core: &Core, head: &[u8], reply: Responder) {
+    let Some(asked) = AtWork::decode(head) else {
+        return reply.reply(code(Errno::PROTO), Vec::new());
+    };
+    let until = Instant::now() + Duration::from_millis(asked.within.into());
+    let at_work = |n: &u64| u8::from(core.memory.renew(asked.asker, *n, until));
+    reply.reply(0, asked.numbers.iter().map(at_work).collect());
 }
 
 fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {

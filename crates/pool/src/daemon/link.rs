@@ -1,14 +1,20 @@
 //! The link to one other node: the questions for it, and the connection by which they go, made when
 //! there is a question, made anew when it was cut.
 //!
-//! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits, and a
-//! thread connects ([`super::connect`]), again and again with pauses, until the patience of who asks is over. A question that a cut has left without an answer is sent again
-//! with the same number, by which the other daemon knows whether it has carried it out. If that daemon
-//! was started anew in between nobody knows; then it is only sent again if that can't do harm.
+//! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits,
+//! and a thread connects ([`super::connect`]), again and again with pauses, until the patience of
+//! who asks is over. A question that a cut has left without an answer is sent again with the same
+//! number, by which the other daemon knows whether it has carried it out, also if it was started
+//! anew in between. If it has lost its records ([`forebay_client::requests::Replies`]) nobody
+//! knows; then the question is only sent again if that can't do harm.
+//!
+//! Each question says which ones are settled, so that the other daemon forgets their answers: all
+//! below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
+use super::memory::Settled;
 use super::question::{Got, Question};
-use super::wire::{self, Asking};
+use super::wire::{self, Asking, AtWork, PROGRESS};
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,6 +23,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Questions under way on a connection; the rest is for the daemons' own.
 const MOST: usize = WINDOW - 16;
+/// The open questions are listed with every so many, if there are others above the lowest one.
+const LIST_EVERY: u32 = 64;
+/// The transport's bound for a question that is waited for as long as its home is at work: it is
+/// this daemon that gives up.
+const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Once a node is given up, a try that failed speaks for so long.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
 
@@ -52,12 +63,14 @@ pub struct Link {
 }
 
 pub(super) struct State {
-    /// With the incarnation of the daemon at its other end.
+    /// With the records of the daemon at its other end.
     pub connection: Option<(Arc<dyn Connection>, u64)>,
     /// Not sent yet, or to be sent again.
     pub queue: VecDeque<Arc<Question>>,
     /// Numbers of all that isn't answered.
     pub open: BTreeSet<u64>,
+    /// Questions sent since these were listed.
+    unlisted: u32,
     pub under_way: usize,
     /// When an answer came last.
     pub heard: Instant,
@@ -84,6 +97,7 @@ impl Link {
                 connection: None,
                 queue: VecDeque::new(),
                 open: BTreeSet::new(),
+                unlisted: 0,
                 under_way: 0,
                 heard: Instant::now(),
                 connecting: false,
@@ -124,6 +138,7 @@ impl Link {
         let mut state = self.state();
         let lately = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FAILED_LATELY);
         if state.connection.is_none() && state.given_up(&core) && lately(state.failed) {
+            state.open.remove(&question.number());
             drop(state);
             return question.fail(Errno::HOSTDOWN);
         }
@@ -135,6 +150,60 @@ impl Link {
         state.queue.push_back(question);
         drop(state);
         self.pump_some(&core, lazily);
+    }
+
+    /// A question with this number, which an earlier daemon gave it, is about to be posted.
+    pub fn expect(&self, number: u64) {
+        self.state().open.insert(number);
+    }
+
+    /// Asks the node whether it still carries out these questions, and waits longer for those.
+    pub(super) fn ask_progress(self: &Arc<Self>, questions: Vec<Arc<Question>>) {
+        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+            return;
+        };
+        let patience = core.options.patience;
+        let request = Request {
+            kind: PROGRESS,
+            head: AtWork {
+                asker: core.desk.id(),
+                within: milliseconds(patience),
+                numbers: questions.iter().map(|q| q.number()).collect(),
+            }
+            .encode(),
+            ..Request::default()
+        };
+        let (this, until) = (self.clone(), Instant::now() + patience);
+        let done = Box::new(move |result: Result<Reply, Error>| {
+            let Ok(reply) = result else { return };
+            this.state().heard = Instant::now();
+            for (question, at_work) in questions.iter().zip(reply.head) {
+                if at_work == 1 {
+                    question.renew(until);
+                }
+            }
+        });
+        // Without room just now, the next tick asks.
+        let _ = connection.start(request, until, done);
+    }
+
+    /// Nobody has said for the whole patience that this question is being carried out.
+    pub(super) fn expire(self: &Arc<Self>, question: &Arc<Question>) {
+        let Some(core) = self.core.upgrade() else {
+            return question.fail(Errno::HOSTDOWN);
+        };
+        let mut state = self.state();
+        state.queue.retain(|q| !Arc::ptr_eq(q, question));
+        state.open.remove(&question.number());
+        // As for others: a connection that says nothing may be one to nowhere.
+        let silent = state.heard + core.options.patience <= question.deadline();
+        let connection = state.connection.as_ref().map(|c| c.0.clone());
+        drop(state);
+        question.fail(Errno::HOSTDOWN);
+        if let Some(connection) = connection.filter(|_| silent) {
+            connection.close();
+            self.watch();
+        }
     }
 
     /// The node has been heard of: questions to it don't fail at once, and who is connecting tries again now.
@@ -182,7 +251,7 @@ impl Link {
                 return;
             }
             state.drop_ended();
-            let Some((connection, incarnation)) = state.connection.clone() else {
+            let Some((connection, records)) = state.connection.clone() else {
                 return self.need_connection(state);
             };
             if state.under_way >= MOST {
@@ -192,9 +261,9 @@ impl Link {
                 return;
             };
             state.under_way += 1;
-            let lowest = state.open.first().copied().unwrap_or(0);
+            let settled = state.settled();
             drop(state);
-            self.send(core, question, (&connection, incarnation), lowest, lazily);
+            self.send(core, question, (&connection, records), settled, lazily);
         }
     }
 
@@ -202,20 +271,21 @@ impl Link {
         self: &Arc<Self>,
         core: &Arc<Core>,
         question: Arc<Question>,
-        (connection, incarnation): (&Arc<dyn Connection>, u64),
-        lowest: u64,
+        (connection, records): (&Arc<dyn Connection>, u64),
+        settled: Settled,
         lazily: bool,
     ) {
         let before = question.sent_to();
-        if before != 0 && before != incarnation && !question.repeatable {
+        if before != 0 && before != records && !question.repeatable {
             core.say(&format!(
-                "{} was started anew while a question of kind {} was under way: nobody knows whether it was carried out",
+                "{} has lost its records while a question of kind {} was under way: nobody knows whether it was carried out",
                 core.name_of(self.node),
                 question.kind
             ));
             return self.settle(&question, Err(Errno::IO));
         }
-        if question.deadline <= Instant::now() {
+        let (deadline, now) = (question.deadline(), Instant::now());
+        if deadline <= now {
             return self.settle(&question, Err(Errno::HOSTDOWN));
         }
         let Some(origin) = question.origin() else {
@@ -225,11 +295,12 @@ impl Link {
             // What was cut still has the place, for an instant.
             return self.later(question);
         };
-        question.set_sent_to(incarnation);
+        question.set_sent_to(records);
         let asking = Asking {
             asker: core.desk.id(),
             number: question.number(),
-            lowest,
+            within: milliseconds(deadline - now),
+            settled,
         };
         let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
         let request = Request {
@@ -246,7 +317,12 @@ impl Link {
         let (this, sent, asked) = (self.clone(), Instant::now(), question.clone());
         let on = Arc::downgrade(connection);
         let done = Box::new(move |result| this.done(asked, result, sent, &on));
-        if let Err(e) = connection.start(request, question.deadline, done) {
+        let deadline = if question.is_long {
+            now + LONG
+        } else {
+            deadline
+        };
+        if let Err(e) = connection.start(request, deadline, done) {
             let on = Arc::downgrade(connection);
             self.done(question, Err(e), Instant::now(), &on);
         }
@@ -314,7 +390,25 @@ impl Link {
     }
 }
 
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
 impl State {
+    /// What the other daemon is told to be settled with the next question.
+    fn settled(&mut self) -> Settled {
+        let lowest = self.open.first().copied().unwrap_or(0);
+        self.unlisted += 1;
+        if self.unlisted < LIST_EVERY || self.open.len() < 2 {
+            let (upto, open) = (0, Vec::new());
+            return Settled { lowest, upto, open };
+        }
+        self.unlisted = 0;
+        let open: Vec<u64> = self.open.iter().take(wire::MOST_OPEN).copied().collect();
+        let upto = open.last().map_or(0, |last| last + 1);
+        Settled { lowest, upto, open }
+    }
+
     pub fn drop_ended(&mut self) {
         if self
             .connection

@@ -18,7 +18,8 @@ const TELLING: Duration = Duration::from_secs(5);
 
 /// The map.
 pub struct Maps {
-    path: PathBuf,
+    /// The node's directory.
+    dir: PathBuf,
     map: Mutex<Option<Arc<PoolMap>>>,
     /// Where this node listens.
     own: Mutex<Vec<Address>>,
@@ -33,7 +34,7 @@ pub fn read(dir: &Path) -> Option<PoolMap> {
 impl Maps {
     pub fn new(dir: &Path) -> Maps {
         Maps {
-            path: dir.join("map"),
+            dir: dir.to_owned(),
             map: Mutex::default(),
             own: Mutex::default(),
         }
@@ -50,10 +51,8 @@ impl Maps {
     }
 
     fn write(&self, map: &PoolMap) -> Result<(), Errno> {
-        let part = self.path.with_extension("part");
-        std::fs::write(&part, map.encode())
-            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        rustix::fs::rename(&part, &self.path)
+        forebay_client::write_kept(&self.dir, "map", &map.encode())
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 }
 

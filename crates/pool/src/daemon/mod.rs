@@ -7,6 +7,7 @@
 //! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
 //!   of the daemon's own store;
 //! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
+//! - [`renewals`]: what takes longer than the patience;
 //! - [`room`]: bounds of what is held in memory meanwhile;
 //! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
@@ -21,6 +22,7 @@ mod link;
 mod maps;
 mod memory;
 mod question;
+mod renewals;
 mod room;
 mod wire;
 mod workers;
@@ -33,20 +35,20 @@ use self::core::Core;
 use about::Teller;
 use capacity::{CAPACITY, Capacity};
 use direct::Direct;
-use forebay_client::requests::{Asked, Desk, SMALL_BODY};
+use forebay_client::requests::{Asked, Desk, Replies, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
 use forebay_store::elsewhere::Elsewhere;
-use forebay_store::elsewhere::serve::{Class, Reply, Server};
+use forebay_store::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use home::Home;
 use link::Link;
 use maps::Maps;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -91,6 +93,20 @@ pub trait Serve: Send + Sync {
     /// Whether it may be carried out a second time.
     fn repeatable(&self, kind: u16) -> bool;
 
+    /// Whether that it was carried out is noted where it outlives the daemon: what changes
+    /// something.
+    fn recorded(&self, kind: u16) -> bool {
+        !self.repeatable(kind)
+    }
+
+    /// Whether carrying it out may take longer than the patience. It comes without room for bytes.
+    fn is_long(&self, _kind: u16) -> bool {
+        false
+    }
+
+    /// `from` is about to get the answer that an earlier daemon has given to this question.
+    fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
+
     /// Carries a question out. May wait.
     ///
     /// # Errors
@@ -129,6 +145,19 @@ impl Serve for Store {
         matches!(kind, ABOUT | CAPACITY) || Server::repeatable(kind)
     }
 
+    fn recorded(&self, kind: u16) -> bool {
+        !matches!(kind, ABOUT | CAPACITY) && Server::recorded(kind)
+    }
+
+    fn is_long(&self, kind: u16) -> bool {
+        Server::is_long(kind)
+    }
+
+    fn answered_again(&self, from: NodeId, kind: u16, head: &[u8], answer: &[u8]) {
+        let store = self.pool.store();
+        self.server.answered_again(store, from, kind, head, answer);
+    }
+
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
         if kind == ABOUT {
             return self.teller.tell(&self.pool);
@@ -153,6 +182,23 @@ impl Serve for Store {
         }
         Ok(())
     }
+}
+
+/// Looks now and then whether other nodes still have open what is kept open for them.
+fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
+    let check = move || {
+        loop {
+            std::thread::sleep(BETWEEN_CHECKS);
+            let Some(store) = store.upgrade() else { return };
+            store.server.check_open(store.pool.store());
+        }
+    };
+    let thread = std::thread::Builder::new().name("fb-open".into());
+    thread.spawn(check).map(|_| ()).map_err(|e| PoolError::Io {
+        what: "can't start a thread for".into(),
+        path: dir.to_owned(),
+        error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+    })
 }
 
 /// Which node of which pool a daemon is for.
@@ -207,12 +253,14 @@ impl Daemon {
         let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
-            Ok(Arc::new(Store {
+            let store = Arc::new(Store {
                 pool,
                 server: Server::default(),
                 teller: teller.clone(),
                 capacity: Capacity::default(),
-            }))
+            });
+            check_open(dir, Arc::downgrade(&store))?;
+            Ok(store)
         })?;
         if let Some(pool) = &opened {
             let nodes = pool.store().nodes_with_locks();
@@ -242,6 +290,8 @@ impl Daemon {
             Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
             e => io("can't open the file 'requests' in", e),
         })?;
+        // The desk's lock is held: no other daemon has the records.
+        let records = Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
         let key = PoolKey::read(&dir.join("key")).map_err(network)?;
         let before = read_map(dir);
         let nodes = match &before {
@@ -250,7 +300,7 @@ impl Daemon {
         };
         let incarnation = new_incarnation().map_err(|e| io("no random numbers for", e))?;
         let (me, maps) = (identity.node, Maps::new(dir));
-        let core = Arc::new(Core::new(me, incarnation, options, desk, maps));
+        let core = Arc::new(Core::new(me, incarnation, options, (desk, records), maps));
         let direct = Arc::new(Direct::new(me, nodes));
         direct.set(Arc::downgrade(&core));
         let _ = core.serve.set(serve(direct)?);
@@ -347,14 +397,22 @@ impl Daemon {
         let links = links.map(|n| (n.number, Link::new(&weak, n.number)));
         *core.links.write().unwrap_or_else(PoisonError::into_inner) = links.collect();
         core.begin_serving();
-        for taken in core.desk.begin(core.options.patience) {
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let failed = |e| PoolError::Daemon(format!("a thread can't be started: {e}"));
+        let (renewals, patience) = (core.renewals.clone(), core.options.patience);
+        // It ends with the core, or at its end.
+        thread("fb-renew")
+            .spawn(move || renewals::run(&weak, &renewals, patience))
+            .map_err(failed)?;
+        let left = core.desk.begin(core.options.patience);
+        core.expect(&left);
+        for taken in left {
             core.ask_for(taken);
         }
         let there = core.clone();
-        let dispatcher = std::thread::Builder::new()
-            .name("fb-dispatch".into())
+        let dispatcher = thread("fb-dispatch")
             .spawn(move || dispatch(&there))
-            .map_err(|e| PoolError::Daemon(format!("a thread can't be started: {e}")))?;
+            .map_err(failed)?;
         *self::core::lock(&self.dispatcher) = Some(dispatcher);
         if moved || self.again {
             // Where we are now, and what has changed meanwhile.

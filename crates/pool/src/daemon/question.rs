@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 pub struct Question {
     pub node: NodeId,
     pub kind: u16,
-    /// Who asks stops waiting then.
-    pub deadline: Instant,
     /// Whether it may be carried out twice.
     pub repeatable: bool,
+    /// Carrying it out may take longer than the patience: it is waited for as long as its home is
+    /// at it.
+    pub is_long: bool,
+    /// Who asks stops waiting then, unless it is renewed.
+    deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
     /// None once it is answered.
@@ -43,6 +46,8 @@ pub struct Waiting {
     head: Vec<u8>,
     bytes: Option<Arc<Vec<u8>>>,
     room: usize,
+    /// Since the home is at work: the daemon gives up then.
+    renewed: Mutex<Option<Instant>>,
     answer: Mutex<Option<Answer>>,
     there: Condvar,
 }
@@ -59,13 +64,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Question {
     /// Of a cell; it has to be answered within `patience`.
-    pub fn of_cell(taken: Arc<Taken>, repeatable: bool, patience: Duration) -> Arc<Question> {
+    pub fn of_cell(
+        taken: Arc<Taken>,
+        (repeatable, is_long): (bool, bool),
+        patience: Duration,
+    ) -> Arc<Question> {
         let left = Duration::from_nanos(taken.deadline().saturating_sub(clock()));
         Arc::new(Question {
             node: taken.node(),
             kind: taken.kind(),
-            deadline: Instant::now() + left.min(patience),
+            deadline: Mutex::new(Instant::now() + left.min(patience)),
             repeatable,
+            is_long,
             number: AtomicU64::new(taken.number()),
             sent_to: AtomicU64::new(taken.sent_to()),
             origin: Mutex::new(Some(Origin::Cell(taken))),
@@ -76,19 +86,49 @@ impl Question {
     pub fn of_here(
         node: NodeId,
         kind: u16,
-        repeatable: bool,
+        (repeatable, is_long): (bool, bool),
         patience: Duration,
         waiting: Arc<Waiting>,
     ) -> Arc<Question> {
         Arc::new(Question {
             node,
             kind,
-            deadline: Instant::now() + patience,
+            deadline: Mutex::new(Instant::now() + patience),
             repeatable,
+            is_long,
             number: AtomicU64::new(0),
             sent_to: AtomicU64::new(0),
             origin: Mutex::new(Some(Origin::Here(waiting))),
         })
+    }
+
+    /// Who asks stops waiting then.
+    pub fn deadline(&self) -> Instant {
+        *lock(&self.deadline)
+    }
+
+    /// Its home is at work: who asks waits until then, if it isn't answered meanwhile.
+    pub fn renew(&self, until: Instant) {
+        // Under this lock: who answers takes the origin away first.
+        let origin = lock(&self.origin);
+        let mut deadline = lock(&self.deadline);
+        if until <= *deadline {
+            return;
+        }
+        *deadline = until;
+        match &*origin {
+            Some(Origin::Cell(taken)) => {
+                let left = until.saturating_duration_since(Instant::now());
+                taken.renew(clock() + left.as_nanos() as u64);
+            }
+            Some(Origin::Here(waiting)) => *lock(&waiting.renewed) = Some(until),
+            None => {}
+        }
+    }
+
+    /// Whether it is answered.
+    pub fn is_answered(&self) -> bool {
+        lock(&self.origin).is_none()
     }
 
     /// Its number among all questions of this node; 0: it has none yet.
@@ -103,17 +143,18 @@ impl Question {
         }
     }
 
-    /// The incarnation of the other daemon that it was sent to; 0: it wasn't.
+    /// The records of the home that it was sent to, which know whether it was begun; 0: it wasn't
+    /// sent.
     pub fn sent_to(&self) -> u64 {
         self.sent_to.load(Acquire)
     }
 
-    pub fn set_sent_to(&self, incarnation: u64) {
-        if self.sent_to.swap(incarnation, AcqRel) == incarnation {
+    pub fn set_sent_to(&self, records: u64) {
+        if self.sent_to.swap(records, AcqRel) == records {
             return;
         }
         if let Some(Origin::Cell(taken)) = &*lock(&self.origin) {
-            taken.set_sent_to(incarnation);
+            taken.set_sent_to(records);
         }
     }
 
@@ -243,18 +284,22 @@ impl Waiting {
             head,
             bytes: bytes.map(Arc::new),
             room,
+            renewed: Mutex::default(),
             answer: Mutex::default(),
             there: Condvar::new(),
         })
     }
 
-    /// The answer; None if there is none by `until`.
-    pub fn wait(&self, until: Instant) -> Option<Answer> {
+    /// The answer; None if there is none by `until`, and `slack` after the time to which that was
+    /// renewed.
+    pub fn wait(&self, until: Instant, slack: Duration) -> Option<Answer> {
         let mut answer = lock(&self.answer);
         loop {
             if let Some(answer) = answer.take() {
                 return Some(answer);
             }
+            let renewed = lock(&self.renewed).map(|at| at + slack);
+            let until = until.max(renewed.unwrap_or(until));
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;

@@ -53,6 +53,7 @@ impl Running {
             listen,
             encrypt: plan.encrypt,
             patience: plan.patience,
+            gone_after: plan.lease,
             ..daemon::Options::default()
         };
         options.listen.truncate(MAX_ADDRESSES);

@@ -3,7 +3,7 @@
 use crate::Tree;
 use crate::limits::{self, Limits};
 use forebay_client::controls::Rules;
-use forebay_client::{CreateOptions, Member, PoolConfig, PoolError};
+use forebay_client::{CreateOptions, Lifetime, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
 use serde::{Deserialize, Serialize};
@@ -134,11 +134,21 @@ pub struct Plan {
     pub encrypt: bool,
     /// How long a node that doesn't answer is waited for.
     pub patience: Duration,
+    /// After how long out of reach a node loses its locks.
+    #[serde(default = "lease")]
+    pub lease: Duration,
     /// How long the start may take.
     pub within: Duration,
     /// What each daemon may take of its host.
     #[serde(default)]
     pub limits: Limits,
+    /// How long it lives, from the start of each node.
+    #[serde(default)]
+    pub lifetime: Lifetime,
+}
+
+fn lease() -> Duration {
+    crate::daemon::Options::default().gone_after
 }
 
 impl Plan {
@@ -201,6 +211,7 @@ impl Plan {
         let sound = (1..=MAX_NODES).contains(&count)
             && (me as usize) < count
             && self.pool().is_some()
+            && forebay_client::check_name(&self.name).is_ok()
             && self.fan_out > 0;
         (!sound).then_some("the plan is impossible")
     }
@@ -218,7 +229,9 @@ impl Plan {
             rules: self.rules.clone(),
         };
         let nodes = self.hosts.len() as u32;
-        PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })
+        let mut config = PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })?;
+        config.lifetime = self.lifetime.begun();
+        Ok(config)
     }
 
     /// Notes it in a node's directory, for who starts its daemon again.
@@ -231,17 +244,21 @@ impl Plan {
             // The ranks will have gone.
             plan.how = How::Rsh(rsh.clone());
         }
-        std::fs::write(dir.join("plan.json"), serde_json::to_string(&plan)?)
+        forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)
     }
 
     /// Reads it from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged.
+    /// If it isn't there, or damaged, or others could have written it: it names programs that are run.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
-        Ok(serde_json::from_slice(&std::fs::read(
-            dir.join("plan.json"),
-        )?)?)
+        use forebay_client::private::{Above, check};
+        check(dir, Above::Strict).map_err(std::io::Error::other)?;
+        let plan: Plan = serde_json::from_slice(&std::fs::read(dir.join("plan.json"))?)?;
+        match plan.check(0) {
+            None => Ok(plan),
+            Some(why) => Err(std::io::Error::other(why)),
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub const ASK: u16 = 6;
 pub const FAIL: u16 = 7;
 /// Gives bytes, and notes that it did.
 pub const GIVE_ONCE: u16 = 8;
+/// Waits until the node's directory has a file `gate`, and notes that it did: may take long.
+pub const WAIT: u16 = 9;
 
 pub const POOL: PoolId = PoolId([5; 16]);
 
@@ -86,13 +88,17 @@ impl Serve for Simple {
     fn class(&self, kind: u16) -> Option<Class> {
         match kind {
             ECHO..=NOTE_AGAIN | FAIL | GIVE_ONCE => Some(Class::Leaf),
-            SLOW | ASK => Some(Class::Composite),
+            SLOW | ASK | WAIT => Some(Class::Composite),
             _ => None,
         }
     }
 
     fn repeatable(&self, kind: u16) -> bool {
         matches!(kind, ECHO | GIVE | NOTE_AGAIN)
+    }
+
+    fn is_long(&self, kind: u16) -> bool {
+        kind == WAIT
     }
 
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
@@ -135,6 +141,14 @@ impl Serve for Simple {
                 };
                 answer.extend_from_slice(&told.head);
                 Ok(reply(&answer))
+            }
+            WAIT => {
+                let _ = std::fs::write(self.dir.join("waiting"), b"");
+                while !self.dir.join("gate").exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                self.note(head);
+                Ok(reply(b"noted"))
             }
             FAIL => Err(Errno::NOENT),
             _ => Err(Errno::PROTO),

@@ -101,6 +101,12 @@ impl TestPool {
         }
     }
 
+    /// As [`TestPool::limited`]; all its files have checksums.
+    pub fn summed(name: &str, media: &[&str], seconds: u64) -> TestPool {
+        let rules = "[[rule]]\npath = \"/**\"\nintegrity = \"checksum\"\n";
+        TestPool::ruled(name, media, rules, seconds)
+    }
+
     pub fn new(name: &str) -> TestPool {
         TestPool::with(name, &["memory:64M"])
     }

@@ -248,6 +248,12 @@ impl Nodes {
         self.together.servers[k].serve(store, NodeId(0), kind, head, body)
     }
 
+    /// Node `k` gives up what it kept for `node`, which was out of reach for long.
+    pub fn give_up(&self, k: usize, node: u32) {
+        let store = self.views[k].store();
+        self.together.servers[k].gone(store, NodeId(node));
+    }
+
     /// What the daemons do when processes, or they themselves, have died. How much was left to be
     /// done.
     pub fn recover(&self) -> usize {

@@ -222,6 +222,52 @@ impl Store {
 
     // ---- after deaths ----
 
+    /// After a loss of shared memory: nobody is at anything that was noted. The identities in the
+    /// notes are of processes that are gone, and are about to be given to others.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn disown_intents(&self) -> Result<()> {
+        for shard in 0..self.envs.len() {
+            let mut changed: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let snapshot = self.envs[shard].snapshot()?;
+            snapshot.scan(b"L", |key, value| {
+                let of_process = matches!(
+                    Link::decode(value),
+                    Some((Link::Unconfirmed | Link::Offered, owner)) if owner != 0
+                );
+                if of_process && parse_key(key).is_some_and(|k| k.0 == b'L') {
+                    let link = if is_unconfirmed(value) {
+                        Link::Unconfirmed
+                    } else {
+                        Link::Offered
+                    };
+                    changed.push((key.to_vec(), link.encode(0).to_vec()));
+                }
+                key.first() == Some(&b'L')
+            })?;
+            snapshot.scan(b"N", |key, value| {
+                if parse_key(key).is_some_and(|k| k.0 == b'N')
+                    && let Some((note, owner)) = Note::decode(value)
+                    && owner != 0
+                {
+                    changed.push((key.to_vec(), note.encode(0)));
+                }
+                key.first() == Some(&b'N')
+            })?;
+            drop(snapshot);
+            if changed.is_empty() {
+                continue;
+            }
+            self.leave_unsettled();
+            self.write(self.set(&[shard]), Need::Removal, |w| {
+                let mut all = changed.iter();
+                all.try_for_each(|(key, value)| w.put(shard, key, value))
+            })?;
+        }
+        Ok(())
+    }
+
     /// Completes the note on an entry, if whoever began is gone. False: it is still at it.
     pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);

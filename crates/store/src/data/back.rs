@@ -38,9 +38,15 @@ impl Store {
         let mut content = None;
         let mut shrunk = None;
         if last && !inline {
-            let small = size <= INLINE_MAX as u64 && live.pages.load(Relaxed) == map.pages() as u64;
+            // Of one whose chunks may lie elsewhere, nothing is moved into the record.
+            let small = !Store::is_spilled(live)
+                && size <= INLINE_MAX as u64
+                && live.pages.load(Relaxed) == map.pages() as u64;
             // Records lie in memory.
-            if small && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed))) {
+            if small
+                && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
+                && self.verify_locked(index, 0, size).is_ok()
+            {
                 let mut data = vec![0u8; size as usize];
                 // SAFETY: data has size bytes. Locked: nothing moves.
                 unsafe {
@@ -167,6 +173,7 @@ impl Store {
             }
             self.remove_records(w, id, !loaded, &mut freed)?;
             if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+                self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
             w.del(shard, &Key::orphan(id)).map(|_| true)

@@ -10,7 +10,7 @@
 
 use super::*;
 use crate::NodeId;
-use crate::elsewhere::MAX_BODY;
+use crate::elsewhere::{MAX_BODY, with_open};
 use crate::live::LiveLock;
 use std::time::{Duration, Instant};
 
@@ -68,11 +68,16 @@ impl Store {
         let done = if let Some(file) = self.striped(to) {
             self.check_striped(to, Change::From(Some(to_at)))?;
             self.copy_striped((from, at), &file, to_at, len)
-        } else if let Some(away) = self.live_away(to) {
-            self.copy_away((from, at), away, to_at, len)
         } else {
             let range = (at, to_at, len as u64);
-            self.copy_in(Source::Open(from), to, &[range], Target::File(None))
+            let done = match self.live_away(to) {
+                Some(away) => self.copy_away((from, at), away, to_at, len),
+                None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
+            };
+            match self.spilled_by(to, &done)? {
+                Some(file) => self.copy_striped((from, at), &file, to_at, len),
+                None => done,
+            }
         };
         match done {
             Err(Errno::NODATA) => Ok(0),
@@ -127,7 +132,11 @@ impl Store {
             && !self.is_away(from)
         {
             let copy = || self.copy_here((from, at), index, to_at, len, target);
-            return self.with_room_of_the_dead(copy);
+            match self.with_room_of_the_dead(copy) {
+                // Some of it lies on other nodes since just now.
+                Err(CHANGED) if self.is_away(from) => {}
+                done => return done,
+            }
         }
         self.fetch(buffer, source, at, len)?;
         self.with_room_of_the_dead(|| self.put_fetched(buffer, index, to_at, target))
@@ -142,7 +151,10 @@ impl Store {
             let to = buffer.as_mut_ptr();
             let n = match source {
                 Source::Open(from) => self.read(from, at, to, len)?,
-                Source::On(node, id) => self.read_away((node, id), at, to, len)?,
+                Source::On(node, id) => match self.read_away((node, id), at, to, len) {
+                    Err(CHANGED) => with_open(self, id, |live| self.read(live, at, to, len))?,
+                    read => read?,
+                },
             };
             buffer.set_len(n);
         }
@@ -201,7 +213,11 @@ impl Store {
         if from == index && overlap(at, to_at, len as u64) {
             return Err(Errno::INVAL);
         }
+        if Store::is_spilled(self.live(from)) {
+            return Err(CHANGED);
+        }
         self.check_target(self.live(index), to_at, len, target)?;
+        self.verify_locked(from, at, at + len as u64)?;
         let copy = |to: u64, done: usize, n: usize| {
             self.copy_chunk((from, at + done as u64), index, to, n)
         };

@@ -1,9 +1,10 @@
-//! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too.
+//! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too; and what
+//! parts of striped files know of the controls of their file.
 //!
 //! Such a file takes pages of `files` media alone, and its content doesn't go into its record, which lies in memory. If those
 //! media are full, that is ENOSPC, however much memory is free.
 //!
-//! Parts of striped files have a word of their own that says just this. Who is about to write to parts tells them
+//! Parts of striped files have a word of their own that says this, and whether they have checksums (`sums.rs`). Who is about to write to parts tells them
 //! before ([`Store::prepare_parts`]), once for all processes of its node as long as the file is open there.
 //!
 //! What lies in memory when it is said of a file is moved ([`Store::lay_on_files`]): each node moves what it has, for half a
@@ -16,17 +17,18 @@ use crate::elsewhere::with_open;
 use crate::striped::{Striped, has_parts};
 use crate::uses::said;
 use crate::{NodeId, SetAttr};
-use forebay_controls::{Declared, Persistence, Temporality};
+use forebay_controls::{Declared, Integrity, Persistence, Temporality};
 use std::time::{Duration, Instant};
 
 /// A node begins nothing more after so long: who has asked it must not take it for dead.
 const TURN: Duration = Duration::from_millis(500);
 
-/// The word of a part that lies on `files` media.
-fn word_of_part(on: bool) -> u64 {
-    let persistence = on.then_some(Persistence::Node);
+/// The word of the parts of a file with this word: what of it they have to keep.
+fn word_of_part(word: u64) -> u64 {
+    let whole = said(word).0;
     let said = Declared {
-        persistence,
+        persistence: whole.persistence.filter(|p| *p == Persistence::Node),
+        integrity: whole.integrity.filter(|i| *i != Integrity::None),
         ..Declared::NOTHING
     };
     said.bits()
@@ -57,30 +59,64 @@ impl Store {
         }
     }
 
-    /// It was said of a file that its bytes lie on `files` media, or that they needn't any more (`on`): tells its parts, and
-    /// moves what lies in memory.
+    /// The word of a file was `before` and is `word` now: its parts are told, what must not lie in memory any more is
+    /// moved, and what has checksums from now on is sealed.
     ///
     /// # Errors
-    /// ENOSPC: those media are full. EBUSY: it is mapped. EHOSTDOWN: a node can't be asked. Some of it may have been moved.
-    pub fn lay_on_files(&self, id: ObjectId, on: bool) -> Result<()> {
-        let parts = self.elsewhere.is_some() && has_parts(id, &self.stat(id)?);
-        let away = self.object_away(id);
-        if parts {
-            self.tell_parts_place(id, on)?;
-        }
-        if !on {
+    /// ENOSPC: `files` media are full. EBUSY: it is mapped. EHOSTDOWN: a node can't be asked. Some of it may have been moved.
+    pub fn follow_word(&self, id: ObjectId, before: u64, word: u64) -> Result<()> {
+        let moves = self.keeps_on_files(word) && !self.keeps_on_files(before);
+        let seals = is_summed(word) && !is_summed(before);
+        if word_of_part(before) == word_of_part(word) {
             return Ok(());
         }
-        self.move_to_files(away, id)?;
+        let away = self.object_away(id);
+        let parts = self.elsewhere.is_some() && has_parts(id, &self.stat(id)?);
         if parts {
-            for node in self.part_nodes(id)? {
-                self.move_to_files(Some(node), id)?;
-            }
-            if away.is_some() {
-                self.move_to_files(None, id.part())?;
+            self.tell_parts(id, word_of_part(word))?;
+        }
+        if moves {
+            self.move_to_files(away, id)?;
+        }
+        if seals {
+            self.seal_file(away, id)?;
+        }
+        if parts {
+            let nodes = self
+                .part_nodes(id)?
+                .into_iter()
+                .map(|node| (Some(node), id));
+            for (node, id) in nodes.chain(away.map(|_| (None, id.part()))) {
+                if moves {
+                    self.move_to_files(node, id)?;
+                }
+                if seals {
+                    self.seal_part(node, id)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Has a file's home, or this node (None), seal it.
+    fn seal_file(&self, home: Option<NodeId>, id: ObjectId) -> Result<()> {
+        match home {
+            Some(home) => self.ask(home, kind::SYNC, &id),
+            None => with_open(self, id, |live| self.sync_here(live)),
+        }
+    }
+
+    /// Has a node, or this one (None), seal its part of a file.
+    fn seal_part(&self, node: Option<NodeId>, id: ObjectId) -> Result<()> {
+        let sealed = match node {
+            Some(node) => self.ask(node, kind::SYNC_PART, &id),
+            None => with_open(self, id, |live| self.sync_here(live)),
+        };
+        // It has none.
+        match sealed {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
     }
 
     /// Has a node, or this one (None), move what it has of a file in memory.
@@ -136,38 +172,39 @@ impl Store {
 
     // ---- parts ----
 
-    /// Before something is written to parts of a file: they know where its bytes lie.
+    /// Before something is written to parts of a file: they know what of its controls is theirs.
     #[inline]
     pub(crate) fn prepare_parts(&self, f: &Striped) -> Result<()> {
         let live = self.live(f.index);
         let word = live.controls.load(Acquire);
-        if word == 0 || !self.keeps_on_files(word) || live.flags.load(Acquire) & flag::ON_FILES != 0
-        {
+        if word == 0 || live.flags.load(Acquire) & flag::ON_FILES != 0 {
             return Ok(());
         }
-        self.tell_parts_place(f.id, true)?;
-        live.flags.fetch_or(flag::ON_FILES, AcqRel);
+        if self.keeps_on_files(word) || is_summed(word) {
+            self.tell_parts(f.id, word_of_part(word))?;
+            live.flags.fetch_or(flag::ON_FILES, AcqRel);
+        }
         Ok(())
     }
 
-    /// Tells all nodes that may have parts of a file, and this one.
+    /// Tells all nodes that may have parts of a file, and this one, the word of its parts.
     #[cold]
-    fn tell_parts_place(&self, id: ObjectId, on: bool) -> Result<()> {
+    fn tell_parts(&self, id: ObjectId, word: u64) -> Result<()> {
         let nodes = self.part_nodes(id)?;
-        let head = encode(&(id, on));
+        let head = encode(&(id, word));
         let others = self.other_nodes()?;
         let told = others.ask_each(&nodes, kind::PART_ON_FILES, &head);
         told.into_iter().try_for_each(|t| t.map(|_| ()))?;
         match self.object_away(id) {
-            Some(_) => self.part_on_files(id, on),
+            Some(_) => self.set_part_word(id, word),
             None => Ok(()),
         }
     }
 
-    /// The bytes of this node's part of a file lie on `files` media from now on, or needn't any more.
-    pub(crate) fn part_on_files(&self, id: ObjectId, on: bool) -> Result<()> {
-        let (part, word) = (id.part(), word_of_part(on));
-        if on {
+    /// The word of this node's part of a file is this from now on.
+    pub(crate) fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
+        let part = id.part();
+        if word != 0 {
             self.make_part(id)?;
         }
         match self.stat_part(id)? {

@@ -15,10 +15,17 @@ impl Store {
             self.check_striped(index, Change::Size(size))?;
             return self.truncate_striped(&file, size);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, kind::TRUNCATE, &(id, size));
+        let cut = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::TRUNCATE, &(id, size)),
+            None => self.truncate_here(index, |live| match Store::is_spilled(live) {
+                true => Err(CHANGED),
+                false => Ok(size),
+            }),
+        };
+        match self.spilled_by(index, &cut)? {
+            Some(file) => self.truncate_striped(&file, size),
+            None => cut,
         }
-        self.truncate_here(index, |_| Ok(size))
     }
 
     /// As [`Store::truncate`], of what lies on this node. With the file locked, `decide` says the size.
@@ -33,6 +40,9 @@ impl Store {
         let size = decide(live)?;
         self.check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
+        if size != old {
+            self.unseal(index, size.min(old), old)?;
+        }
         if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
             if size == 0 {
                 live.moved.fetch_add(1, AcqRel);
@@ -134,7 +144,7 @@ impl Store {
     }
 
     /// Writes size, times and tail of an open file to its record, if it has one.
-    fn put_live(
+    pub(crate) fn put_live(
         &self,
         w: &mut Write<'_>,
         live: &Live,
@@ -184,10 +194,14 @@ impl Store {
             self.check_striped(index, Change::Size(MAX_SIZE))?;
             return self.room_striped(&file, (offset, len), grow, false);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, kind::RESERVE, &(id, offset, len, grow));
+        let reserved = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::RESERVE, &(id, offset, len, grow)),
+            None => self.reserve_here(index, offset, len, grow),
+        };
+        match self.spilled_by(index, &reserved)? {
+            Some(file) => self.room_striped(&file, (offset, len), grow, false),
+            None => reserved,
         }
-        self.reserve_here(index, offset, len, grow)
     }
 
     /// As [`Store::reserve_range`], of what lies on this node.
@@ -208,6 +222,7 @@ impl Store {
         let live = lock.0;
         let size = live.size.load(Relaxed);
         if grow && end > size {
+            self.unseal(index, size, size)?;
             self.clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
@@ -225,10 +240,16 @@ impl Store {
             self.check_striped(index, Change::From(Some(offset)))?;
             return self.room_striped(&file, (offset, len), grow, true);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, kind::PUNCH, &(id, offset, len, grow));
+        let punched = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::PUNCH, &(id, offset, len, grow)),
+            None => self
+                .punch_here(index, offset, len, grow)
+                .and(self.not_spilled(index)),
+        };
+        match self.spilled_by(index, &punched)? {
+            Some(file) => self.room_striped(&file, (offset, len), grow, true),
+            None => punched,
         }
-        self.punch_here(index, offset, len, grow)
     }
 
     /// As [`Store::punch`], of what lies on this node.
@@ -246,6 +267,7 @@ impl Store {
             false => Change::Size(end),
         };
         self.check_change(live, change)?;
+        self.unseal(index, offset.min(size), end.min(size))?;
         self.promote(index)?;
         if offset < size {
             self.zero_range(index, offset, end.min(size))?;
@@ -267,10 +289,17 @@ impl Store {
         if let Some(file) = self.striped(index) {
             return self.seek_striped(&file, offset, hole);
         }
-        if let Some((home, id)) = self.live_away(index) {
-            return self.ask(home, kind::SEEK, &(id, offset, hole));
+        let found = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::SEEK, &(id, offset, hole)),
+            None => {
+                let found = self.seek_here(index, offset, hole);
+                self.not_spilled(index).and(found)
+            }
+        };
+        match self.spilled_by(index, &found)? {
+            Some(file) => self.seek_striped(&file, offset, hole),
+            None => found,
         }
-        self.seek_here(index, offset, hole)
     }
 
     /// As [`Store::seek_data`], in what lies on this node.

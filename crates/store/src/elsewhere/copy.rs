@@ -8,6 +8,7 @@ use super::parts::{check_size, part_here};
 use super::serve::{Reply, Server, home, parts, told};
 use super::{Bytes, Question};
 use crate::data::{COPIED_AT_ONCE, Range, Source, Target};
+use crate::striped::CHANGED;
 use crate::uses::keeping_for;
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
@@ -79,9 +80,14 @@ impl Server {
             }
         };
         let done = with_open(store, to, |to| {
-            with_source(store, from, |source| {
+            let done = with_source(store, from, |source| {
                 store.copy_in(source, to, &ranges, target)
-            })
+            });
+            match done {
+                // It may grow on other nodes: who asks goes on with those.
+                Err(Errno::NOSPC) if cuts.is_none() && store.spill_here(to)? => Err(CHANGED),
+                done => done,
+            }
         });
         told(done? as u64)
     }

@@ -3,6 +3,7 @@
 use super::messages::{Record, encode, kind};
 use super::{Bytes, MAX_BODY};
 use crate::control::{MAX_LIVE, live_flag};
+use crate::striped::CHANGED;
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -97,7 +98,7 @@ impl Store {
                         break;
                     }
                 }
-                Err(e) if done == 0 => return Err(e),
+                Err(e) if done == 0 || e == CHANGED => return Err(e),
                 Err(_) => break,
             }
         }

@@ -194,14 +194,18 @@ impl Store {
             self.merge_striped(index, offset, (before, now), &mut conflict)?;
             return Ok(conflict);
         }
-        pack(before, now, MAX_BODY, |body| {
+        let merged = pack(before, now, MAX_BODY, |body| {
             let one = match self.live_away(index) {
                 Some((home, id)) => self.merge_away(home, id, None, offset, body)?,
                 None => self.merge_here(index, None, None, offset, body)?,
             };
             Conflict::add(&mut conflict, one);
             Ok(())
-        })?;
+        });
+        match self.spilled_by(index, &merged)? {
+            Some(_) => self.merge_striped(index, offset, (before, now), &mut conflict)?,
+            None => merged?,
+        }
         Ok(conflict)
     }
 

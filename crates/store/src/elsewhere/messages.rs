@@ -96,6 +96,9 @@ pub mod kind {
     pub const WAITS: u16 = 41;
     /// `ids and owners of the asked node -> whether each may have locks there`
     pub const HOLDS: u16 = 42;
+    /// `ids of the asking node -> of each, by what number the asked node has it open; 0: not; all
+    /// ones: it can't say just now`
+    pub const USES: u16 = 140;
     /// `-> `: writes all to stable storage
     pub const SYNC_ALL: u16 = 31;
 
@@ -136,6 +139,17 @@ pub mod kind {
     /// `identity -> it lives`: a process of the asked node
     pub const LIVES: u16 = 59;
 
+    // Of files that have grown on other nodes: see `striped/placed.rs`.
+
+    /// `id, cuts, chunk, count -> (chunk, where it lies)...`: of so many chunks from that one on,
+    /// those on other nodes
+    pub const PLACES: u16 = 110;
+    /// `id, cuts, chunk, end -> where it lies, or nowhere`: it is about to be written up to there
+    pub const PLACE: u16 = 111;
+    /// `id, cuts, chunk, where, Option<length> -> where it lies`: that node has reserved it; what
+    /// lay in the record is there
+    pub const ASSIGN: u16 = 112;
+
     // Of the index of attributes: see `index.rs`.
 
     /// `words, place, Option<hash of the name>, how many -> objects that have them, next place`
@@ -158,6 +172,8 @@ pub mod kind {
 
     /// `parent, name, NewObject, distribution, controls, epoch, Option<use>, Option<maker> -> id or what is there`
     pub const CREATE: u16 = 64;
+    /// As CREATE, but the object lies on the asked node, wherever the entry does: it has room
+    pub const CREATE_THERE: u16 = 113;
     /// `parent, name, Entry, held, epoch -> Option<what is there>`
     pub const INSERT: u16 = 65;
     /// `parent, (name, Entry)..., epoch -> of each, what is there, or an errno`

@@ -2,10 +2,11 @@
 
 use super::MAX_BODY;
 use super::merge::Conflict;
-use super::messages::{Record, encode, kind};
-use super::serve::{Reply, home, lock, parts, told, with_file};
+use super::messages::{List, Record, encode, kind};
+use super::serve::{Reply, home, lock, parts, told, with_file, with_file_in_room};
 use crate::process::identity_lives;
-use crate::{ObjectId, Store};
+use crate::striped::placed::Placed;
+use crate::{CHUNK, ObjectId, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -53,10 +54,46 @@ impl Parts {
                     store.end_lease_here(live, lease, as_of, size)
                 })?)
             }
+            kind::PLACES => {
+                let (id, cuts, first, count) = parts(head)?;
+                let count: u64 = count;
+                let places = |live| store.places_here(live, cuts, (first, count.min(2048)));
+                told(List(with_file(store, id, places)?))
+            }
+            kind::PLACE => {
+                let (id, cuts, chunk, end): (_, _, u64, u64) = parts(head)?;
+                let sound = (1..=CHUNK).contains(&end) && chunk <= crate::MAX_SIZE / CHUNK;
+                sound.then_some(()).ok_or(Errno::PROTO)?;
+                told(with_file(store, id, |live| {
+                    store.with_room_of_the_dead(|| store.place_here(live, cuts, chunk, end))
+                })?)
+            }
+            kind::ASSIGN => {
+                let (id, cuts, chunk, placed, inline): (_, _, u64, Placed, _) = parts(head)?;
+                let known = store.other_nodes()?.nodes().contains(&placed.node);
+                let sound = known && chunk <= crate::MAX_SIZE / CHUNK;
+                sound.then_some(()).ok_or(Errno::PROTO)?;
+                told(with_file(store, id, |live| {
+                    store.assign_here(live, cuts, chunk, placed, inline)
+                })?)
+            }
             kind::READ_PART => {
                 let (id, cuts, offset, len): (_, _, _, u64) = parts(head)?;
                 let len = usize::try_from(len).map_err(|_| Errno::PROTO)?;
                 let len = len.min(MAX_BODY);
+                if home(store, id).is_ok() {
+                    let body = with_file(store, id, |live| {
+                        let mut body: Vec<u8> = Vec::with_capacity(len);
+                        // SAFETY: as below.
+                        unsafe {
+                            let n = store.read_part(live, cuts, offset, body.as_mut_ptr(), len)?;
+                            body.set_len(n);
+                        }
+                        Ok(body)
+                    })?;
+                    let head = encode(&());
+                    return Ok(Reply { head, body });
+                }
                 let read = self.with_part(store, id, false, |part| {
                     let mut body: Vec<u8> = Vec::with_capacity(len);
                     // SAFETY: the vector has room for so many bytes; as many are then there.
@@ -95,9 +132,16 @@ impl Parts {
                 let (id, cuts, offset): (_, Option<u64>, u64) = parts(head)?;
                 check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
                 if home(store, id).is_ok() {
-                    let merged = with_file(store, id, |live| {
+                    let merge = |live| {
+                        if cuts.is_none() {
+                            store.not_spilled(live)?;
+                        }
                         store.merge_here(live, cuts, Some(from), offset, body)
-                    });
+                    };
+                    let merged = match cuts {
+                        None => with_file_in_room(store, id, merge),
+                        Some(_) => with_file(store, id, merge),
+                    };
                     return told(Conflict::told(merged?));
                 }
                 let cuts = cuts.ok_or(Errno::REMCHG)?;
@@ -119,6 +163,9 @@ impl Parts {
             }
             kind::SYNC_PART => {
                 let id = parts(head)?;
+                if home(store, id).is_ok() {
+                    return told(with_file(store, id, |live| store.sync_here(live))?);
+                }
                 self.with_part(store, id, false, |part| store.sync_here(part))?;
                 told(())
             }
@@ -126,6 +173,17 @@ impl Parts {
                 let (id, cuts, offset, len, punch): (_, _, u64, u64, bool) = parts(head)?;
                 check_size(offset.saturating_add(len))?;
                 let len = len.min(MAX_BODY as u64);
+                if home(store, id).is_ok() {
+                    return told(with_file(store, id, |live| {
+                        Store::check_cuts(store.live(live), cuts)?;
+                        match punch {
+                            true => store.punch_here(live, offset, len, false),
+                            false => store.with_room_of_the_dead(|| {
+                                store.reserve_here(live, offset, len, false)
+                            }),
+                        }
+                    })?);
+                }
                 self.with_part(store, id, !punch, |part| {
                     store
                         .with_room_of_the_dead(|| store.room_part(part, cuts, (offset, len), punch))
@@ -140,8 +198,8 @@ impl Parts {
                 told(store.part_landed(id).and(closed)?)
             }
             kind::PART_ON_FILES => {
-                let (id, on) = parts(head)?;
-                told(store.part_on_files(part_here(store, id)?, on)?)
+                let (id, word) = parts(head)?;
+                told(store.set_part_word(part_here(store, id)?, word)?)
             }
             kind::DROP_PART => {
                 let id = part_here(store, parts(head)?)?;
@@ -204,7 +262,7 @@ impl Parts {
 
 /// EPROTO for what has no parts, EREMCHG if this node is the home, which has none either.
 pub(super) fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
-    if id.is_part() || id.stripe().is_none() {
+    if id.is_part() {
         return Err(Errno::PROTO);
     }
     match home(store, id) {

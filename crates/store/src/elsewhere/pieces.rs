@@ -4,7 +4,8 @@
 //! them may do something else ([`Store::begin_pieces`]).
 
 use super::messages::{List, encode, kind};
-use super::{Bytes, MAX_BODY, Sent, whole};
+use super::{Bytes, MAX_BODY, Sent, whole, with_open};
+use crate::striped::CHANGED;
 use crate::{NodeId, ObjectId, Result, Store};
 use forebay_media::guard;
 use rustix::io::Errno;
@@ -131,7 +132,10 @@ impl Store {
             // It was closed by another thread meanwhile.
             return Sending(Way::Done(Err(Errno::STALE)));
         }
-        let Some((home, id)) = self.live_away(index).filter(|_| id.stripe().is_none()) else {
+        let Some((home, id)) = self
+            .live_away(index)
+            .filter(|_| self.striped(index).is_none())
+        else {
             return Sending(Way::Done(self.write_each(index, pieces)));
         };
         let head = pieces_head(id, pieces);
@@ -155,6 +159,14 @@ impl Store {
             Way::Done(done) => return done,
             Way::Sent(home, sent) => (home, sent),
         };
+        match self.answer_pieces(home, id, pieces, sent) {
+            // The file has grown on other nodes, or has to.
+            Err(CHANGED) => with_open(self, id, |live| self.write_each(live, pieces)),
+            done => done,
+        }
+    }
+
+    fn answer_pieces(&self, home: NodeId, id: ObjectId, pieces: &Pieces, sent: Sent) -> Result<()> {
         match self.other_nodes()?.answer(sent) {
             // Others are at it, and it doesn't wait for them: we do.
             Err(Errno::AGAIN) => {

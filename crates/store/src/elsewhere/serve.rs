@@ -5,7 +5,10 @@
 //! other nodes as long as they run (files they have open, locks).
 
 mod entries;
+mod fences;
 mod opened;
+
+pub use opened::BETWEEN_CHECKS;
 
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
@@ -37,6 +40,20 @@ pub enum Class {
     Bulk,
 }
 
+/// What carrying out a question a second time would do, when nobody knows whether it was carried
+/// out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Repeat {
+    /// Nothing: it changes nothing, or finds done what it asks for, whatever came between.
+    Harmless,
+    /// Nothing, unless others have gone on in between: so its answer is noted, where it outlives
+    /// the daemon. If not even that is known, it is carried out again.
+    Step,
+    /// It would take back what others have done since. Its answer is noted; without it nobody
+    /// knows (EIO).
+    Once,
+}
+
 /// What is told to who has asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
@@ -51,6 +68,7 @@ pub struct Reply {
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
     pub(super) parts: Parts,
+    fences: fences::Fences,
     /// One at a time.
     names: Mutex<()>,
 }
@@ -84,98 +102,125 @@ impl Server {
             kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
-            kind::BEGIN_SAYING | kind::END_SAYING => Some(Class::Leaf),
+            kind::BEGIN_SAYING | kind::END_SAYING | kind::USES => Some(Class::Leaf),
+            kind::PLACES | kind::PLACE | kind::ASSIGN => Some(Class::Leaf),
             kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
             kind::TOGETHER | kind::REMOVE_ALL => Some(Class::Entry),
             kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
+            kind::CREATE_THERE => Some(Class::Composite),
             kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
             kind::COPY | kind::TO_FILES => Some(Class::Bulk),
             _ => None,
         }
     }
 
+    /// What carrying out a question of this kind a second time would do.
+    fn repeat(kind: u16) -> Repeat {
+        match kind {
+            // Questions that change nothing.
+            kind::LOOKUP | kind::LOOKUP_ALL | kind::LOOKUP_STAT | kind::STAT | kind::STAT_PART => {
+                Repeat::Harmless
+            }
+            kind::ATTRIBUTE | kind::ATTRIBUTES | kind::LIST | kind::READ | kind::READ_PART => {
+                Repeat::Harmless
+            }
+            kind::SEEK | kind::EPOCH | kind::HAS_LINK | kind::OFFERED | kind::EXCHANGE_STANDS => {
+                Repeat::Harmless
+            }
+            kind::TOGETHER | kind::LOCK_TEST | kind::BLOCKERS | kind::WAITS | kind::HOLDS => {
+                Repeat::Harmless
+            }
+            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT | kind::USES => {
+                Repeat::Harmless
+            }
+            kind::SEARCH | kind::WRITTEN | kind::FIND | kind::INDEXED_NAME | kind::DESCRIBE => {
+                Repeat::Harmless
+            }
+            // What is synced twice is synced.
+            kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => Repeat::Harmless,
+            // A use is known by its number, a change of names by its epoch: the second time finds
+            // it done. The daemon has uses in its own memory, so that a later one has to be told
+            // again.
+            kind::OPEN | kind::CLOSE | kind::REOPEN | kind::LOOKUP_OPEN => Repeat::Harmless,
+            kind::FREEZE | kind::THAW => Repeat::Harmless,
+            // Where chunks lie; who notes a place first has noted it for all.
+            kind::PLACES | kind::PLACE => Repeat::Harmless,
+            kind::ASSIGN => Repeat::Step,
+            // Only ever moves the end on, and not behind a later cut.
+            kind::GROW => Repeat::Harmless,
+            // Where bytes lie, not what they are; an object that is gone doesn't come back.
+            kind::LANDED | kind::PART_ON_FILES | kind::TO_FILES | kind::DROP_PART => {
+                Repeat::Harmless
+            }
+            // Declaring is a protocol: what was noted is noted again.
+            kind::COUNT_USES | kind::BEGIN_SAYING | kind::END_SAYING => Repeat::Harmless,
+            // Steps of changes over several nodes, which recovery repeats, too.
+            kind::ADD_LINK | kind::UNDO_LINK | kind::DROP_LINK | kind::DROP_LINKS => Repeat::Step,
+            kind::RELEASE | kind::EXCHANGE_LINK | kind::END_EXCHANGE_LINK => Repeat::Step,
+            kind::END_EXCHANGE | kind::UNLINK_FROM | kind::CUT_PART => Repeat::Step,
+            // The time of a change that has happened.
+            kind::TOUCH => Repeat::Step,
+            // An owner asks for one at a time, and what a dead one gets is found.
+            kind::LOCK | kind::END_LOCKS => Repeat::Step,
+            // It would undo what others have done and been told since: WRITE, TRUNCATE, PUNCH,
+            // RESERVE, SET_ATTR, WRITE_PIECES, CREATE, UNLINK, RENAME and all others.
+            _ => Repeat::Once,
+        }
+    }
+
     /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
     /// was before its home's daemon was started anew.
     pub fn repeatable(kind: u16) -> bool {
-        matches!(
-            kind,
-            kind::LOOKUP
-                | kind::STAT
-                | kind::SET_ATTR
-                | kind::ATTRIBUTE
-                | kind::ATTRIBUTES
-                | kind::LIST
-                | kind::READ
-                | kind::TRUNCATE
-                | kind::RESERVE
-                | kind::PUNCH
-                | kind::SEEK
-                | kind::SYNC
-                | kind::TOUCH
-                | kind::EPOCH
-                | kind::FREEZE
-                | kind::THAW
-                | kind::ADD_LINK
-                | kind::UNDO_LINK
-                | kind::DROP_LINK
-                | kind::DROP_LINKS
-                | kind::LOOKUP_ALL
-                | kind::HAS_LINK
-                | kind::OPEN
-                | kind::CLOSE
-                | kind::REOPEN
-                | kind::LOOKUP_STAT
-                | kind::LOOKUP_OPEN
-                | kind::OFFERED
-                | kind::RELEASE
-                | kind::EXCHANGE_LINK
-                | kind::END_EXCHANGE_LINK
-                | kind::END_EXCHANGE
-                | kind::EXCHANGE_STANDS
-                | kind::TOGETHER
-                | kind::SYNC_RECORDS
-                | kind::SYNC_ALL
-                | kind::LOCK
-                | kind::LOCK_TEST
-                | kind::END_LOCKS
-                | kind::BLOCKERS
-                | kind::WAITS
-                | kind::HOLDS
-                | kind::LAYOUT
-                | kind::GROW
-                | kind::READ_PART
-                | kind::CUT_PART
-                | kind::STAT_PART
-                | kind::SYNC_PART
-                | kind::ROOM_PART
-                | kind::DROP_PART
-                | kind::LIVES
-                | kind::SEARCH
-                | kind::WRITTEN
-                | kind::FIND
-                | kind::INDEXED_NAME
-                | kind::DESCRIBE
-                | kind::COPIED
-                | kind::MAKERS
-                | kind::LANDED
-                | kind::PART_ON_FILES
-                | kind::TO_FILES
-                | kind::UNLINK_FROM
-                | kind::COUNT_USES
-                | kind::BEGIN_SAYING
-                | kind::END_SAYING
-                // Who commits waits: a second time is a later one.
-                | kind::WRITE_PIECES
-        )
+        Server::repeat(kind) != Repeat::Once
+    }
+
+    /// Whether the home notes, where it outlives its daemon, that a question of this kind was
+    /// carried out.
+    pub fn recorded(kind: u16) -> bool {
+        Server::repeat(kind) != Repeat::Harmless
+    }
+
+    /// Whether carrying out a question of this kind may take longer than programs wait for a node
+    /// that doesn't answer: what goes to a disk, gives much room back, copies, or waits for third
+    /// nodes. Not those that get bytes back.
+    pub fn is_long(kind: u16) -> bool {
+        match kind {
+            kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => true,
+            kind::TRUNCATE | kind::RESERVE | kind::PUNCH | kind::CUT_PART | kind::ROOM_PART => true,
+            kind::WRITE | kind::WRITE_PIECES | kind::WRITE_PART | kind::MERGE => true,
+            kind::LANDED | kind::PART_ON_FILES | kind::DROP_PART => true,
+            kind::LAMINATE | kind::SEAL | kind::DROP_LINK | kind::DROP_LINKS => true,
+            kind::UNLINK | kind::REPLACE | kind::REMOVE_ALL | kind::INSERT_ALL => true,
+            kind => matches!(
+                Server::class(kind),
+                Some(Class::Composite | Class::Names | Class::Bulk)
+            ),
+        }
+    }
+
+    /// `node` gets an answer again that an earlier daemon gave: what that one kept for it in its
+    /// own memory is kept again.
+    pub fn answered_again(
+        &self,
+        store: &Store,
+        node: NodeId,
+        kind: u16,
+        head: &[u8],
+        answer: &[u8],
+    ) {
+        if kind == kind::CREATE {
+            self.created_again(store, node, head, answer);
+        }
     }
 
     /// Carries out what `from` asks. May take as long as locks are held; may ask other nodes.
     ///
     /// # Errors
-    /// Those of the operation; EPROTO for what isn't a question; ESTALE if the asker's names
-    /// are older or newer than this node's; EREMCHG if this node isn't the home.
+    /// Those of the operation; EPROTO for what isn't a question; ESTALE if the asker's names are
+    /// older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the
+    /// asker has lost its locks of the file.
     pub fn serve(
         &self,
         store: &Store,
@@ -184,10 +229,15 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
-        match Server::class(kind).ok_or(Errno::PROTO)? {
+        let class = Server::class(kind).ok_or(Errno::PROTO)?;
+        let _passed = self.fences.pass(store, from, kind, head)?;
+        match class {
             Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
-            Class::Entry if kind == kind::CREATE => in_a_hurry(|| self.create(store, from, head)),
+            Class::Entry if kind == kind::CREATE => {
+                in_a_hurry(|| self.create(store, from, head, false))
+            }
             Class::Entry => in_a_hurry(|| composite(store, kind, head)),
+            Class::Composite if kind == kind::CREATE_THERE => self.create(store, from, head, true),
             Class::Composite => composite(store, kind, head),
             Class::Names => {
                 let _one = lock(&self.names);
@@ -295,6 +345,9 @@ impl Server {
                         let n = store.read_here(live, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
+                    // Looked at afterwards: what is on other nodes by now may have been within the
+                    // size.
+                    store.not_spilled(live)?;
                     Ok(body)
                 })?;
                 Ok(Reply {
@@ -304,7 +357,7 @@ impl Server {
             }
             kind::WRITE => {
                 let (id, offset): (_, Option<u64>) = parts(head)?;
-                let (at, n) = with_file(store, id, |live| {
+                let (at, n) = with_file_in_room(store, id, |live| {
                     // SAFETY: the slice is readable.
                     store.with_room_of_the_dead(|| unsafe {
                         let bytes = (body.as_ptr(), body.len());
@@ -318,7 +371,7 @@ impl Server {
             }
             kind::WRITE_PIECES => {
                 let (id, List(list)): (_, List<(u64, u32)>) = parts(head)?;
-                told(with_file(store, id, |live| {
+                told(with_file_in_room(store, id, |live| {
                     store.write_pieces_here(live, from, &list, body)
                 })?)
             }
@@ -330,27 +383,34 @@ impl Server {
             }
             kind::RESERVE => {
                 let (id, at, len, grow) = parts(head)?;
-                told(with_file(store, id, |live| {
+                told(with_file_in_room(store, id, |live| {
+                    store.not_spilled(live)?;
                     store.with_room_of_the_dead(|| store.reserve_here(live, at, len, grow))
                 })?)
             }
             kind::PUNCH => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file(store, id, |live| {
+                    store.not_spilled(live)?;
                     store.punch_here(live, at, len, grow)
                 })?)
             }
             kind::SEEK => {
                 let (id, offset, hole) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.seek_here(live, offset, hole)
+                    let found = store.seek_here(live, offset, hole);
+                    store.not_spilled(live)?;
+                    found
                 })?)
             }
             kind::SYNC => told(with_file(store, parts(head)?, |live| {
+                store.not_spilled(live)?;
                 store.sync_here(live)
             })?),
             kind::OPEN => {
                 let (id, number) = parts(head)?;
+                // It has no use of the file now: who had it open there has closed it.
+                self.fences.lift(store, from, home(store, id)?)?;
                 self.open(store, from, id, number)?;
                 told(Record(store.stat(id)?, Vec::new()))
             }
@@ -508,6 +568,11 @@ impl Server {
                 let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
                 told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
             }
+            kind::USES => {
+                let List(ids): List<ObjectId> = parts(head)?;
+                let uses = ids.iter().map(|&id| store.use_of(id));
+                told(List(uses.collect::<Result<Vec<u64>, Errno>>()?))
+            }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;
                 told(store.sync_entries()?)
@@ -527,9 +592,13 @@ impl Server {
             kind::FIND => told(store.matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::DESCRIBE => told(store.described_part(head)?),
-            kind::LAYOUT..=kind::LIVES | kind::MERGE | kind::LANDED | kind::PART_ON_FILES => {
-                self.parts.serve(store, from, kind, head, body)
-            }
+            kind::LAYOUT..=kind::LIVES
+            | kind::MERGE
+            | kind::LANDED
+            | kind::PART_ON_FILES
+            | kind::PLACES
+            | kind::PLACE
+            | kind::ASSIGN => self.parts.serve(store, from, kind, head, body),
             _ => Err(Errno::PROTO),
         }
     }
@@ -567,8 +636,11 @@ fn home_of_entry(store: &Store, dir: ObjectId, name: &[u8]) -> Result<(), Errno>
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {
-    match name.len() {
-        1..=crate::NAME_MAX => Ok(()),
+    match name {
+        // No path: a name that leads elsewhere would do so wherever it is staged to.
+        b"." | b".." => Err(Errno::PROTO),
+        _ if name.contains(&b'/') => Err(Errno::PROTO),
+        _ if (1..=crate::NAME_MAX).contains(&name.len()) => Ok(()),
         _ => Err(Errno::PROTO),
     }
 }
@@ -587,4 +659,17 @@ pub(super) fn with_file<T>(
     let result = f(live);
     drop(held);
     store.live_release(live).and(result)
+}
+
+/// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
+/// other nodes.
+pub(super) fn with_file_in_room<T>(
+    store: &Store,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    with_file(store, id, |live| match f(live) {
+        Err(Errno::NOSPC) if store.spill_here(live)? => Err(crate::striped::CHANGED),
+        done => done,
+    })
 }

@@ -5,7 +5,8 @@ use super::findings::Report;
 use crate::Store;
 use crate::across::link_in;
 use crate::elsewhere::messages::{Record, kind};
-use crate::record::{Entry, parse_key};
+use crate::record::{Entry, Key, parse_key};
+use crate::shards::Need;
 use rustix::io::{Errno, Result};
 
 const PART: &str = "names";
@@ -116,6 +117,91 @@ impl Store {
             );
         }
         Ok(report)
+    }
+}
+
+impl Store {
+    /// After a loss of power on all nodes, each has the records that it had written: what one of
+    /// them noted last, another one may have lost. Makes what lies here fit what lies on others: an
+    /// entry without its object goes; a name that a file counts comes back if nothing else has it
+    /// by now; a part without its file goes. How many. Only while nobody uses the pool, and when
+    /// all nodes have settled their notes.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked.
+    pub fn mend_across(&self) -> Result<usize> {
+        if self.elsewhere.is_none() {
+            return Ok(0);
+        }
+        self.settle_notes()?;
+        let (mut entries, mut links, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for env in &self.envs {
+            env.snapshot()?.scan(b"", |key, value| {
+                match parse_key(key) {
+                    Some((b'D', dir, name)) => {
+                        let entry = Entry::decode(value);
+                        entries.extend(entry.map(|e| (dir, name.to_vec(), e)));
+                    }
+                    Some((b'L', id, rest)) => {
+                        if let Some((dir, name, true)) = link_in(rest, value) {
+                            links.push((id, dir, name.to_vec()));
+                        }
+                    }
+                    Some((b'I', id, _)) if id.is_part() && !id.is_copy() => parts.push(id.whole()),
+                    _ => {}
+                }
+                true
+            })?;
+        }
+        let mut mended = 0;
+        for (id, dir, name) in links {
+            let home = self.entry_away(dir, &name);
+            let there = self.lookup(dir, &name)?;
+            if home.is_none() || there.is_some_and(|e| e.id == id) {
+                continue;
+            }
+            let kind = self.stat(id)?.kind();
+            let back = match (there, home, self.stat(dir)) {
+                (None, Some(home), Ok(_)) => {
+                    let entry = Entry { id, kind };
+                    let epoch = self.names_epoch();
+                    let question = (dir, &name[..], entry, false, epoch);
+                    self.ask::<Option<Entry>>(home, kind::INSERT, &question)?
+                        .is_none()
+                }
+                (_, _, Err(Errno::NOENT) | Ok(_)) => false,
+                (_, _, Err(e)) => return Err(e),
+            };
+            if !back {
+                self.lose_name(id, (dir, &name), None, false)?;
+            }
+            mended += 1;
+        }
+        for (dir, name, entry) in entries {
+            if self.object_away(entry.id).is_none() {
+                continue;
+            }
+            match self.stat(entry.id) {
+                Ok(_) => continue,
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+            let shard = self.shard_of_entry(dir, &name);
+            let key = Key::entry(dir, &name);
+            self.write(self.set(&[shard]), Need::Removal, |w| w.del(shard, &key))?;
+            mended += 1;
+        }
+        for id in parts {
+            match self.stat(id) {
+                Ok(_) => {}
+                Err(Errno::NOENT) => {
+                    self.drop_part(id)?;
+                    mended += 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(mended)
     }
 }
 

@@ -121,16 +121,17 @@ impl Store {
                 );
                 continue;
             }
-            let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
+            let mapped = self.map_area(slot as u32)?;
+            // SAFETY: just mapped; made of atomics.
+            let area = unsafe { &*mapped };
+            let held = p.held.iter().chain(self.more_held(slot as u32, area));
+            let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             for i in held.filter(|&i| i as usize >= uses.lives.len()) {
                 find(
                     format!("process {pid} holds live entry {i}, which never was in use"),
                     ANEW,
                 );
             }
-            let mapped = self.map_area(slot as u32)?;
-            // SAFETY: just mapped; made of atomics.
-            let area = unsafe { &*mapped };
             let fds = (0..end).map_while(|fd| Some((fd, area.fd(fd)?)));
             for (fd, open) in fds {
                 let Some(open) = open.load(Acquire).checked_sub(1) else {

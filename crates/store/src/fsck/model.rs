@@ -9,6 +9,8 @@ use crate::record::{
     Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
 use crate::recount::View;
+use crate::striped::has_parts;
+use crate::striped::placed::Placed;
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +46,8 @@ pub(crate) struct Model {
     pub words: BTreeMap<u64, Vec<Indexed>>,
     /// Files that are to be moved from memory.
     pub landed: BTreeSet<u64>,
+    /// Keys of the checksums of objects.
+    pub summed: BTreeMap<u64, Vec<Vec<u8>>>,
     /// Names that are noted for the index.
     pub known: BTreeMap<u64, Vec<Name>>,
     /// What is in the index: keys of records.
@@ -63,6 +67,7 @@ impl Store {
         let mut others = Others::new();
         let mut orphans = Vec::new();
         let mut links = Vec::new();
+        let mut places = Vec::new();
         for (shard, snapshot) in view.shards.iter().enumerate() {
             snapshot.scan_all(|key, value, sealed| {
                 if !sealed {
@@ -94,8 +99,8 @@ impl Store {
                     );
                     return true;
                 };
-                let among = self.elsewhere.is_some() && b"LN".contains(&tag);
-                if !b"IDXOAPVRWBM".contains(&tag) && !among {
+                let among = self.elsewhere.is_some() && b"LNE".contains(&tag);
+                if !b"IDXOAPVRWBMK".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
                         "it is removed",
@@ -160,6 +165,13 @@ impl Store {
                             "it is removed",
                         ),
                     },
+                    b'E' => match (Placed::decode(value), rest.len()) {
+                        (Some(_), 8) => places.push((id.0, key.to_vec())),
+                        _ => bad(
+                            format!("where a chunk of object {} lies can't be read", id.0),
+                            "it is removed; that part of the file reads as zero",
+                        ),
+                    },
                     // Completed by whoever comes to it.
                     b'N' => {}
                     // If the file is gone, or doesn't lie in memory, the keeper forgets it.
@@ -170,6 +182,14 @@ impl Store {
                         format!("the note on who made object {} can't be read", id.0),
                         "it is removed: the file stays when its maker ends",
                     ),
+                    // If the file is gone, they are removed as lost records are.
+                    b'K' => match rest.len() {
+                        8 => _ = m.summed.entry(id.0).or_default().push(key.to_vec()),
+                        _ => bad(
+                            format!("checksums of object {} can't be read", id.0),
+                            "they are removed",
+                        ),
+                    },
                     b'O' => orphans.push(id.0),
                     b'A' => {
                         others.entry(id.0).or_default().push((shard, key.to_vec()));
@@ -223,6 +243,19 @@ impl Store {
                 }
             }
         }
+        for (id, key) in places {
+            if m.objects
+                .get(&id)
+                .is_none_or(|o| !has_parts(ObjectId(id), &o.inode))
+            {
+                report.add(
+                    "records",
+                    format!("object {id} has chunks on other nodes, but doesn't exist, or has none there"),
+                    "that is forgotten",
+                );
+                m.changes.push((self.shard_of(ObjectId(id)), key, None));
+            }
+        }
         report.objects = m.objects.len() as u64;
         report.entries = m.entries.len() as u64;
         Ok(m)
@@ -262,6 +295,14 @@ impl Store {
                 Some(o) => o.attributes = keys.into_iter().map(|(_, key)| key).collect(),
                 None => nobodys(m, id, "extended attributes", keys),
             }
+        }
+        let has_none = |id: &&u64| !m.objects.contains_key(id);
+        let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
+        for id in lost {
+            let keys = m.summed.remove(&id).unwrap_or_default();
+            let shard = self.shard_of(ObjectId(id));
+            let keys = keys.into_iter().map(|key| (shard, key)).collect();
+            nobodys(m, id, "checksums", keys);
         }
         for id in orphans {
             let shard = self.shard_of(ObjectId(id));
@@ -312,6 +353,7 @@ impl Store {
         let mut keys = vec![Key::inode(id).to_vec()];
         keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
         keys.extend(o.attributes);
+        keys.extend(m.summed.remove(&id.0).unwrap_or_default());
         if o.orphan {
             keys.push(Key::orphan(id).to_vec());
         }

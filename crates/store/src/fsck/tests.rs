@@ -617,6 +617,48 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
     assert_eq!(content(&f.s, f.small), b"a small onE");
 }
 
+/// Eight bytes, somewhere in the record files: `fsck` finds what has changed, or nothing has for anybody.
+#[test]
+fn no_stray_store_into_the_records_changes_anything_unnoticed() {
+    let f = filled("strays");
+    let mut ids = vec![f.small, f.big, f.file];
+    for i in 0..120u8 {
+        let id = make_in(&f.s, f.dir, &format!("f{i}"), libc::S_IFREG | 0o600);
+        fill(&f.s, id, &vec![i; 10 + 30 * usize::from(i)]);
+        ids.push(id);
+    }
+    let whole = |f: &Filled| -> Vec<Vec<u8>> { ids.iter().map(|&id| content(&f.s, id)).collect() };
+    let wanted = whole(&f);
+    let mut random = forebay_fuzz::Random::new(72);
+    let (mut found, mut harmless) = (0, 0);
+    for trial in 0..1000 {
+        let env = &f.s.envs[random.below(f.s.shard_count())];
+        let mut options = std::fs::File::options();
+        let file = options.read(true).write(true).open(env.path()).unwrap();
+        // Behind the last page in use lies room that was reserved ahead.
+        let at = random.below(env.used().unwrap() as usize - 8) as u64;
+        let mut before = [0; 8];
+        file.read_exact_at(&mut before, at).unwrap();
+        let stray: [u8; 8] = std::array::from_fn(|_| random.number() as u8);
+        file.write_all_at(&stray, at).unwrap();
+        let told = f.s.check().unwrap();
+        if told.is_empty() {
+            assert!(
+                whole(&f) == wanted,
+                "trial {trial}: {at} of {:?}",
+                env.path()
+            );
+            harmless += 1;
+        } else {
+            found += 1;
+        }
+        file.write_all_at(&before, at).unwrap();
+    }
+    assert!(found > 20, "{found} found, {harmless} harmless");
+    assert_eq!(f.s.check(), Ok(vec![]));
+    println!("{found} found, {harmless} harmless");
+}
+
 #[test]
 fn nobody_attaches_during_a_repair() {
     let t = store("locked-out");

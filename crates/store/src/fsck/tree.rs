@@ -116,6 +116,8 @@ struct Walk<'a> {
     met: Vec<u64>,
     found: Vec<String>,
     counted: Tree,
+    /// What the branch pages above say of the next leaf's first key: it isn't below this one.
+    least: Option<Vec<u8>>,
     each: &'a mut dyn FnMut(&[u8], &[u8]),
 }
 
@@ -136,6 +138,7 @@ pub(crate) fn walk(file: &File, meta: &Meta, each: &mut dyn FnMut(&[u8], &[u8]))
         met: vec![0; meta.last as usize / 64 + 1],
         found: Vec::new(),
         counted: EMPTY,
+        least: None,
         each,
     };
     walk.met[0] |= 3;
@@ -150,6 +153,7 @@ pub(crate) fn walk(file: &File, meta: &Meta, each: &mut dyn FnMut(&[u8], &[u8]))
         met: std::mem::take(&mut walk.met),
         found: std::mem::take(&mut walk.found),
         counted: EMPTY,
+        least: None,
         each: &mut |_, value| {
             let pages = value.chunks_exact(8).skip(1).map(|c| u64_at(c, 0));
             unused.borrow_mut().extend(pages);
@@ -175,6 +179,14 @@ const EMPTY: Tree = Tree {
     entries: 0,
     root: NO_PAGE,
 };
+
+/// Whether a key comes before another; those of free pages are numbers.
+fn is_below(a: &[u8], b: &[u8], numbers: bool) -> bool {
+    match numbers && a.len() == 8 && b.len() == 8 {
+        true => u64_at(a, 0) < u64_at(b, 0),
+        false => a < b,
+    }
+}
 
 impl Walk<'_> {
     fn find(&mut self, what: String) {
@@ -287,23 +299,38 @@ impl Walk<'_> {
             };
             if kind == BRANCH {
                 let child = u64::from(low) | u64::from(node_flags) << 32;
+                // The first one says nothing: all keys from the page's start on are below it.
+                if n > 0 {
+                    if last.as_ref().is_some_and(|l| !is_below(l, key, numbers)) {
+                        self.find(format!(
+                            "page {page}: node {n} leads away from keys before it"
+                        ));
+                    }
+                    self.least = Some(key.to_vec());
+                }
                 self.page(name, child, level + 1, depth, numbers, last);
                 continue;
             }
             self.counted.entries += 1;
-            let in_order = match last {
-                Some(before) if numbers && before.len() == 8 && key.len() == 8 => {
-                    u64_at(before, 0) < u64_at(key, 0)
-                }
-                Some(before) => before[..] < *key,
-                None => true,
-            };
-            if !in_order {
+            if let Some(least) = self.least.take()
+                && is_below(key, &least, numbers)
+            {
+                self.find(format!(
+                    "page {page}: the key of node {n} can't be found from above"
+                ));
+            }
+            if last.as_ref().is_some_and(|l| !is_below(l, key, numbers)) {
                 self.find(format!(
                     "page {page}: the key of node {n} isn't above the one before"
                 ));
             }
             *last = Some(key.to_vec());
+            if node_flags & !BIG != 0 {
+                self.find(format!(
+                    "page {page}: node {n} is of no kind that is used ({node_flags:#x})"
+                ));
+                continue;
+            }
             let (len, at) = (low as usize, at + 8 + key_len);
             if node_flags & BIG == 0 {
                 match b.get(at..at + len) {

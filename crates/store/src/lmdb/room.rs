@@ -2,15 +2,16 @@
 //! pages that were freed. A full file system, or a full map, is an error there.
 
 use super::parked::{self, Todo};
+use super::readers::{self, list};
 use super::txn::{WriteTxn, scan_stored};
 use super::{Env, MAX_READERS, PAGE, check};
 use forebay_media::atomics::{AtomicU32, AtomicU64};
 use forebay_media::fault::{self, Point};
 use forebay_media::memory;
 use lmdb_master_sys as ffi;
+use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
-use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -165,25 +166,13 @@ impl Env {
     pub(super) fn free_pages(&self) -> Result<(u64, u64)> {
         /// LMDB's own database of freed pages.
         const FREED: ffi::MDB_dbi = 0;
-        unsafe extern "C" fn note(line: *const c_char, oldest: *mut c_void) -> i32 {
-            // SAFETY: LMDB gives a string, and what it was given itself.
-            let (line, oldest) = unsafe { (CStr::from_ptr(line), &mut *oldest.cast::<u64>()) };
-            // Per line: process, thread, transaction; a head line; "-" for an idle reader.
-            let id = line.to_str().ok().and_then(|l| l.split_whitespace().nth(2));
-            if let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) {
-                *oldest = id.min(*oldest);
-            }
-            0
-        }
         let snapshot = self.fresh_snapshot()?;
         // SAFETY: a running transaction.
         let last = unsafe { ffi::mdb_txn_id(snapshot.txn) } as u64;
         let mut oldest = last;
-        // SAFETY: the environment is open; `note` gets the address of a u64.
-        let rc = unsafe { ffi::mdb_reader_list(self.get()?, Some(note), (&raw mut oldest).cast()) };
-        if rc < 0 {
-            return Err(Errno::IO);
-        }
+        list(self.get()?, |_, kept| {
+            oldest = oldest.min(kept.unwrap_or(oldest));
+        })?;
         let (mut free, mut pinned) = (0, 0);
         // Keys are the transactions that freed the pages, values begin with their number.
         scan_stored(snapshot.txn, FREED, b"", |by, list| {
@@ -236,7 +225,8 @@ impl Env {
         Err(Errno::NOSPC)
     }
 
-    /// Before a reader takes a slot of its own in the lock file: reserves memory for it.
+    /// Before a reader takes a slot of its own in the lock file: reserves memory for it, by LMDB's own
+    /// descriptor, since closing another one would give up the record locks of this process.
     ///
     /// LMDB takes the first free slot, and numbers them from 0; `me_numreaders` is where the used
     /// ones end. [`READERS_AHEAD`] more have memory, for those who come at the same moment.
@@ -250,25 +240,24 @@ impl Env {
         check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
         match info.me_numreaders + READERS_AHEAD <= self.readers.load(Relaxed) {
             true => Ok(()),
-            false => self.reserve_readers(info.me_numreaders + 2 * READERS_AHEAD),
+            false => {
+                let file = readers::descriptor(env)?;
+                self.reserve_readers(file, info.me_numreaders + 2 * READERS_AHEAD)
+            }
         }
     }
 
-    /// Reserves memory for the first `readers` slots of the lock file; makes the file if there is none.
+    /// Reserves memory for the first `readers` slots of the lock file.
     ///
     /// # Errors
     /// As for [`Env::reserve_reader`].
     #[cold]
-    pub(super) fn reserve_readers(&self, readers: u32) -> Result<()> {
-        let mut path = self.path.clone().into_os_string();
-        path.push("-lock");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
-        let fd = forebay_media::with_room(open)?;
+    pub(super) fn reserve_readers(&self, file: impl AsFd, readers: u32) -> Result<()> {
+        let fd = file.as_fd();
         let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
         if (rustix::fs::fstat(&fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
             // Its size is LMDB's business.
-            memory::reserve(&fd, true, 0, end)?;
+            memory::reserve(fd, true, 0, end)?;
         }
         self.readers.fetch_max(readers, Relaxed);
         Ok(())

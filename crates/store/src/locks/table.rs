@@ -14,6 +14,9 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::collections::HashSet;
 
+/// The number of the owner of a fence: that of no process or description.
+const NOBODY: u64 = u64::MAX;
+
 /// The locks of one object, held together.
 pub(crate) struct Locks<'a> {
     store: &'a Store,
@@ -48,8 +51,28 @@ impl FileLock {
         (self.start.load(Relaxed), self.end.load(Relaxed))
     }
 
+    /// Whether it is no lock: a note, or a fence.
     fn is_note(&self) -> bool {
-        self.kind.load(Relaxed) & lock_kind::AWAY != 0
+        self.kind.load(Relaxed) & (lock_kind::AWAY | lock_kind::FENCE) != 0
+    }
+
+    fn is_fence(&self) -> bool {
+        self.kind.load(Relaxed) & lock_kind::FENCE != 0
+    }
+
+    /// Whether a program has set it, and relies on it.
+    fn is_lock(&self) -> bool {
+        !self.is_note() && Sort::of_kind(self.kind.load(Relaxed)) != Sort::Use
+    }
+
+    /// Makes it a fence for its owner's node: from the first step on it is in nobody's way.
+    fn make_fence(&self) {
+        self.kind.store(lock_kind::FENCE, Release);
+        self.owner.store(NOBODY, Relaxed);
+        self.slot.store(0, Relaxed);
+        self.start.store(0, Relaxed);
+        self.end.store(0, Relaxed);
+        self.stamp.store(stamp(), Release);
     }
 
     fn in_the_way(&self) -> InTheWay {
@@ -386,7 +409,7 @@ impl Store {
     pub(crate) fn foreign_locks(&self) -> Vec<Foreign> {
         let me = self.node();
         self.all_locks()
-            .filter(|(_, lock)| lock.owner().node != me)
+            .filter(|(_, lock)| lock.owner().node != me && !lock.is_note())
             .map(|(object, lock)| Foreign {
                 object,
                 owner: lock.owner(),
@@ -398,7 +421,8 @@ impl Store {
     /// Whether there are any.
     pub fn has_foreign_locks(&self) -> bool {
         let me = self.node();
-        self.all_locks().any(|(_, lock)| lock.owner().node != me)
+        self.all_locks()
+            .any(|(_, lock)| lock.owner().node != me && !lock.is_note())
     }
 
     /// Removes one of those, if it hasn't been touched since.
@@ -409,16 +433,49 @@ impl Store {
         Ok(())
     }
 
-    /// Gives up all locks of a node: it has gone.
+    /// The objects of this node on which programs of another one have locks.
+    pub(crate) fn locked_by(&self, node: NodeId) -> HashSet<ObjectId> {
+        self.all_locks()
+            .filter(|(_, l)| l.owner().node == node && l.is_lock())
+            .map(|(object, _)| object)
+            .collect()
+    }
+
+    /// Gives up all locks of a node: it has gone. Where its programs had locks, a fence stays.
     ///
     /// # Errors
     /// ETIMEDOUT.
     pub fn end_node_locks(&self, node: NodeId) -> Result<()> {
-        let theirs = self.all_locks().filter(|(_, l)| l.owner().node == node);
-        let objects: HashSet<ObjectId> = theirs.map(|(object, _)| object).collect();
+        let theirs = |l: &FileLock| l.owner().node == node && !l.is_fence();
+        let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| theirs(l)))
+            .map(|(object, _)| object)
+            .collect();
         for object in objects {
-            self.locks_of(object)?.retain(|_, l| l.owner().node != node);
+            let locks = self.locks_of(object)?;
+            let fenced = |l: &FileLock| l.owner().node == node && l.is_fence();
+            let mut fence = locks.each().any(|(_, l)| fenced(l));
+            locks.retain(|_, l| {
+                if theirs(l) && l.is_lock() && !fence {
+                    l.make_fence();
+                    fence = true;
+                }
+                !theirs(l)
+            });
+            locks.freed.set(true);
         }
+        Ok(())
+    }
+
+    /// Which nodes are fenced off from which objects of this one.
+    pub(crate) fn fences(&self) -> Vec<(NodeId, ObjectId)> {
+        let fences = self.all_locks().filter(|(_, l)| l.is_fence());
+        fences.map(|(object, l)| (l.owner().node, object)).collect()
+    }
+
+    /// The node's programs know, or the object is gone.
+    pub(crate) fn lift_fence(&self, node: NodeId, object: ObjectId) -> Result<()> {
+        let fence = |l: &FileLock| l.is_fence() && l.owner().node == node;
+        self.locks_of(object)?.retain(|_, l| !fence(l));
         Ok(())
     }
 

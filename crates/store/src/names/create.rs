@@ -15,7 +15,30 @@ impl Store {
         new: &NewObject<'_>,
         epoch: u64,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
+        self.make_with_room(parent, name, new, epoch, &mut None)
+    }
+
+    /// As [`Store::create_object`], but on this node or where the entry lies, wherever is room: for
+    /// who serves another node.
+    pub(crate) fn create_object_near(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
         self.make(parent, name, new, epoch, &mut None)
+    }
+
+    /// As [`Store::create_open`], in the same way.
+    pub(crate) fn create_open_near(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
+        self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
     /// As [`Store::create_object`] of a file, which is open from the start: whoever removes its name
@@ -30,6 +53,16 @@ impl Store {
         new: &NewObject<'_>,
         epoch: u64,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
+        self.create_opened(new, |opened| {
+            self.make_with_room(parent, name, new, epoch, opened)
+        })
+    }
+
+    fn create_opened(
+        &self,
+        new: &NewObject<'_>,
+        make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
         let held = self.place()?;
         let _section = self.section()?;
         let mut opened = Some(Opening {
@@ -37,7 +70,7 @@ impl Store {
             live: None,
             away: None,
         });
-        let made = self.make(parent, name, new, epoch, &mut opened);
+        let made = make(&mut opened);
         let (live, opened) = opened.map_or((None, None), |o| (o.live, o.away));
         match (made, live) {
             (Ok(Ok(id)), Some(live)) => Ok(Ok((id, live, held))),
@@ -70,6 +103,98 @@ impl Store {
                 other.map(|made| made.map(|_| unreachable!("the cases before")))
             }
         }
+    }
+
+    /// Whether this node has so little room that files are made on others, if those have more: less
+    /// than a 32nd of its media, at most 16 MiB.
+    fn is_nearly_full(&self) -> bool {
+        let (mut capacity, mut free) = (0, 0);
+        for medium in &self.media {
+            let usage = medium.usage();
+            capacity += usage.capacity;
+            free += usage.capacity.saturating_sub(usage.used);
+        }
+        free < (capacity / 32).min(16 << 20)
+    }
+
+    /// As [`Store::make`]; a file that its maker's node has no room for lies on one that has.
+    fn make_with_room(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let local = new.mode & crate::S_IFMT == libc::S_IFREG
+            && self.elsewhere.is_some()
+            && new.maker.is_none()
+            && self.distribution_of(parent, new) == Distribution::Local
+            && !Store::is_in_view(parent, name);
+        if !local {
+            return self.make(parent, name, new, epoch, opened);
+        }
+        if !self.is_nearly_full() {
+            match self.make(parent, name, new, epoch, opened) {
+                // Of the records.
+                Err(Errno::NOSPC) => {}
+                made => return made,
+            }
+        }
+        let hash = u64::from(crate::Slot::of_entry(parent, name).0);
+        for node in self.roomy_nodes(hash).into_iter().take(8) {
+            if self.other_nodes()?.me() == node {
+                break;
+            }
+            match self.ask_to_make(
+                (node, kind::CREATE_THERE),
+                (parent, name),
+                new,
+                epoch,
+                opened,
+            ) {
+                Err(Errno::NOSPC | Errno::HOSTDOWN) => {}
+                made => return made,
+            }
+        }
+        self.make(parent, name, new, epoch, opened)
+    }
+
+    /// Has another node make something. It is open there from the start if it is `opened` and a
+    /// file.
+    fn ask_to_make(
+        &self,
+        (node, how): (crate::NodeId, u16),
+        (parent, name): (ObjectId, &[u8]),
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
+        let is_file = new.mode & crate::S_IFMT == libc::S_IFREG;
+        let number = (opened.is_some() && is_file).then(new_use);
+        let bits = self.distribution_of(parent, new).bits();
+        let question = (
+            (parent, name),
+            what,
+            bits,
+            new.controls,
+            epoch,
+            number,
+            new.maker,
+        );
+        let asked = Instant::now();
+        let made: std::result::Result<ObjectId, Entry> = self.ask(node, how, &question)?;
+        if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
+            let (home, id) = (node, *id);
+            opening.away = Some(Opened {
+                home,
+                id,
+                number,
+                asked,
+            });
+        }
+        Ok(made)
     }
 
     /// See [`Store::create_object`]; with `opened`, a file that is made on this node has a live
@@ -105,25 +230,7 @@ impl Store {
             {
                 return Ok(made);
             }
-            let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
-            let number = (opened.is_some() && kind == libc::S_IFREG).then(new_use);
-            let bits = distribution.bits();
-            let question = (
-                (parent, name),
-                what,
-                bits,
-                new.controls,
-                epoch,
-                number,
-                new.maker,
-            );
-            let made: std::result::Result<ObjectId, Entry> =
-                self.ask(home, kind::CREATE, &question)?;
-            if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
-                let id = *id;
-                opening.away = Some(Opened { home, id, number });
-            }
-            return Ok(made);
+            return self.ask_to_make((home, kind::CREATE), (parent, name), new, epoch, opened);
         }
         self.retry_noted((parent, name), || {
             self.create_beside(parent, name, new, epoch, opened)

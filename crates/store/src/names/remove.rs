@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::across::Named;
+use crate::data::is_summed;
 use crate::uses::goes_with_maker;
 
 impl Store {
@@ -75,7 +76,11 @@ impl Store {
                 w.del(self.shard_of(id), &Key::maker(id))?;
             }
             self.remove_chunks(w, id, 1, freed)?;
+            if is_summed(inode.controls) {
+                self.remove_sums(w, id)?;
+            }
             if has_parts(id, inode) {
+                self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
         }

@@ -23,7 +23,7 @@ impl Store {
             if !first {
                 self.prepare_parts(&f)?;
             }
-            for p in self.spread(&f, offset, len)? {
+            for p in self.spread(&f, known.cuts, (offset, len), true)? {
                 let (from, to) = (p.done, p.done + p.len);
                 let cuts = Some(known.cuts);
                 pack(&before[from..to], &now[from..to], MAX_BODY, |body| {

@@ -17,6 +17,10 @@ impl Store {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
         };
+        if f.spilled {
+            // Who maps it sees a copy, as of what lies elsewhere.
+            return false;
+        }
         let node = others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset)));
         node == others.me() && (f.home.is_none() || offset + len <= size)
     }

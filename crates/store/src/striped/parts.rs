@@ -86,7 +86,11 @@ impl Store {
     /// chunk, or make it longer while somebody has the lease. Counts it where it comes before a longer write. Locked.
     pub(crate) fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
-            return Ok(());
+            // Who asks for that knows no better.
+            return match Store::is_spilled(live) {
+                true => Err(CHANGED),
+                false => Ok(()),
+            };
         };
         let size = live.size.load(Relaxed);
         check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
@@ -112,6 +116,7 @@ impl Store {
         match ObjectId(live.id.load(Relaxed)).stripe() {
             Some(_) if Store::is_lent(live) => Err(CHANGED),
             Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
+            None if Store::is_spilled(live) && (size < old || Store::is_lent(live)) => Err(CHANGED),
             _ => Ok(size),
         }
     }
@@ -171,6 +176,8 @@ impl Store {
         let mut done = false;
         let cut = |live: &Live| match (ours(live), size) {
             (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
+                // Also where it ends: the parts have given back what was reserved behind.
+                self.drop_places(live, size.min(live.size.load(Relaxed)))?;
                 done = true;
                 live.cuts.store(cuts, Release);
                 live.lease_until.store(0, Relaxed);
@@ -237,7 +244,7 @@ impl Store {
     // ---- the part ----
 
     /// This node's part, open as long as the file is; with `make`, it is made if there is none.
-    pub(super) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
+    pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
         let live = self.live(f.index);
         if let Some(part) = live.part.load(Acquire).checked_sub(1) {
             return Ok(Some(part));
@@ -372,6 +379,11 @@ impl Store {
             live.cuts.store(cuts, Release);
             Ok(size.min(live.size.load(Relaxed)))
         })?;
+        if id.stripe().is_none() {
+            // The rest of the chunk was reserved, and stays so if nobody was faster.
+            let end = size.next_multiple_of(CHUNK);
+            let _ = self.reserve_here(part, size, end - size, true);
+        }
         match Store::is_mapped(self.live(part)) {
             // The page in which the file ends stays in mappings.
             true => self.reach(part, cuts, size.next_multiple_of(PAGE as u64)),

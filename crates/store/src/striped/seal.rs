@@ -14,10 +14,16 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN: a node can't be told.
     pub fn tell_writers(&self, id: ObjectId) -> Result<()> {
-        if id.stripe().is_none() || id.is_part() || self.elsewhere.is_none() {
+        if id.is_part() || self.elsewhere.is_none() {
+            return Ok(());
+        }
+        if id.stripe().is_none() && !has_parts(id, &self.stat(id)?) {
             return Ok(());
         }
         let (index, held) = self.live_acquire_held(id)?;
+        if id.stripe().is_none() {
+            self.learn_spilled(index)?;
+        }
         let told = match self.striped(index) {
             Some(f) => self.fence(&f, |_, _| Ok(false)),
             None => Ok(()),
@@ -38,7 +44,7 @@ impl Store {
 
     /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the number of the cut; it may
     /// have ended both.
-    fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
+    pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;
             self.complete_cut(f, lease)?;

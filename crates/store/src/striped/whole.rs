@@ -72,7 +72,7 @@ impl Store {
 
     /// As [`Store::sync`].
     pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
-        if self.look(f, false)?.size > f.chunk.bytes() {
+        if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
             let nodes = self.part_nodes(f.id)?;
             let head = encode(&f.id);
             let told = self.other_nodes()?.ask_each(&nodes, kind::SYNC_PART, &head);
@@ -86,6 +86,7 @@ impl Store {
         // Last: it says how long the file is.
         match f.home {
             None => self.sync_here(f.index),
+            Some(home) if f.spilled => self.ask(home, kind::SYNC_PART, &f.id),
             Some(home) => self.ask(home, kind::SYNC, &f.id),
         }
     }
@@ -100,8 +101,8 @@ impl Store {
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE);
         let end = end.ok_or(Errno::FBIG)?;
-        self.retry_cut(f, || {
-            let first = end <= f.chunk.bytes();
+        let done = self.retry_cut(f, || {
+            let first = end <= f.chunk.bytes() && !f.spilled;
             let known = self.look(f, !first && !punch)?;
             let change = match punch {
                 true => Change::From(Some(offset)),
@@ -123,7 +124,12 @@ impl Store {
                 self.grow(f, known, end)?;
             }
             Ok(())
-        })
+        });
+        if done == Err(Errno::NOSPC) && f.spilled {
+            // What was reserved behind the end is given back.
+            self.fence(f, |_, _| Ok(false))?;
+        }
+        done
     }
 
     fn room_turn(
@@ -134,10 +140,10 @@ impl Store {
         len: usize,
         punch: bool,
     ) -> Result<()> {
-        let pieces = self.spread(f, offset, len)?;
+        let pieces = self.spread(f, cuts, (offset, len), !punch)?;
         let id = f.id;
         let head = |p: &Piece| match p.place {
-            Place::Home(_) => {
+            Place::Home(_) if !f.spilled => {
                 let kind = if punch { kind::PUNCH } else { kind::RESERVE };
                 (kind, encode(&(id, p.offset, p.len as u64, false)))
             }
@@ -169,7 +175,7 @@ impl Store {
     /// As [`Store::seek_data`]. In a file of several chunks, all is taken for data.
     pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
         let size = self.look(f, false)?.size;
-        if size > f.chunk.bytes() {
+        if size > f.chunk.bytes() || f.spilled {
             return match (offset < size, hole) {
                 (false, _) => Err(Errno::NXIO),
                 (true, false) => Ok(offset),

@@ -238,7 +238,7 @@ impl Store {
         let mut done = 0;
         while done < len {
             let turn = (len - done).min(AT_ONCE * MAX_BODY);
-            let pieces = self.spread(f, offset + done as u64, turn)?;
+            let pieces = self.spread(f, cuts, (offset + done as u64, turn), true)?;
             let (n, error) = match content.behind(done) {
                 // SAFETY: done + turn <= len.
                 Content::Bytes(from) => unsafe { self.write_turn(f, cuts, &pieces, from)? },

@@ -3,7 +3,8 @@
 
 use super::shadow::{id_of, names_in, watched_by};
 use super::{Store, WORDS, place};
-use rustix::io::Result;
+use crate::process::{Life, life};
+use rustix::io::{Errno, Result};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,7 +23,7 @@ impl Store {
         let all = self.watch_path("");
         let mut watched = HashSet::new();
         for pid in self.attached() {
-            watched_by_process(pid, &all, &mut watched);
+            watched_by_process(pid, &all, &mut watched)?;
         }
         let mut filter = [0; WORDS];
         let mut any = false;
@@ -60,21 +61,51 @@ impl Store {
 
 /// Adds the inodes that a process watches by all its inotify descriptors, on whatever file system, and those of shadows that it
 /// has open. One that has ended watches none.
-fn watched_by_process(pid: u32, shadows: &Path, all: &mut HashSet<u64>) {
-    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return;
+///
+/// # Errors
+/// If that can't be found out: it may watch anything.
+fn watched_by_process(pid: u32, shadows: &Path, all: &mut HashSet<u64>) -> Result<()> {
+    let Some(fds) = unless_gone(std::fs::read_dir(format!("/proc/{pid}/fd")), pid)? else {
+        return Ok(());
     };
-    for fd in fds.flatten() {
-        let Ok(to) = std::fs::read_link(fd.path()) else {
+    for fd in fds {
+        let Some(fd) = unless_gone(fd, pid)? else {
+            return Ok(());
+        };
+        // One that was closed meanwhile watches nothing any more.
+        let Some(to) = unless_closed(std::fs::read_link(fd.path()))? else {
             continue;
         };
         if to.starts_with(shadows) {
-            all.extend(std::fs::metadata(fd.path()).map(|m| m.ino()));
+            all.extend(unless_closed(std::fs::metadata(fd.path()))?.map(|m| m.ino()));
         } else if to.as_os_str() == "anon_inode:inotify"
             && let Some(number) = fd.file_name().to_str()
-            && let Ok(info) = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
         {
-            all.extend(watched_by(&info).map(|w| w.inode));
+            let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"));
+            if let Some(info) = unless_closed(info)? {
+                all.extend(watched_by(&info).map(|w| w.inode));
+            }
         }
+    }
+    Ok(())
+}
+
+/// What was found; None if there is nothing any more.
+fn unless_closed<T>(found: std::io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(e) => match Errno::from_io_error(&e).unwrap_or(Errno::IO) {
+            Errno::NOENT | Errno::SRCH => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// What was found; None if the process has ended.
+fn unless_gone<T>(found: std::io::Result<T>, pid: u32) -> Result<Option<T>> {
+    match unless_closed(found) {
+        Ok(None) if life(pid) != Life::Gone => Err(Errno::AGAIN),
+        found if life(pid) == Life::Gone => Ok(found.unwrap_or(None)),
+        found => found,
     }
 }

@@ -4,6 +4,7 @@
 //! and written by others; what they see, and when, is up to the file system.
 
 use super::{Address, Backend, Object, plain_support};
+use crate::meta::check_name;
 use crate::{Error, Result};
 use forebay_controls::{Controls, Persistence};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -60,7 +61,17 @@ impl Directory {
         self.dir.join(&address.workspace).join(&address.name)
     }
 
+    /// A name that leads out of the directory is an error, wherever it comes from.
+    fn check(address: &Address) -> std::result::Result<(), Errno> {
+        let names = [&address.workspace, &address.name];
+        match names.iter().all(|name| check_name(name).is_ok()) {
+            true => Ok(()),
+            false => Err(Errno::INVAL),
+        }
+    }
+
     fn open_file(&self, address: &Address, how: OFlags) -> std::result::Result<Open, Errno> {
+        Directory::check(address)?;
         let path = self.path(address);
         let how = how | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&path, how, Mode::from_raw_mode(0o666))?;
@@ -117,6 +128,8 @@ impl Backend for Directory {
 
     fn delete(&self, address: &Address) -> Result<()> {
         let path = self.path(address);
+        Directory::check(address)
+            .map_err(|e| Error::of(format!("can't remove {}", path.display()), e))?;
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed("remove", &path, &e)),
             _ => {}

@@ -112,7 +112,9 @@ fn changes(mut bytes: &[u8]) -> Option<Vec<Change>> {
         let key = text(&mut bytes)?;
         let had = take(&mut bytes, 1)?[0] != 0;
         let value = text(&mut bytes)?;
-        all.push((key, had.then_some(value)));
+        let value = had.then_some(value);
+        super::check_changes([(key.as_str(), value.as_deref())]).ok()?;
+        all.push((key, value));
     }
     Some(all)
 }

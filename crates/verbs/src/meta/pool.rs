@@ -203,6 +203,7 @@ impl Pool {
         controls.temporality = own.temporality.unwrap_or(controls.temporality);
         controls.persistence = own.persistence.unwrap_or(controls.persistence);
         controls.parallelism = own.parallelism.unwrap_or(controls.parallelism);
+        controls.integrity = own.integrity.unwrap_or(controls.integrity);
         controls.on_violation = own.on_violation.unwrap_or(controls.on_violation);
         Ok(record)
     }

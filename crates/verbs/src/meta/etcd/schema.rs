@@ -15,7 +15,7 @@
 //! none missing.
 
 use super::api::{Range, beginning, behind};
-use crate::meta::{Record, Scope};
+use crate::meta::{Record, Scope, check_changes, check_name};
 use crate::{Error, Meta, Result, Uuid, read_controls, write_controls};
 use forebay_store::{Term, record::Order};
 use rustix::io::Errno;
@@ -24,6 +24,8 @@ use twox_hash::XxHash3_64;
 
 /// The version of what lies in etcd.
 const FORMAT: u64 = 1;
+/// Bytes of what says where a collection's bytes lie, at most.
+const PLACE_MAX: usize = 8192;
 /// Bytes of a record, at most: etcd takes requests of 1.5 MiB.
 const RECORD_MAX: usize = 1 << 20;
 
@@ -73,6 +75,19 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
         Error::new(Errno::PROTO, text)
     };
     let stored: Stored = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    // The gate: whoever can write to etcd could have written anything. A name becomes part of a path in
+    // back ends and where collections are exported to.
+    check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
+    let meta = stored
+        .meta
+        .iter()
+        .map(|(k, v)| (k.as_str(), Some(v.as_str())));
+    check_changes(meta).map_err(|e| wrong(e.to_string()))?;
+    for (what, text) in [("back end", &stored.backend), ("place", &stored.place)] {
+        if text.len() > PLACE_MAX || text.contains(char::is_control) {
+            return Err(wrong(format!("its {what} can't be one")));
+        }
+    }
     Ok(Record {
         uuid,
         name: stored.name,
@@ -284,6 +299,36 @@ mod tests {
         assert!(within(&term("k = 3"), &entry("k", "3.0", uuid)));
         assert!(!within(&term("exists k"), &entry("kk", "3", uuid)));
         assert!(within(&term("exists k"), &entry("k", "\u{10ffff}", uuid)));
+    }
+
+    #[test]
+    fn a_record_whose_name_leads_elsewhere_is_none() {
+        let uuid = Uuid([7; 16]);
+        let read = |name: &str, meta: &str| {
+            let text = format!(r#"{{"name":{},"meta":{meta}}}"#, serde_json::json!(name));
+            decode(uuid, text.as_bytes()).map_err(|e| e.errno())
+        };
+        assert!(read("n", "{}").is_ok());
+        for name in [
+            "../../x",
+            "/etc/x",
+            "..",
+            ".",
+            "",
+            ".hidden",
+            "a/b",
+            "a\0b",
+            &"x".repeat(256),
+        ] {
+            assert_eq!(read(name, "{}").unwrap_err(), Errno::PROTO, "{name:?}");
+        }
+        for meta in [
+            r#"{"":"v"}"#,
+            r#"{"a\u0000":"v"}"#,
+            r#"{"forebay.controls":"v"}"#,
+        ] {
+            assert_eq!(read("n", meta).unwrap_err(), Errno::PROTO, "{meta}");
+        }
     }
 
     #[test]

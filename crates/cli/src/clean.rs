@@ -1,0 +1,122 @@
+//! `forebay pools --clean`: removes pools that nobody needs any more.
+//!
+//! Stale is a pool whose keepers on this host are all dead and which nobody uses, and one whose time is over
+//! ([`crate::lifetime`]). Everything else stays: what is in use, what can be opened again (unless `--all`),
+//! what lives on other hosts, and what couldn't be looked at; for each it is said why.
+
+use crate::args::{Down, Pools};
+use crate::down::{down, named, open_each, users};
+use crate::fail::{Fail, code};
+use crate::lifetime;
+use crate::output::{json, say};
+use forebay_client::{Pool, PoolState, places};
+
+/// What came of one pool.
+struct Outcome {
+    name: String,
+    removed: bool,
+    why: String,
+    /// It should have been removed, or may be in the way: a person has to see to it.
+    unclear: bool,
+}
+
+pub fn clean(a: &Pools) -> Result<u8, Fail> {
+    // Those of others are never touched.
+    let all: Vec<Outcome> = Pool::list()?
+        .into_iter()
+        .map(|listed| outcome(listed.name, a.all))
+        .collect();
+    if a.json {
+        let list = all.iter().map(|o| {
+            serde_json::json!({ "name": o.name, "removed": o.removed, "why": o.why, "unclear": o.unclear })
+        });
+        json(&list.collect::<Vec<_>>())?;
+    } else {
+        for o in &all {
+            let what = if o.removed { "removed" } else { "stays" };
+            say(format!("pool '{}' {what}: {}", o.name, o.why));
+        }
+        if all.is_empty() {
+            say("you have no pools on this node");
+        }
+    }
+    Ok(match all.iter().any(|o| o.unclear) {
+        true => code::FAILED,
+        false => code::OK,
+    })
+}
+
+fn outcome(name: String, also_reopenable: bool) -> Outcome {
+    let (removed, why, unclear) = match stale(&name, also_reopenable) {
+        Err((why, unclear)) => (false, why, unclear),
+        // Nothing of it works here, and its time is over: other hosts see to their own share.
+        Ok((why, true)) => match remove(&name, false).or_else(|_| remove(&name, true)) {
+            Ok(()) => (true, why, false),
+            Err(e) => (false, format!("{why}, but {}", e.message), true),
+        },
+        Ok((why, false)) => match remove(&name, false) {
+            Ok(()) => (true, why, false),
+            Err(e) => (false, format!("{why}, but {}", e.message), true),
+        },
+    };
+    Outcome {
+        name,
+        removed,
+        why,
+        unclear,
+    }
+}
+
+/// Why a pool is to be removed, and whether its share on this host can go alone; else why it stays, and
+/// whether that is unclear.
+fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, bool)> {
+    let places = places(name);
+    let mut running = None;
+    for place in &places {
+        match place.state() {
+            PoolState::Running => running = Some(place.node),
+            PoolState::Stale => {}
+            PoolState::Absent => return Err(("it is being removed".into(), false)),
+            PoolState::Damaged(why) => {
+                let what = format!("{why}; remove it with: forebay down --force --pool {name}");
+                return Err((what, true));
+            }
+            PoolState::Unknown(why) => return Err((format!("it can't be looked at: {why}"), true)),
+        }
+    }
+    let pools = open_each(name).map_err(|e| (format!("it can't be looked at: {e}"), true))?;
+    let Some(first) = pools.first() else {
+        return Err(("it is being removed".into(), false));
+    };
+    let users = users(&pools);
+    if !users.is_empty() {
+        return Err((format!("in use by {}", named(&users)), false));
+    }
+    let over = pools.iter().any(|p| p.config().lifetime.left() == Some(0));
+    if over {
+        let why = format!("its time is over ({})", first.config().lifetime.why);
+        return Ok((why, running.is_none()));
+    }
+    if running.is_some() {
+        return Err(("its keeper runs".into(), false));
+    }
+    if lifetime::is_reopenable(&first.config().media) && !also_reopenable {
+        let what = format!(
+            "its keeper is dead, but all its media are files: go on with it by forebay up --reopen --pool {name}, or remove it by forebay pools --clean --all"
+        );
+        return Err((what, false));
+    }
+    Ok(("its keeper is dead and nobody uses it".into(), false))
+}
+
+/// Removes a pool that nobody uses, as `forebay down` does: not while it is used on another host, unless only what
+/// is `here` is to go.
+fn remove(name: &str, here: bool) -> Result<(), Fail> {
+    let options = Down {
+        force: false,
+        here,
+        check: false,
+        unused: None,
+    };
+    down(name, &options).map(|_| ())
+}

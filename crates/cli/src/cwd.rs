@@ -1,0 +1,121 @@
+//! A working directory in a pool, of a command that a program of the pool has started: a script in
+//! a pool that calls `forebay exec` again, or `forebay stage in ./x`.
+//!
+//! The command itself doesn't see the pool by paths; the library hands the directory's number on
+//! ([`forebay_client::dead_end`]). Relative paths are taken from there, and programs begin there.
+
+use crate::output::say;
+use crate::up::absolute_dir;
+use forebay_client::{Pool, dead_end};
+use forebay_posix::ObjectId;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// The number of the working directory, and the directory of the pool in which it lies.
+fn handed() -> Option<(u64, PathBuf)> {
+    let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
+    let value = std::env::var_os(name)?;
+    let (id, dir) = dead_end::read(value.as_bytes())?;
+    let dir = PathBuf::from(std::ffi::OsStr::from_bytes(dir));
+    dead_end::is_here().then_some((id, dir))
+}
+
+/// Whether `dir` is the pool's directory, or that of another node of it.
+fn is_of(pool: &Pool, dir: &Path) -> bool {
+    let ours = absolute_dir(pool);
+    ours == dir || pool.config().member.is_some() && ours.parent() == dir.parent()
+}
+
+/// Whether the working directory lies in a pool, whichever.
+pub fn is_in_a_pool() -> bool {
+    handed().is_some()
+}
+
+/// Whether the working directory lies in this pool.
+pub fn is_in(pool: &Pool) -> bool {
+    handed().is_some_and(|(_, dir)| is_of(pool, &dir))
+}
+
+/// The path of the working directory inside this pool, if it lies there.
+pub fn inside(pool: &Pool) -> Option<Vec<u8>> {
+    let (id, dir) = handed()?;
+    if !is_of(pool, &dir) {
+        return None;
+    }
+    pool.store().path_of(ObjectId(id)).ok()
+}
+
+/// The path of the working directory as programs see it, if it lies in a pool.
+fn shown(pool: &Pool) -> Option<PathBuf> {
+    let (id, dir) = handed()?;
+    let join = |pool: &Pool| {
+        let path = pool.store().path_of(ObjectId(id)).ok()?;
+        let whole = [pool.config().mount.as_bytes(), &path].concat();
+        Some(PathBuf::from(std::ffi::OsString::from_vec(whole)))
+    };
+    if is_of(pool, &dir) {
+        return join(pool);
+    }
+    let other = Pool::open_dir(&dir).ok()?;
+    let path = join(&other);
+    let _ = other.store().detach();
+    path
+}
+
+/// A path of the file system, by a working directory in a pool if there is one: `../../data` of
+/// `/fb/w` is
+/// `/data`. As it was written otherwise.
+pub fn resolve(path: &Path, pool: &Pool) -> PathBuf {
+    if path.is_absolute() {
+        return path.to_owned();
+    }
+    match shown(pool) {
+        Some(dir) => joined(&dir, path),
+        None => path.to_owned(),
+    }
+}
+
+fn joined(dir: &Path, path: &Path) -> PathBuf {
+    let mut whole = dir.to_owned();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = whole.pop(),
+            Component::CurDir => {}
+            other => whole.push(other),
+        }
+    }
+    whole
+}
+
+/// Has a program in `pool` begin in the working directory of this process.
+pub fn hand_on(pool: &Pool, command: &mut Command) {
+    let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
+    match handed() {
+        None => {
+            command.env_remove(name);
+        }
+        Some((id, dir)) if is_of(pool, &dir) => {
+            let text = dead_end::describe(id, absolute_dir(pool).as_os_str().as_bytes());
+            command.env(name, std::ffi::OsString::from_vec(text));
+        }
+        Some((_, dir)) => say(format!(
+            "warning: the working directory lies in another pool ({}), which programs in pool '{}' don't see: their relative paths fail; begin them in another directory",
+            dir.display(),
+            pool.config().name
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_from_a_directory_of_a_pool() {
+        let at = |path: &str| joined(Path::new("/fb/w"), Path::new(path));
+        assert_eq!(at("x/./y"), Path::new("/fb/w/x/y"));
+        assert_eq!(at("../x"), Path::new("/fb/x"));
+        assert_eq!(at("../../../data"), Path::new("/data"));
+    }
+}

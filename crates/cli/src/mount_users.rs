@@ -1,0 +1,94 @@
+//! The programs for which a pool is mounted (`forebay exec --with-mount`): the mount goes when the
+//! last of them ends.
+//!
+//! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty
+//! file for each program, named by its process id. It is locked by who adds one, and by the server
+//! when it finds none left; without the record nobody can join any more.
+
+use crate::down::runs;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often it is looked whether a program runs, where the kernel has no pidfd.
+const PAUSE: Duration = Duration::from_millis(100);
+
+fn dir_of(record: &Path) -> PathBuf {
+    let mut dir = record.as_os_str().to_owned();
+    dir.push(".for");
+    dir.into()
+}
+
+fn lock(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+    flock(&fd, FlockOperation::LockExclusive)?;
+    Ok(fd)
+}
+
+/// Notes the first program, before there is a record.
+///
+/// # Errors
+/// What making the directory and the file says.
+pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
+    let dir = dir_of(record);
+    // What a server of this number left that was killed.
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir)?;
+    std::fs::write(dir.join(pid.to_string()), "")
+}
+
+/// Adds a program. True also if the mount needs none to stay; false if it is about to go.
+pub fn join(record: &Path, pid: u32) -> bool {
+    let dir = dir_of(record);
+    match lock(&dir) {
+        Ok(_lock) => record.exists() && std::fs::write(dir.join(pid.to_string()), "").is_ok(),
+        Err(_) => record.exists(),
+    }
+}
+
+/// Waits until all programs are gone, and takes the record away.
+pub fn wait(record: &Path) {
+    let dir = dir_of(record);
+    loop {
+        for pid in noted(&dir) {
+            wait_for(pid);
+            let _ = std::fs::remove_file(dir.join(pid.to_string()));
+        }
+        let _lock = lock(&dir);
+        if noted(&dir).is_empty() {
+            let _ = std::fs::remove_file(record);
+            return;
+        }
+    }
+}
+
+/// Removes what is left of the notes.
+pub fn end(record: &Path) {
+    let _ = std::fs::remove_dir_all(dir_of(record));
+}
+
+fn noted(dir: &Path) -> Vec<u32> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let number = |e: std::fs::DirEntry| e.file_name().to_str()?.parse().ok();
+    entries.filter_map(number).collect()
+}
+
+fn wait_for(pid: u32) {
+    let Some(id) = Pid::from_raw(pid as i32) else {
+        return;
+    };
+    match pidfd_open(id, PidfdFlags::empty()) {
+        Ok(fd) => while poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).is_err() {},
+        Err(rustix::io::Errno::SRCH) => {}
+        Err(_) => {
+            while runs(pid) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernel's working directory of a process whose own working directory lies in a pool: a dead
+//! end.
+//!
+//! Only the library knows the directory in the pool. A program that the library doesn't reach
+//! (static, Go, set-user-ID) uses the kernel's working directory, so that one must never be a
+//! directory of somebody's files. A dead end is the innermost of [`DEPTH`] nested directories, all
+//! of which have been removed: no name is found in it, none can be made, and as many `..` lead to
+//! nothing else. It can't be listed but by root (mode 0111).
+//!
+//! The environment variable [`VARIABLE`] carries the directory in the pool over programs that don't
+//! see it: it holds for a process as long as that process is at a dead end.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, mkdirat, open, openat, unlinkat};
+use rustix::io::{Errno, Result};
+use std::ffi::CStr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// `ID:DIR`: the number of the working directory, and the directory of the pool in which it lies.
+pub const VARIABLE: &CStr = c"FOREBAY_CWD";
+/// How many removed directories lie one in the other.
+pub const DEPTH: usize = 32;
+/// The innermost one: by this name /proc shows where the process is.
+const NAME: &str = "forebay-nowhere";
+/// The others, but for the outermost.
+const OTHER: &str = "n";
+/// Where to make one if that can't be done in the pool's directory.
+const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "/"];
+/// Most names that are tried for the outermost directory.
+const MAX_NAMES: u32 = 1000;
+
+/// Makes a dead end: a descriptor for fchdir(2).
+///
+/// # Errors
+/// What making directories says where none can be made anywhere: EACCES, EROFS, ENOSPC.
+pub fn make(pool: &Path) -> Result<OwnedFd> {
+    let first = match make_in(pool) {
+        Err(e) => e,
+        made => return made,
+    };
+    let mut others = PLACES.iter().map(|place| make_in(Path::new(place)));
+    others.find_map(Result::ok).ok_or(first)
+}
+
+fn make_in(place: &Path) -> Result<OwnedFd> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let place = open(
+        place,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let pid = std::process::id();
+    for _ in 0..MAX_NAMES {
+        let top = format!(".nowhere-{pid}-{}", NUMBER.fetch_add(1, Relaxed));
+        match mkdirat(&place, top.as_str(), Mode::RWXU) {
+            Err(Errno::EXIST) => continue,
+            made => made?,
+        }
+        let mut names = vec![top.as_str()];
+        let made = dig(&place, &mut names);
+        let removed = match &made {
+            Ok(bottom) => remove(bottom, &place, &names),
+            // What was made up to there.
+            Err(_) => remove_by_path(&place, &names),
+        };
+        let bottom = made?;
+        removed?;
+        fchmod(&bottom, Mode::XUSR | Mode::XGRP | Mode::XOTH)?;
+        return Ok(bottom);
+    }
+    Err(Errno::EXIST)
+}
+
+/// Makes the directories below the outermost one, `names[0]`. Their names are added. The innermost
+/// one.
+fn dig(place: &OwnedFd, names: &mut Vec<&str>) -> Result<OwnedFd> {
+    let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let list = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A umask may take the owner's rights away.
+    let bare = |at: &OwnedFd| {
+        rustix::fs::fstat(at).is_ok_and(|s| s.st_mode & Mode::RWXU.bits() != Mode::RWXU.bits())
+    };
+    let mut at = openat(place, names[0], way, Mode::empty())?;
+    let narrow = bare(&at);
+    let widen = |dir: &OwnedFd, name: &str| match narrow {
+        true => rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty()),
+        false => Ok(()),
+    };
+    widen(place, names[0])?;
+    for level in 1..DEPTH {
+        let is_last = level == DEPTH - 1;
+        let name = if is_last { NAME } else { OTHER };
+        mkdirat(&at, name, Mode::RWXU)?;
+        names.push(name);
+        widen(&at, name)?;
+        let flags = if is_last { list } else { way };
+        at = openat(&at, name, flags, Mode::empty())?;
+    }
+    Ok(at)
+}
+
+/// Removes the directories from the innermost one outwards.
+fn remove(bottom: &OwnedFd, place: &OwnedFd, names: &[&str]) -> Result<()> {
+    let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut above: Option<OwnedFd> = None;
+    for name in names.iter().skip(1).rev() {
+        let parent = openat(above.as_ref().unwrap_or(bottom), "..", way, Mode::empty())?;
+        unlinkat(&parent, *name, AtFlags::REMOVEDIR)?;
+        above = Some(parent);
+    }
+    unlinkat(place, names[0], AtFlags::REMOVEDIR)
+}
+
+/// As [`remove`], where the innermost one couldn't be opened.
+fn remove_by_path(place: &OwnedFd, names: &[&str]) -> Result<()> {
+    for depth in (1..=names.len()).rev() {
+        unlinkat(place, names[..depth].join("/"), AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Whether the kernel's working directory is a dead end.
+pub fn is_here() -> bool {
+    match rustix::fs::readlink("/proc/self/cwd", Vec::new()) {
+        Ok(link) => {
+            let link = link.to_bytes();
+            let end = link.strip_suffix(b" (deleted)");
+            end.is_some_and(|path| path.ends_with(format!("/{NAME}").as_bytes()))
+        }
+        // Without /proc. A removed directory has no path.
+        Err(_) => rustix::process::getcwd(Vec::new()) == Err(Errno::NOENT),
+    }
+}
+
+/// The value of [`VARIABLE`].
+pub fn describe(id: u64, pool: &[u8]) -> Vec<u8> {
+    [format!("{id}:").as_bytes(), pool].concat()
+}
+
+/// What [`VARIABLE`] says: number of the directory, directory of the pool.
+pub fn read(value: &[u8]) -> Option<(u64, &[u8])> {
+    let cut = value.iter().position(|&b| b == b':')?;
+    let id = std::str::from_utf8(&value[..cut]).ok()?.parse().ok()?;
+    Some((id, &value[cut + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn in_scratch<T>(f: impl FnOnce(&Path) -> T) -> T {
+        let dir = std::env::temp_dir().join(format!(
+            "dead-end-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        std::fs::create_dir(&dir).unwrap();
+        let result = f(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+        result
+    }
+
+    #[test]
+    fn nothing_is_found_and_nothing_can_be_made() {
+        in_scratch(|dir| {
+            let end = make(dir).unwrap();
+            assert_eq!(
+                std::fs::read_dir(dir).unwrap().count(),
+                0,
+                "something is left"
+            );
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            for up in 0..DEPTH {
+                let at = "../".repeat(up);
+                let name = format!("{at}x");
+                assert_eq!(
+                    mkdirat(&end, &*name, Mode::RWXU),
+                    Err(Errno::NOENT),
+                    "{name}"
+                );
+                assert!(openat(&end, &*format!("{at}n"), flags, Mode::empty()).is_err());
+            }
+            let here = format!("/proc/self/fd/{}", end.as_raw_fd());
+            let link = std::fs::read_link(here).unwrap();
+            assert!(
+                link.to_str()
+                    .unwrap()
+                    .ends_with("/forebay-nowhere (deleted)")
+            );
+        });
+    }
+
+    #[test]
+    fn another_place_is_taken() {
+        in_scratch(|dir| {
+            assert!(make(&dir.join("not there")).is_ok());
+        });
+    }
+
+    #[test]
+    fn the_variable() {
+        let text = describe(77, b"/dev/shm/forebay-0/p:q");
+        assert_eq!(read(&text), Some((77, &b"/dev/shm/forebay-0/p:q"[..])));
+        assert_eq!(read(b"x:/y"), None);
+        assert_eq!(read(b"7"), None);
+    }
+}

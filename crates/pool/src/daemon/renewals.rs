@@ -1,0 +1,109 @@
+//! Long work: questions whose carrying out may take longer than the patience (a sync on a slow
+//! disk, a large copy).
+//!
+//! As long as their home says that it is at work, they are waited for. Each tick, an eighth of the
+//! patience, the homes of those that are open are asked ([`PROGRESS`](super::wire::PROGRESS)); a
+//! home that says so gets the whole patience again, from the moment it was asked. So one that has
+//! died or stands still is noticed within the patience. What this daemon carries out for its own
+//! node it knows itself.
+
+use super::core::{Core, lock};
+use super::question::Question;
+use forebay_net::NodeId;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Bounds of a tick.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct State {
+    open: Vec<Arc<Question>>,
+    /// The thread has nothing to do.
+    idle: bool,
+    stopped: bool,
+}
+
+/// The long questions of a daemon that may still be open.
+#[derive(Default)]
+pub struct Renewals {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Renewals {
+    /// From now on the question is waited for as long as its home is at work.
+    pub fn add(&self, question: &Arc<Question>) {
+        let mut state = lock(&self.state);
+        state.open.push(question.clone());
+        if state.idle {
+            state.idle = false;
+            self.wake.notify_all();
+        }
+    }
+
+    /// The thread ends.
+    pub fn stop(&self) {
+        lock(&self.state).stopped = true;
+        self.wake.notify_all();
+    }
+
+    /// Those that are open, a tick after the last time; None once stopped. Sleeps while there are
+    /// none.
+    fn next(&self, tick: Duration) -> Option<Vec<Arc<Question>>> {
+        let mut state = lock(&self.state);
+        let end = Instant::now() + tick;
+        loop {
+            if state.stopped {
+                return None;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.open.retain(|q| !q.is_answered());
+                if !state.open.is_empty() {
+                    return Some(state.open.clone());
+                }
+                state.idle = true;
+                while state.idle && !state.stopped {
+                    let woken = self.wake.wait(state);
+                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                drop(state);
+                return self.next(tick);
+            }
+            let waited = self.wake.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The thread.
+pub fn run(core: &Weak<Core>, renewals: &Renewals, patience: Duration) {
+    let tick = (patience / 8).clamp(SHORTEST, LONGEST);
+    while let Some(open) = renewals.next(tick) {
+        let Some(core) = core.upgrade() else { return };
+        let now = Instant::now();
+        let mut of_node: HashMap<NodeId, Vec<Arc<Question>>> = HashMap::new();
+        for question in open {
+            if question.node == core.me {
+                question.renew(now + patience);
+            } else if question.deadline() <= now {
+                match core.link(question.node) {
+                    Some(link) => link.expire(&question),
+                    None => question.fail(rustix::io::Errno::HOSTDOWN),
+                }
+            } else if question.deadline() < now + patience * 7 / 8 {
+                of_node.entry(question.node).or_default().push(question);
+            }
+        }
+        for (node, questions) in of_node {
+            if let Some(link) = core.link(node) {
+                for some in questions.chunks(super::wire::MOST_AT_WORK) {
+                    link.ask_progress(some.to_vec());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,620 @@
+//! Checksums of bytes at rest (`integrity = "checksum"`).
+//!
+//! A chunk whose bytes have not changed since they were summed has a record `K`: one sum for each
+//! [`BLOCK`] of it, as far as the file reaches. Such a chunk is *sealed*. The rules:
+//! - Whoever changes bytes of a chunk, or the file's end in it, first removes the record, with the
+//!   file locked. So a process that is killed at any instant leaves no sum that is wrong.
+//! - The last close of a changed file and `fsync` seal all its chunks. Nothing is sealed while the
+//!   file may be mapped for writing, since nobody sees what is stored through a mapping.
+//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock; a block
+//!   that does not fit is read once more with the file locked, since it may just be changing.
+//! - With a journal, a record says whether the bytes were on stable storage when it was made. After a
+//!   loss of power only those count. Removing one of these is on stable storage before bytes change.
+//!
+//! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor have
+//! small files that lie in their record, which is sealed as a whole (decision 0017).
+
+use super::*;
+use crate::uses::said;
+use forebay_controls::Integrity;
+use twox_hash::XxHash3_64;
+
+/// Bytes of a chunk that one sum covers.
+pub const BLOCK: usize = PAGE;
+/// Blocks that are copied and compared at a time.
+const AT_ONCE: usize = 16;
+
+/// First byte of a record: the bytes were on stable storage when they were summed.
+const STABLE: u8 = 1;
+
+/// A chunk that was sealed, and the hash of its record.
+pub(crate) type Sealed = (u64, u64);
+
+/// Whether the bytes of a file with this word have checksums.
+#[inline]
+pub fn is_summed(word: u64) -> bool {
+    word != 0 && said(word).0.integrity == Some(Integrity::Checksum)
+}
+
+fn sum(bytes: &[u8]) -> [u8; 4] {
+    (XxHash3_64::oneshot(bytes) as u32).to_le_bytes()
+}
+
+/// The sums of a sealed chunk.
+struct Sums(Vec<u8>);
+
+impl Sums {
+    /// Whether `bytes` are what block `n` of the chunk should be. What no sum covers is.
+    fn fits(&self, n: usize, bytes: &[u8]) -> bool {
+        let at = 1 + 4 * n;
+        self.0.get(at..at + 4).is_none_or(|s| s == sum(bytes))
+    }
+}
+
+impl Store {
+    /// The sums of a chunk, if it is sealed.
+    fn sums(&self, id: ObjectId, chunk: u64) -> Result<Option<Sums>> {
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let record = snapshot.get(&Key::sums(id, chunk))?;
+        Ok(record.map(|bytes| Sums(bytes.to_vec())))
+    }
+
+    /// Before bytes `from..to` of a file change, or go: their chunks are sealed no more. Locked.
+    ///
+    /// # Errors
+    /// EBADMSG: other bytes of these chunks aren't what was written; sealing them again would hide that.
+    /// EIO and the like. Nothing may be changed then.
+    #[inline]
+    pub(crate) fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
+        match is_summed(self.live(index).controls.load(Relaxed)) {
+            true => self.unseal_summed(index, from, to),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn unseal_summed(&self, index: u32, from: u64, to: u64) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let (shard, last) = (self.shard_of(id), to / CHUNK);
+        let (mut keys, mut stable, mut chunks) = (Vec::new(), false, Vec::new());
+        self.snapshot(shard)?
+            .scan(&Key::sums(id, from / CHUNK), |key, value| {
+                let chunk = match parse_key(key) {
+                    Some((b'K', of, n)) if of == id => n.try_into().ok().map(u64::from_be_bytes),
+                    _ => None,
+                };
+                let its = chunk.filter(|n| *n <= last);
+                if let Some(n) = its {
+                    stable |= value.first() == Some(&STABLE);
+                    keys.push(key.to_vec());
+                    chunks.push(n);
+                }
+                its.is_some()
+            })?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        for start in chunks.into_iter().map(|n| n * CHUNK) {
+            // Blocks that are changed as a whole may hold anything.
+            let end = start + CHUNK;
+            self.verify_locked(index, start, from.min(end))?;
+            self.verify_locked(index, to.max(start), end)?;
+        }
+        self.write(self.object_set(id), Need::Removal, |w| {
+            keys.iter()
+                .try_for_each(|key| w.del(shard, key).map(|_| ()))
+        })?;
+        match stable && self.active_journal().is_some() {
+            true => self.sync_journal(),
+            false => Ok(()),
+        }
+    }
+
+    /// From now on an open file may be changed through a mapping that nobody sees: none of it is
+    /// sealed until its last close.
+    ///
+    /// # Errors
+    /// EIO: it isn't what was written. ETIMEDOUT.
+    pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
+        let here = match self.striped(index) {
+            Some(f) if f.home.is_some() => match self.own_part(&f, false)? {
+                Some(part) => part,
+                None => return Ok(()),
+            },
+            None if self.is_away(index) => return Ok(()),
+            _ => index,
+        };
+        if !is_summed(self.live(here).controls.load(Acquire)) {
+            return Ok(());
+        }
+        self.verify(here, 0, MAX_SIZE).map_err(|_| Errno::IO)?;
+        let _critical = Critical::enter();
+        let lock = self.lock_live(here)?;
+        lock.0.flags.fetch_or(flag::MAPPED, AcqRel);
+        self.unseal(here, 0, MAX_SIZE)
+    }
+
+    /// Seals what of a file isn't, if it has checksums: the chunks that this has done, or others
+    /// before without their bytes being on stable storage.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO: some chunks are not sealed.
+    pub(crate) fn seal_chunks(&self, index: u32) -> Result<Vec<Sealed>> {
+        let live = self.live(index);
+        let mut sealed = Vec::new();
+        if !is_summed(live.controls.load(Acquire)) {
+            return Ok(sealed);
+        }
+        let id = ObjectId(live.id.load(Acquire));
+        let mut next = Some(0);
+        while let Some(chunk) = next {
+            let done = self.seal_chunk(index, chunk)?;
+            sealed.extend(done.map(|hash| (chunk, hash)));
+            next = self.next_chunk(id, chunk + 1)?;
+        }
+        Ok(sealed)
+    }
+
+    /// Seals a chunk: the hash of its record, unless that says already that its bytes are stable.
+    fn seal_chunk(&self, index: u32, chunk: u64) -> Result<Option<u64>> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        let id = ObjectId(live.id.load(Relaxed));
+        let unfit = flag::MAPPED | flag::INLINE | flag::UNLINKED;
+        let size = live.size.load(Relaxed);
+        let start = chunk * CHUNK;
+        if live.flags.load(Acquire) & unfit != 0 || start >= size {
+            return Ok(None);
+        }
+        if let Some(Sums(bytes)) = self.sums(id, chunk)? {
+            return Ok((bytes.first() != Some(&STABLE)).then(|| XxHash3_64::oneshot(&bytes)));
+        }
+        let moved = live.moved.load(Relaxed);
+        if self.chunk_map(index, chunk, moved, 0)?.pages() == 0 {
+            return Ok(None);
+        }
+        let len = (size - start).min(CHUNK) as usize;
+        let mut record = vec![0];
+        let mut bytes = buffer(len)?;
+        for at in (0..len).step_by(AT_ONCE * BLOCK) {
+            let n = (len - at).min(AT_ONCE * BLOCK);
+            // SAFETY: the buffer has n bytes. Locked: nothing moves.
+            unsafe { self.copy_out(index, moved, start + at as u64, bytes.as_mut_ptr(), n)? };
+            bytes[..n]
+                .chunks(BLOCK)
+                .for_each(|block| record.extend(sum(block)));
+        }
+        let shard = self.shard_of(id);
+        self.write(self.object_set(id), Need::Bytes(record.len()), |w| {
+            w.put(shard, &Key::sums(id, chunk), &record)
+        })?;
+        Ok(Some(XxHash3_64::oneshot(&record)))
+    }
+
+    /// The bytes of these chunks have been written to stable storage since they were sealed.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub(crate) fn confirm_sealed(&self, index: u32, sealed: &[Sealed]) -> Result<()> {
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let id = ObjectId(lock.0.id.load(Relaxed));
+        let shard = self.shard_of(id);
+        let room = sealed.len() * (1 + 4 * CHUNK as usize / BLOCK);
+        self.write(self.object_set(id), Need::Bytes(room), |w| {
+            for &(chunk, hash) in sealed {
+                let key = Key::sums(id, chunk);
+                let record = w.get(shard, &key)?.map(<[u8]>::to_vec);
+                // Another one was made of bytes that were changed since.
+                if let Some(mut record) = record.filter(|r| XxHash3_64::oneshot(r) == hash) {
+                    record[0] = STABLE;
+                    w.put(shard, &key, &record)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`Store::read_here`], of a file with checksums.
+    ///
+    /// # Errors
+    /// EBADMSG: a block isn't what was written.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    #[cold]
+    pub(super) unsafe fn read_summed(
+        &self,
+        index: u32,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let live = self.live(index);
+        for locked in [false, true] {
+            let _critical = locked.then(Critical::enter);
+            let _lock = locked.then(|| self.lock_live(index)).transpose()?;
+            let (moved, size) = (live.moved.load(Acquire), live.size.load(Acquire));
+            if offset >= size || len == 0 {
+                return Ok(0);
+            }
+            let n = len.min((size - offset) as usize);
+            // SAFETY: n <= len.
+            let put = |done: usize, bytes: &[u8]| unsafe {
+                match guard::copy(bytes.as_ptr(), to.add(done), bytes.len()) {
+                    true => Ok(()),
+                    false => Err(Errno::FAULT),
+                }
+            };
+            let read = self.each_block(index, moved, size, offset, n, put);
+            fence(Acquire);
+            let stood = moved.is_multiple_of(2) && live.moved.load(Relaxed) == moved;
+            match read {
+                Err(Errno::BADMSG) if !locked => continue,
+                Ok(()) if !stood && !locked => continue,
+                read => {
+                    self.passed(live, index, offset, n, size);
+                    return read.map(|()| n);
+                }
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    /// Copies `len` bytes of a file of this size block by block, compares sealed ones with their sums,
+    /// and hands them to `each`: how many bytes came before, and these.
+    fn each_block(
+        &self,
+        index: u32,
+        moved: u64,
+        size: u64,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let inline = live.flags.load(Acquire) & flag::INLINE != 0;
+        let end = offset + len as u64;
+        let mut bytes = buffer(len + 2 * BLOCK)?;
+        let mut known: Option<(u64, Option<Sums>)> = None;
+        let mut at = offset;
+        while at < end {
+            let chunk = at / CHUNK;
+            if known.as_ref().is_none_or(|(of, _)| *of != chunk) {
+                let sums = if inline { None } else { self.sums(id, chunk)? };
+                known = Some((chunk, sums));
+            }
+            // Whole blocks, as far as the file reaches.
+            let first = at - at % BLOCK as u64;
+            let window = (first + (AT_ONCE * BLOCK) as u64)
+                .min((chunk + 1) * CHUNK)
+                .min(end.next_multiple_of(BLOCK as u64))
+                .min(size);
+            let n = (window - first) as usize;
+            // SAFETY: the buffer has room for a window.
+            unsafe { self.copy_out(index, moved, first, bytes.as_mut_ptr(), n)? };
+            if let Some((_, Some(sums))) = &known {
+                let number = ((first % CHUNK) as usize) / BLOCK;
+                for (i, block) in bytes[..n].chunks(BLOCK).enumerate() {
+                    if !sums.fits(number + i, block) {
+                        return Err(Errno::BADMSG);
+                    }
+                }
+            }
+            let (from, to) = ((at - first) as usize, (window.min(end) - first) as usize);
+            each((at - offset) as usize, &bytes[from..to])?;
+            at = window.min(end);
+        }
+        Ok(())
+    }
+
+    /// Whether the sealed chunks that bytes `from..to` of a file lie in are what was written. Locked.
+    ///
+    /// # Errors
+    /// EBADMSG: one isn't.
+    pub(crate) fn verify_locked(&self, index: u32, from: u64, to: u64) -> Result<()> {
+        let live = self.live(index);
+        let (moved, size) = (live.moved.load(Relaxed), live.size.load(Relaxed));
+        let to = to.min(size);
+        if from >= to || !is_summed(live.controls.load(Relaxed)) {
+            return Ok(());
+        }
+        let len = (to - from) as usize;
+        self.each_block(index, moved, size, from, len, |_, _| Ok(()))
+    }
+
+    /// As [`Store::verify_locked`], chunk by chunk, locking the file for each.
+    ///
+    /// # Errors
+    /// EBADMSG: one isn't; the offset of its first byte. Else as for reading.
+    pub(crate) fn verify(
+        &self,
+        index: u32,
+        from: u64,
+        to: u64,
+    ) -> std::result::Result<(), (u64, Errno)> {
+        if !is_summed(self.live(index).controls.load(Acquire)) {
+            return Ok(());
+        }
+        let id = self.live_id(index);
+        let mut at = from;
+        while at < to.min(self.live(index).size.load(Acquire)) {
+            let end = (at / CHUNK + 1) * CHUNK;
+            let one = || {
+                let _critical = Critical::enter();
+                let _lock = self.lock_live(index)?;
+                self.verify_locked(index, at, end.min(to))
+            };
+            one().map_err(|e| (at, e))?;
+            // Over holes.
+            at = match self.next_chunk(id, end / CHUNK) {
+                Ok(Some(chunk)) => chunk * CHUNK,
+                Ok(None) => break,
+                Err(e) => return Err((at, e)),
+            };
+        }
+        Ok(())
+    }
+
+    /// Removes the sums of an object.
+    pub(crate) fn remove_sums(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
+        self.remove_range(w, &Key::sums(id, 0), |_| ())
+    }
+
+    /// A commit gives an object this word: sums that nobody has looked after are none.
+    pub(crate) fn change_sums(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
+        let inode = w.get(self.shard_of(id), &Key::inode(id))?;
+        match inode.and_then(Inode::decode) {
+            Some((inode, _)) if is_summed(inode.controls) != is_summed(word) => {
+                self.remove_sums(w, id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// After a loss of power: sums of bytes that weren't on stable storage are none. Alone.
+    pub(crate) fn drop_unstable_sums(&self) -> Result<()> {
+        for shard in 0..self.shard_count() {
+            let mut keys = Vec::new();
+            self.snapshot(shard)?.scan(b"K", |key, value| {
+                let its = key.first() == Some(&b'K');
+                if its && value.first() != Some(&STABLE) {
+                    keys.push(key.to_vec());
+                }
+                its
+            })?;
+            for some in keys.chunks(256) {
+                self.write(self.set(&[shard]), Need::Removal, |w| {
+                    some.iter()
+                        .try_for_each(|key| w.del(shard, key).map(|_| ()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The objects of this node that have sums.
+    fn summed_objects(&self) -> Result<Vec<ObjectId>> {
+        let mut ids = Vec::new();
+        for shard in 0..self.shard_count() {
+            self.snapshot(shard)?.scan(b"K", |key, _| {
+                let id = parse_key(key).filter(|k| k.0 == b'K').map(|k| k.1);
+                if let Some(id) = id
+                    && ids.last() != Some(&id)
+                {
+                    ids.push(id);
+                }
+                id.is_some()
+            })?;
+        }
+        Ok(ids)
+    }
+
+    /// Compares all files that have checksums with them; `each` gets those with damage: object, and
+    /// first byte of the first MiB that has some. Others may use the store meanwhile.
+    ///
+    /// # Errors
+    /// EIO and the like: the store couldn't be read.
+    pub(crate) fn verify_all(&self, mut each: impl FnMut(ObjectId, u64)) -> Result<()> {
+        for id in self.summed_objects()? {
+            let (index, held) = match self.live_acquire_held(id) {
+                Err(Errno::NOENT) => continue,
+                other => other?,
+            };
+            let verified = self.verify(index, 0, MAX_SIZE);
+            drop(held);
+            self.live_release(index)?;
+            match verified {
+                Err((at, Errno::BADMSG)) => each(id, at),
+                Err((_, e)) => return Err(e),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Room for a window of blocks, at most as much as `len` bytes need.
+fn buffer(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let len = len.next_multiple_of(BLOCK).min(AT_ONCE * BLOCK);
+    bytes.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SetAttr;
+    use crate::repair::tests::{TestStore, make, read, store, write};
+    use forebay_controls::Declared;
+
+    const MIB: usize = CHUNK as usize;
+
+    /// A file with checksums.
+    fn summed(s: &TestStore, name: &str) -> ObjectId {
+        let id = make(s, name);
+        let declared: Declared = "integrity=checksum".parse().unwrap();
+        let controls = Some(declared.bits());
+        let set = SetAttr {
+            controls,
+            ..SetAttr::default()
+        };
+        s.set_attr(id, &set).unwrap();
+        id
+    }
+
+    /// Turns a bit of the byte at `at` of a file that is open, beside all rules.
+    fn damage(s: &TestStore, index: u32, at: u64) {
+        let moved = s.live(index).moved.load(Relaxed);
+        let map = s.chunk_map(index, at / CHUNK, moved, 0).unwrap();
+        let within = (at % CHUNK) as usize;
+        Store::pieces(&map, within, 1, |e, from, _, _| {
+            let segment = s.media()[e.medium()].file().unwrap();
+            let place = e.start() * PAGE as u64 + from as u64;
+            let mut byte = [0];
+            rustix::io::pread(segment, &mut byte, place)?;
+            byte[0] ^= 4;
+            rustix::io::pwrite(segment, &byte, place).map(|_| ())
+        })
+        .unwrap();
+    }
+
+    fn try_read(s: &TestStore, index: u32, at: u64, len: usize) -> Result<usize> {
+        let mut bytes = vec![0; len];
+        // SAFETY: the vector is writable.
+        unsafe { s.read(index, at, bytes.as_mut_ptr(), len) }
+    }
+
+    fn try_write(s: &TestStore, index: u32, at: u64, bytes: &[u8]) -> Result<usize> {
+        // SAFETY: a slice.
+        unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) }.map(|(_, n)| n)
+    }
+
+    #[test]
+    fn damage_is_noticed_and_not_sealed_again() {
+        let s = store("sums-damage");
+        let id = summed(&s, "f");
+        let content: Vec<u8> = (0..2 * MIB + 5000).map(|i| (i / 7) as u8).collect();
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, &content);
+        // Not sealed yet: nothing is known of it.
+        assert!(read(&s, index) == content);
+        s.live_release(index).unwrap();
+        assert_eq!(s.check(), Ok(vec![]));
+        let (index, held) = s.live_acquire_held(id).unwrap();
+        assert!(read(&s, index) == content);
+        let bad = MIB as u64 + 10_000;
+        damage(&s, index, bad);
+        assert_eq!(try_read(&s, index, 0, MIB), Ok(MIB));
+        assert_eq!(try_read(&s, index, bad - 8000, 5000), Ok(5000));
+        assert_eq!(try_read(&s, index, bad - 8000, 9000), Err(Errno::BADMSG));
+        let found = s.check().unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("/f (object"), "{found:?}");
+        // Beside the damage, or over some of its block: it would be sealed with it.
+        for (at, len) in [(MIB, 10), (bad as usize, 10), (MIB + 8192, 100)] {
+            let done = try_write(&s, index, at as u64, &content[at..at + len]);
+            assert_eq!(done, Err(Errno::BADMSG), "{at}");
+        }
+        assert_eq!(s.truncate(index, bad), Err(Errno::BADMSG));
+        // To another file.
+        let to = s.live_acquire(make(&s, "to")).unwrap();
+        let copied = s.copy((index, MIB as u64), (to, 0), 20_000);
+        assert_eq!(copied, Err(Errno::BADMSG));
+        s.live_release(to).unwrap();
+        // The whole block is written again.
+        let at = MIB + 8192;
+        assert_eq!(
+            try_write(&s, index, at as u64, &content[at..at + BLOCK]),
+            Ok(BLOCK)
+        );
+        assert!(read(&s, index) == content);
+        drop(held);
+        s.live_release(index).unwrap();
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    #[test]
+    fn sums_follow_whatever_changes_a_file() {
+        let s = store("sums-random");
+        let id = summed(&s, "f");
+        let mut random = forebay_fuzz::Random::new(17);
+        let mut below = move |n: usize| random.below(n);
+        let mut model: Vec<u8> = Vec::new();
+        let mut index = s.live_acquire(id).unwrap();
+        for round in 0..600 {
+            let size = model.len();
+            match below(8) {
+                0 => {
+                    let new = below(3 * MIB);
+                    s.truncate(index, new as u64).unwrap();
+                    model.resize(new, 0);
+                }
+                1 => {
+                    let (at, len) = (below(size + 1), below(300_000));
+                    s.punch(index, at as u64, len as u64, false).unwrap();
+                    let end = (at + len).min(size);
+                    model[at.min(end)..end].fill(0);
+                }
+                2 => {
+                    s.live_release(index).unwrap();
+                    index = s.live_acquire(id).unwrap();
+                }
+                3 => s.sync(index).unwrap(),
+                4 => {
+                    let (at, to, len) = (below(size + 1), below(2 * MIB), below(100_000));
+                    if at + len <= size && at.abs_diff(to) >= len && len > 0 {
+                        let n = s.copy((index, at as u64), (index, to as u64), len as u64);
+                        let n = n.unwrap() as usize;
+                        model.resize(size.max(to + n), 0);
+                        model.copy_within(at..at + n, to);
+                    }
+                }
+                _ => {
+                    let (at, len) = (below(2 * MIB), 1 + below(50_000));
+                    let bytes = vec![round as u8 | 1; len];
+                    write(&s, index, at as u64, &bytes);
+                    model.resize(size.max(at + len), 0);
+                    model[at..at + len].copy_from_slice(&bytes);
+                }
+            }
+            assert!(read(&s, index) == model, "round {round}");
+        }
+        s.live_release(index).unwrap();
+        assert_eq!(s.check(), Ok(vec![]));
+        let index = s.live_acquire(id).unwrap();
+        assert!(read(&s, index) == model);
+        s.unlink(ObjectId::ROOT, b"f", None, s.names_epoch())
+            .unwrap();
+        s.live_release(index).unwrap();
+        // No sums of nobody.
+        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.summed_objects(), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_is_said_later_or_taken_back_holds_from_then_on() {
+        let s = store("sums-said");
+        let id = make(&s, "f");
+        let index = s.live_acquire(id).unwrap();
+        write(&s, index, 0, &[7; 50_000]);
+        s.say(id, "integrity=checksum".parse().unwrap()).unwrap();
+        s.follow_word(id, 0, s.controls(index)).unwrap();
+        damage(&s, index, 30_000);
+        assert_eq!(try_read(&s, index, 0, 50_000), Err(Errno::BADMSG));
+        let word = s.controls(index);
+        s.say(id, Declared::NOTHING).unwrap();
+        s.follow_word(id, word, 0).unwrap();
+        assert_eq!(try_read(&s, index, 0, 50_000), Ok(50_000));
+        assert_eq!(s.summed_objects(), Ok(vec![]));
+        s.live_release(index).unwrap();
+    }
+}
