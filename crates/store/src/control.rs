@@ -768,8 +768,11 @@ impl ProcessArea {
     }
 }
 
-/// Reserves memory for a part of the region's file.
+/// Reserves memory for a part of the region's file, if it is named.
 fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
     let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     memory::reserve(
         forebay_media::with_room(open)?,

@@ -131,6 +131,9 @@ impl Env {
         if is_beside {
             let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(beside.replace(file));
+        } else {
+            // Now: later, that would give up the locks that LMDB has taken.
+            drop(file);
         }
         reserved?;
         let flags = ffi::MDB_NOSUBDIR

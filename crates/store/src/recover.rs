@@ -494,19 +494,20 @@ mod tests {
         assert_eq!(slots.len(), MAX_PROCESSES - kept);
         assert!(process::attach_kept(&s.control).is_ok());
         let h = s.control.header();
+        let limit = h.free_live.limit() as usize;
         let next = |i| &s.control.live(i).next;
-        let room = |_| Ok(MAX_LIVE as u32);
-        let mut taken: Vec<u32> = (0..MAX_LIVE)
-            .map_while(|_| h.free_live.pop(MAX_LIVE, next, room).unwrap())
+        let room = |_| Ok(limit as u32);
+        let mut taken: Vec<u32> = (0..limit)
+            .map_while(|_| h.free_live.pop(limit, next, room).unwrap())
             .collect();
-        assert_eq!(taken.len(), MAX_LIVE - crate::control::KEPT as usize);
+        assert_eq!(taken.len(), limit - crate::control::KEPT as usize);
         assert!(taken.iter().all(|&i| i >= crate::control::KEPT));
-        assert_eq!(h.free_live.end(MAX_LIVE), MAX_LIVE as u32);
+        assert_eq!(h.free_live.end(limit), limit as u32);
         // What is free below the end is in a list.
-        let free = h.free_live.walk(MAX_LIVE, next).unwrap();
+        let free = h.free_live.walk(limit, next).unwrap();
         assert_eq!(free.len(), crate::control::KEPT as usize);
         let last = taken.pop().unwrap();
         h.free_live.push(last, next(last));
-        assert_eq!(h.free_live.pop(MAX_LIVE, next, room), Ok(Some(last)));
+        assert_eq!(h.free_live.pop(limit, next, room), Ok(Some(last)));
     }
 }
