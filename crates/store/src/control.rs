@@ -841,7 +841,9 @@ impl Control {
         }
         let kept = KEPT_PROCESSES;
         let slots = (0..FIRST_KEPT).chain(kept..kept + FIRST_SLOTS);
-        slots.map(|slot| slot as u32).try_for_each(|slot| self.reserve_area(slot))
+        slots
+            .map(|slot| slot as u32)
+            .try_for_each(|slot| self.reserve_area(slot))
     }
 
     /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.

@@ -22,8 +22,8 @@ use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
-pub use room::{OnFull, Room};
 pub use readers::{MAX_READERS, RESERVED_READERS};
+pub use room::{OnFull, Room};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
@@ -126,8 +126,7 @@ impl Env {
         let file = readers::open_lock_file(&self.path)?;
         let is_beside = readers::free_left_behind(&file);
         // The lock file is sparse, and LMDB touches it at once.
-        let reserved =
-            self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
+        let reserved = self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
         if is_beside {
             let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(beside.replace(file));

@@ -5,7 +5,9 @@
 //! release it when the process is gone. A process that calls exec keeps its slot; a child
 //! gets one of its own before it runs.
 
-use crate::control::{Control, FIRST_SLOTS, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
+use crate::control::{
+    Control, FIRST_SLOTS, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state,
+};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::cell::Cell;
