@@ -143,7 +143,7 @@ fn groups() -> Vec<(PathBuf, bool)> {
             (_, c) if c.split(',').any(|c| c == "memory") => &["/sys/fs/cgroup/memory"],
             _ => continue,
         };
-        let one = controllers != "";
+        let one = !controllers.is_empty();
         for root in roots.iter().map(Path::new) {
             // In a container the path may be that of the host, where here is only the root.
             let below = path.trim_start_matches('/');

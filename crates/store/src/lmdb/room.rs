@@ -255,7 +255,7 @@ impl Env {
     pub(super) fn reserve_readers(&self, file: impl AsFd, readers: u32) -> Result<()> {
         let fd = file.as_fd();
         let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
-        if (rustix::fs::fstat(&fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
+        if (rustix::fs::fstat(fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
             // Its size is LMDB's business.
             memory::reserve(fd, true, 0, end)?;
         }
