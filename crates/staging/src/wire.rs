@@ -13,7 +13,10 @@ pub const MAX_FILES: usize = 512;
 
 /// To a mover.
 #[derive(Debug, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "one at a time; it is written out at once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time; it is written out at once"
+)]
 pub enum Order {
     Begin(Begin),
     Files(Vec<Entry>),
