@@ -5,7 +5,9 @@
 //! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
 //! if the object has lost its last name, removes the object.
 
-use crate::control::{Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag};
+use crate::control::{
+    Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag,
+};
 use crate::elsewhere::messages::{Record, kind};
 use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::lock::Acquired;

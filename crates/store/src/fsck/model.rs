@@ -184,7 +184,7 @@ impl Store {
                     ),
                     // If the file is gone, they are removed as lost records are.
                     b'K' => match rest.len() {
-                        8 => _ = m.summed.entry(id.0).or_default().push(key.to_vec()),
+                        8 => m.summed.entry(id.0).or_default().push(key.to_vec()),
                         _ => bad(
                             format!("checksums of object {} can't be read", id.0),
                             "they are removed",
