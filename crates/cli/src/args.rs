@@ -233,6 +233,10 @@ pub struct Media {
     /// Rules that say by path what I/O needs (see: forebay rules --help)
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
+    /// Go on even if the pool is larger than what the host can hold, or, with run, if what is to be
+    /// staged in is larger than the pool
+    #[arg(long)]
+    pub force: bool,
     /// Remove the pool after this time (2h, 90m, 1d), as soon as nobody uses it then; none: never
     /// [default: in a Slurm job its end, for pools with memory; else none]
     #[arg(long, value_name = "TIME")]
@@ -445,6 +449,9 @@ pub struct Pair {
     /// Compare contents, not times, to see what differs
     #[arg(long)]
     pub checksum: bool,
+    /// Begin even if there is more to be staged than the destination has room for
+    #[arg(long)]
+    pub force: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,

@@ -189,6 +189,7 @@ fn sums(nodes: &[Known]) -> Vec<MediumUsage> {
                 sum.used += u.used;
                 sum.reserved += u.reserved;
                 sum.reserve += u.reserve;
+                sum.available += u.available;
                 sum.spec.capacity += u.spec.capacity;
             }
             None => sums.push(u.clone()),

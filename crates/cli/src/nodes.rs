@@ -139,12 +139,7 @@ pub fn start(
         if each.is_empty() {
             each = capacity::default_media_of(hosts.len() as u32)?.0;
         }
-        let all: Vec<_> = hosts.iter().flat_map(|_| each.clone()).collect();
-        warnings.extend(
-            capacity::warnings(&all)
-                .into_iter()
-                .collect::<BTreeSet<_>>(),
-        );
+        warnings.extend(capacity::check(&each, hosts.len(), media.force)?);
     }
     warnings.iter().for_each(|w| say(format!("warning: {w}")));
     let listen = a.listen.unwrap_or(match how {
@@ -160,6 +155,7 @@ pub fn start(
         mount,
         media: each,
         reserve: media.reserve,
+        force: media.force,
         rules,
         hosts,
         how,

@@ -8,7 +8,7 @@ use crate::args::Run;
 use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::signals::Relay;
-use crate::stage::{Way, summary, tell_troubles, transfer};
+use crate::stage::{Way, room, summary, tell_troubles, transfer};
 use crate::{down, exec, nodes, paths, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
@@ -82,7 +82,13 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         seconds(began.elapsed().as_secs_f64())
     ));
 
-    if let Err(fail) = bring(&pool, &ins, a.threads, &relay, &mut account) {
+    if let Err(fail) = bring(
+        &pool,
+        &ins,
+        (a.threads, a.media.force),
+        &relay,
+        &mut account,
+    ) {
         account.tell();
         remove(pool, &name);
         return Err(fail);
@@ -149,7 +155,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
 fn bring(
     pool: &Arc<Pool>,
     pairs: &[(PathBuf, OsString)],
-    threads: usize,
+    (threads, force): (usize, bool),
     relay: &Relay,
     account: &mut Account,
 ) -> Result<(), Fail> {
@@ -159,8 +165,12 @@ fn bring(
             let end = "nothing was run, and the pool is removed";
             Fail::new(code::STAGE_IN, format!("stage-in failed: {what}; {end}"))
         };
-        let report = transfer(pool, &way, (threads, false), None, &|| relay.stopped())
-            .map_err(|e| failed(e.to_string()))?;
+        let remedy = "make the pool larger with --media, or insist with --force";
+        let room = room(pool, &way, remedy.into()).filter(|_| !force);
+        let report = transfer(pool, &way, (threads, false), None, room, &|| {
+            relay.stopped()
+        })
+        .map_err(|e| failed(e.to_string()))?;
         tell_troubles(&report);
         account.note(format!("staged {}: {}", way.words(), summary(&report)));
         if !report.complete() {
@@ -230,7 +240,10 @@ fn fetch(
             continue;
         }
         let way = Way::Out(src, dst);
-        match transfer(pool, &way, (threads, false), None, &|| relay.stopped()) {
+        // The pool may end with the job: what fits there is better than nothing.
+        match transfer(pool, &way, (threads, false), None, None, &|| {
+            relay.stopped()
+        }) {
             Ok(report) => {
                 tell_troubles(&report);
                 account.note(format!("staged {}: {}", way.words(), summary(&report)));

@@ -7,7 +7,7 @@ use crate::{exec, nodes, paths};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
-use forebay_staging::{Names, Options, Progress, Report, StageError, stage_in, stage_out};
+use forebay_staging::{Names, Options, Progress, Report, Room, StageError, stage_in, stage_out};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -53,6 +53,7 @@ pub fn transfer(
     way: &Way<'_>,
     (threads, checksum): (usize, bool),
     only: Option<Names>,
+    room: Option<Room>,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Report, StageError> {
     let mount = &pool.config().mount;
@@ -97,6 +98,7 @@ pub fn transfer(
                     threads,
                     checksum,
                     only,
+                    room,
                     ..Options::stage_in()
                 };
                 stage_in(
@@ -114,6 +116,7 @@ pub fn transfer(
                     threads,
                     checksum,
                     only,
+                    room,
                     ..Options::stage_out()
                 };
                 stage_out(
@@ -130,6 +133,40 @@ pub fn transfer(
         *done.lock().unwrap_or_else(|e| e.into_inner()) = true;
         changed.notify_all();
         result
+    })
+}
+
+/// What there is room for where something is to be staged; None if that can't be found out.
+pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
+    let (bytes, whose) = match way {
+        Way::In(..) => {
+            let (size, used) = pool.capacity();
+            let c = pool.config();
+            let media: Vec<String> = c.media.iter().map(ToString::to_string).collect();
+            let each = if c.member.is_some() {
+                "each node with "
+            } else {
+                ""
+            };
+            let whose = format!("the pool '{}' ({each}{})", c.name, media.join(", "));
+            (size.saturating_sub(used), whose)
+        }
+        Way::Out(_, dst) => {
+            let dst = std::path::absolute(dst).ok()?;
+            let there = dst.ancestors().find(|p| p.exists())?;
+            let s = rustix::fs::statvfs(there).ok()?;
+            // A file system that doesn't say how large it is.
+            (s.f_blocks > 0).then_some(())?;
+            (
+                s.f_bavail.saturating_mul(s.f_frsize),
+                there.display().to_string(),
+            )
+        }
+    };
+    Some(Room {
+        bytes,
+        whose,
+        remedy,
     })
 }
 
@@ -211,7 +248,14 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
         Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
         Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),
     };
-    let report = transfer(&pool, &way, (pair.threads, pair.checksum), None, &|| false)
+    let remedy = format!(
+        "stage less, make room, or insist with: forebay stage {} --force --pool {}",
+        way.words(),
+        quoted(name)
+    );
+    let room = room(&pool, &way, remedy).filter(|_| !pair.force);
+    let options = (pair.threads, pair.checksum);
+    let report = transfer(&pool, &way, options, None, room, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
     if pair.json {
         json(&report)?;

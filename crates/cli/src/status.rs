@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A medium for programs.
 pub fn medium(u: &MediumUsage) -> Value {
     value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
-             "reserved": u.reserved, "reserve": u.reserve, "available": u.capacity.saturating_sub(u.used) })
+             "reserved": u.reserved, "reserve": u.reserve, "available": u.available })
 }
 
 /// Used of capacity, rounded up as df does.
@@ -75,7 +75,7 @@ pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
             u.spec.to_string(),
             format_size(u.capacity),
             format_size(u.used),
-            format_size(u.capacity.saturating_sub(u.used)),
+            format_size(u.available),
             percent(u.used, u.capacity),
             mount.to_owned(),
         ]);

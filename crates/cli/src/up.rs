@@ -34,12 +34,10 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         reserve: wanted.reserve,
         rules,
     };
+    let excess = capacity::check(&options.media, 1, wanted.force)?;
     let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);
     let pool = Pool::create_for(&options, &lifetime)?;
-    for warning in warning
-        .into_iter()
-        .chain(capacity::warnings(&options.media))
-    {
+    for warning in warning.into_iter().chain(excess) {
         say(format!("warning: {warning}"));
     }
     if let Err(fail) = keeper::start(&absolute_dir(&pool)) {

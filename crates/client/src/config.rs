@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the formats of records, control region and media together.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 /// Most media of a pool.
 const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.
@@ -178,8 +178,7 @@ impl PoolConfig {
 
     /// Bytes of the journal after which a checkpoint is due.
     pub(crate) fn journal_bound(&self) -> u64 {
-        let capacity: u64 = self.media.iter().map(|m| m.capacity).sum();
-        (capacity / 16).clamp(4 << 20, 64 << 20)
+        journal_bound(self.media.iter().map(|m| m.capacity).sum())
     }
 
     /// Opens all media of a pool in `dir`.
@@ -263,6 +262,16 @@ impl PoolConfig {
         }
         Ok(config)
     }
+}
+
+fn journal_bound(capacity: u64) -> u64 {
+    (capacity / 16).clamp(4 << 20, 64 << 20)
+}
+
+/// Bytes that a pool of `files` media with this capacity takes beside them when it is made: two
+/// journals and two checkpoints.
+pub(crate) fn beside_files(capacity: u64) -> u64 {
+    2 * (journal_bound(capacity) + forebay_store::RING as u64) + capacity / 512 + (4 << 20)
 }
 
 fn has_files(media: &[MediumSpec]) -> bool {

@@ -1,6 +1,7 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
-//! It keeps some room reserved ahead of use (first touches of memory are slow), and
+//! It keeps some room reserved ahead of use (first touches of memory are slow), gives room
+//! back that hasn't been used for a while, and
 //! releases what dead processes held, removes files that go with them, and moves bursty files out of memory. While nobody is attached it sleeps, and looks once a
 //! minute whether the pool is still there.
 //! Without it the pool works on, only slower and without cleaning up.
@@ -8,8 +9,9 @@
 //! Of a pool with a journal it keeps what would be lost with the node's power small: the
 //! journal goes to stable storage every second, all bytes every 30 s.
 
+use crate::host::Host;
 use crate::{Pool, PoolError};
-use forebay_media::Medium;
+use forebay_media::{Medium, MediumKind};
 use forebay_store::{Store, Table};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -58,6 +60,14 @@ const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 /// How often other nodes are asked whether the files are there of which this one has copies.
 const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
+/// Room that was used within this time, or twice as long, stays ready for what comes next.
+const GIVES_BACK: Duration = Duration::from_secs(5);
+/// Most cells, of 1 MiB, whose room is given back in one turn.
+const GIVES_BACK_MOST: usize = 256;
+/// How often it is looked how much all keepers of the host may keep ready.
+const LOOKS: Duration = Duration::from_secs(5);
+/// How long no room is reserved ahead after there was none.
+const NO_ROOM: Duration = Duration::from_secs(1);
 /// How often the journal, and everything, is written to stable storage.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
 const SYNC_ALL: Duration = Duration::from_secs(30);
@@ -220,6 +230,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut drained = Instant::now();
     let mut follower = Follower::new();
     let mut made = false;
+    let mut room: Vec<Room> = store.media().iter().map(|_| Room::new()).collect();
     loop {
         let seen = header.activity.load(Acquire);
         if !is_there(dir) {
@@ -280,14 +291,15 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             }
             swept = Instant::now();
         }
-        let mut used = 0;
+        let (mut used, mut settled) = (0, true);
         for (i, m) in store.media().iter().enumerate() {
             used += m.usage().used;
-            top_up(m, pool.config().reserve_of(i));
+            settled &= room[i].step(store, m, pool.config().reserve_of(i));
         }
         let quiet = used == used_before;
         used_before = used;
         let calm = saver.step(store)
+            && settled
             && !unfinished
             && Instant::now() > late
             && !landed
@@ -365,19 +377,94 @@ impl Saver {
     }
 }
 
-/// Reserves room ahead of use, up to `goal` bytes. A full file system shows when the room is
-/// needed.
-fn top_up(m: &Medium, goal: u64) {
+/// The room of one medium: what is kept ready, and what is given back.
+struct Room {
+    /// Most bytes in use since `since`, and in the time before that.
+    peak: u64,
+    before: u64,
+    since: Instant,
+    /// What all keepers of the host leave this one to keep ready, and when that was found out.
+    share: u64,
+    looked: Option<Instant>,
+    /// There was no room until then.
+    none_until: Option<Instant>,
+}
+
+impl Room {
     const CELL: u64 = 1 << 20;
+
+    fn new() -> Room {
+        Room {
+            peak: 0,
+            before: 0,
+            since: Instant::now(),
+            share: 0,
+            looked: None,
+            none_until: None,
+        }
+    }
+
+    /// Reserves room ahead of use, up to `most` bytes; gives back what is more. A full file system shows when
+    /// the room is needed. Whether nothing is left to be done.
+    fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
+        if self.looked.is_none_or(|at| at.elapsed() >= LOOKS) {
+            self.share = match m.kind() {
+                MediumKind::Memory => Host::look().ready_each(),
+                MediumKind::Files(_) => u64::MAX,
+            };
+            self.looked = Some(Instant::now());
+        }
+        let goal = most.min(self.share);
+        let used = m.usage().used;
+        if self.since.elapsed() >= GIVES_BACK {
+            (self.before, self.peak, self.since) = (self.peak, used, Instant::now());
+        }
+        self.peak = self.peak.max(used);
+        if self.none_until.is_none_or(|until| Instant::now() >= until) {
+            let filled = top_up(store, m, goal);
+            self.none_until = (!filled).then(|| Instant::now() + NO_ROOM);
+        }
+        let kept = self.peak.max(self.before) + goal;
+        // What was used a moment ago is given back in the end.
+        give_back(store, m, kept) && self.peak.max(self.before) == used
+    }
+}
+
+/// Reserves room ahead of use, up to `goal` bytes. False if there is none.
+fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     loop {
         let u = m.usage();
-        let have = m.cells().reserved();
-        let missing = (u.used + goal).min(u.capacity).saturating_sub(u.reserved) / CELL;
-        if missing == 0 || !matches!(m.reserve(missing.min(8) as usize), Ok(true)) {
-            return;
+        let missing = (u.used + goal).min(u.capacity).saturating_sub(u.reserved) / Room::CELL;
+        if missing == 0 {
+            return true;
         }
-        m.warm(have, m.cells().reserved());
+        let Ok(_section) = store.section() else {
+            return false;
+        };
+        if !matches!(m.prepare(missing.min(8) as usize), Ok(true)) {
+            return false;
+        }
     }
+}
+
+/// Gives back the room of unused cells, until no more than `kept` bytes are reserved. Whether nothing is left
+/// that can be given back.
+fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
+    let mut end = usize::MAX;
+    for _ in 0..GIVES_BACK_MOST {
+        if m.usage().reserved <= kept {
+            return true;
+        }
+        let Ok(_section) = store.section() else {
+            return true;
+        };
+        match m.give_back(end) {
+            Ok(Some(cell)) => end = cell,
+            // All others have something in them; or the file system can't.
+            Ok(None) | Err(_) => return true,
+        }
+    }
+    false
 }
 
 /// Whether the pool in `dir` hasn't been removed: only what the kernel says is gone is gone.

@@ -26,6 +26,7 @@ mod config;
 pub mod dead_end;
 mod error;
 mod files;
+mod host;
 mod keeper;
 mod lifetime;
 mod nodes;
@@ -37,12 +38,13 @@ pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, check_name,
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
+pub use host::{Host, check as check_host};
 pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
 pub use lifetime::{Lifetime, begin_lifetime, boot_clock};
 pub use nodes::{Place, choose, node_dir, places, take_over, write_kept};
 pub use violations::Violation;
 
-use forebay_media::{Medium, MediumKind, MediumSpec};
+use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
 use forebay_store::elsewhere::Elsewhere;
 use forebay_store::{Journal, Loaded, Store};
@@ -118,6 +120,8 @@ pub struct MediumUsage {
     pub reserved: u64,
     /// Room kept ready beyond what is used, at most.
     pub reserve: u64,
+    /// What can still be written, as far as the host has that much.
+    pub available: u64,
 }
 
 /// An open pool.
@@ -398,15 +402,28 @@ impl Pool {
             .map(|(i, (spec, m))| {
                 let u = m.usage();
                 let spec = spec.clone();
+                let host = (spec.kind == MediumKind::Memory).then(Host::now);
+                let ready = host.map_or(u64::MAX, |h| h.ready_each());
                 MediumUsage {
-                    spec,
                     capacity: u.capacity,
                     used: u.used,
                     reserved: u.reserved,
-                    reserve: self.config.reserve_of(i),
+                    reserve: self.config.reserve_of(i).min(ready),
+                    available: available(&spec.kind, &u, host),
+                    spec,
                 }
             })
             .collect()
+    }
+
+    /// The bytes that the whole pool has, on all nodes, and those of them that are used; as they were a
+    /// moment ago, elsewhere. What the hosts haven't isn't counted.
+    pub fn capacity(&self) -> (u64, u64) {
+        self.store.capacity_of_all().unwrap_or_else(|| {
+            self.usage().iter().fold((0, 0), |(size, used), u| {
+                (size + u.used + u.available, used + u.used)
+            })
+        })
     }
 
     /// Processes that use it, this one and the keeper left out.
@@ -479,6 +496,19 @@ impl Pool {
             }
         }
     }
+}
+
+/// What can still be written to a medium: no more than it has been promised, and than there is.
+fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
+    let promised = u.capacity.saturating_sub(u.reserved);
+    let there = match (kind, host) {
+        (MediumKind::Files(base), _) => {
+            rustix::fs::statvfs(base).map_or(promised, |s| s.f_bavail.saturating_mul(s.f_frsize))
+        }
+        (MediumKind::Memory, Some(host)) => host.part_of(promised),
+        (MediumKind::Memory, None) => promised,
+    };
+    u.reserved.saturating_sub(u.used) + promised.min(there)
 }
 
 /// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media

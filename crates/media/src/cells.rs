@@ -6,8 +6,11 @@
 //! summary bitmaps over the cells (`full`, `busy`) make the search short; they are hints,
 //! and before the medium is called full, every cell is looked at.
 //!
-//! Map file: one page of [`Header`], the summaries, then 64 bytes per cell. For a pool that
-//! survives a loss of power, what that takes follows: see [`crate::pending`].
+//! Cells whose room was given back to the file system are marked by two bitmaps more: see
+//! [`crate::parking`].
+//!
+//! Map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per cell. For a pool
+//! that survives a loss of power, what that takes follows: see [`crate::pending`].
 
 use crate::atomics::{
     AtomicU64, AtomicUsize,
@@ -20,14 +23,17 @@ use crate::{Extent, PAGE, Region};
 /// Pages of a cell; the longest extent.
 pub const CELL_PAGES: usize = 256;
 
-const MAGIC: u64 = 0x3150_414d_5942_4546; // "FEBYMAP1"
+const MAGIC: u64 = 0x3250_414d_5942_4546; // "FEBYMAP2"
+
+/// Bitmaps over the cells: full, busy, holes, parked.
+const BITMAPS: usize = 4;
 
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
     cells: AtomicU64,
     used_pages: AtomicU64,
-    /// Cells from 0 on for which the file system has reserved room.
+    /// Cells from 0 on for which the file system has reserved room, but for the parked ones.
     reserved: AtomicU64,
     limbo_pages: AtomicU64,
 }
@@ -57,7 +63,7 @@ impl Cells {
     }
 
     fn pending_at(cells: usize) -> usize {
-        PAGE + 2 * Cells::summary_len(cells) + cells * size_of::<Cell>()
+        PAGE + BITMAPS * Cells::summary_len(cells) + cells * size_of::<Cell>()
     }
 
     fn summary_len(cells: usize) -> usize {
@@ -100,22 +106,31 @@ impl Cells {
     }
 
     pub(crate) fn cell(&self, i: usize) -> &Cell {
-        let offset = PAGE + 2 * Cells::summary_len(self.cells) + i * size_of::<Cell>();
+        let offset = PAGE + BITMAPS * Cells::summary_len(self.cells) + i * size_of::<Cell>();
         // SAFETY: atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(offset) }
     }
 
-    fn full(&self, word: usize) -> &AtomicU64 {
+    fn bitmap(&self, which: usize, word: usize) -> &AtomicU64 {
+        let at = PAGE + which * Cells::summary_len(self.cells) + word * 8;
         // SAFETY: atomics; `at` checks bounds and alignment.
-        unsafe { self.region.at(PAGE + word * 8) }
+        unsafe { self.region.at(at) }
     }
 
-    fn busy(&self, word: usize) -> &AtomicU64 {
-        // SAFETY: atomics; `at` checks bounds and alignment.
-        unsafe {
-            self.region
-                .at(PAGE + Cells::summary_len(self.cells) + word * 8)
-        }
+    pub(crate) fn full(&self, word: usize) -> &AtomicU64 {
+        self.bitmap(0, word)
+    }
+
+    pub(crate) fn busy(&self, word: usize) -> &AtomicU64 {
+        self.bitmap(1, word)
+    }
+
+    pub(crate) fn holes(&self, word: usize) -> &AtomicU64 {
+        self.bitmap(2, word)
+    }
+
+    pub(crate) fn parked(&self, word: usize) -> &AtomicU64 {
+        self.bitmap(3, word)
     }
 
     /// Whether it is known which pages are durable.
@@ -157,7 +172,7 @@ impl Cells {
         self.header().used_pages.load(Relaxed)
     }
 
-    /// Number of cells with reserved room.
+    /// Cells from 0 on that have reserved room, but for the parked ones.
     pub fn reserved(&self) -> usize {
         self.header().reserved.load(Acquire) as usize
     }
@@ -337,6 +352,11 @@ impl Cells {
         }
         for i in 0..self.cells {
             let new = &used[i * 4..i * 4 + 4];
+            if self.is_hole(i) && new.iter().all(|&w| w == 0) {
+                self.park_again(i);
+                continue;
+            }
+            self.forget_hole(i);
             for (w, &bits) in self.cell(i).used.iter().zip(new) {
                 differed += u64::from((w.swap(bits, AcqRel) ^ bits).count_ones());
                 total += u64::from(bits.count_ones());
@@ -358,6 +378,11 @@ impl Cells {
     pub fn recount(&self) {
         let mut total = 0;
         for i in 0..self.cells {
+            if self.is_hole(i) {
+                // Also one that a process was parking, or using again, when it died.
+                self.park_again(i);
+                continue;
+            }
             let used = self.cell(i).used.iter().map(|w| w.load(Acquire));
             let pages: u32 = used.map(u64::count_ones).sum();
             total += u64::from(self.used_in(i).map(u64::count_ones).iter().sum::<u32>());
@@ -387,8 +412,13 @@ impl Cells {
         (0..self.cells).filter(|&i| marked(i) && free(i)).count()
     }
 
-    /// Forgets for how many cells room is reserved.
+    /// Forgets for which cells room is reserved. Only while no other process uses the medium.
     pub(crate) fn forget_reserved(&self) {
+        for i in (0..self.cells).filter(|&i| self.is_hole(i)) {
+            self.forget_hole(i);
+            self.cell(i).used.iter().for_each(|w| w.store(0, Release));
+            self.note_freed(i);
+        }
         self.header().reserved.store(0, Release);
     }
 
@@ -404,6 +434,9 @@ impl Cells {
     }
 
     fn used_in(&self, i: usize) -> [u64; 4] {
+        if self.is_hole(i) {
+            return [0; 4];
+        }
         // Limbo first: its end makes the page free.
         let limbo = self.limbo_in(i);
         std::array::from_fn(|w| self.cell(i).used[w].load(Acquire) & !limbo[w])
@@ -454,7 +487,7 @@ fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
 }
 
 /// Takes the first `n` bits of `words`, whole words but for the last; all or nothing.
-fn take_words(words: &[AtomicU64], n: usize) -> bool {
+pub(crate) fn take_words(words: &[AtomicU64], n: usize) -> bool {
     for (k, word) in words.iter().enumerate() {
         let bits = (n - k * 64).min(64);
         let mask = if bits == 64 {

@@ -19,8 +19,10 @@ pub mod fault;
 mod fd;
 pub mod guard;
 mod medium;
+pub mod memory;
 #[cfg(all(test, loom))]
 mod models;
+mod parking;
 mod pending;
 mod put;
 mod region;

@@ -7,7 +7,7 @@ use crate::fault::{self, Point};
 use crate::put::put_all;
 use crate::region::Region;
 use crate::touched::Touched;
-use crate::{Extent, MediumKind, PAGE, fd, guard};
+use crate::{Extent, MediumKind, PAGE, fd, guard, memory};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Advice as FileAdvice, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -33,7 +33,7 @@ const RESERVE_STEP: usize = 8;
 pub struct Usage {
     pub capacity: u64,
     pub used: u64,
-    /// Reserved from the file system so far (never less than the highest use).
+    /// Reserved from the file system now (never less than what is used).
     pub reserved: u64,
 }
 
@@ -146,7 +146,7 @@ impl Medium {
         Usage {
             capacity: (self.cells.count() * CELL) as u64,
             used: self.cells.used_pages() * PAGE as u64,
-            reserved: (self.cells.reserved() * CELL) as u64,
+            reserved: (self.cells.backed() * CELL) as u64,
         }
     }
 
@@ -171,25 +171,108 @@ impl Medium {
         }
     }
 
-    /// Reserves room for up to `step` more cells. False if all is reserved already.
+    /// Reserves room for up to `step` more cells: those first whose room was given back. False if all
+    /// is reserved already.
     ///
     /// # Errors
-    /// ENOSPC, EDQUOT, EIO of the file system under the medium.
+    /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC where memory is short.
     pub fn reserve(&self, step: usize) -> Result<bool> {
+        Ok(self.reserve_cells(step)?.is_some())
+    }
+
+    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for that who
+    /// writes them first.
+    ///
+    /// # Errors
+    /// As for [`Medium::reserve`].
+    pub fn prepare(&self, step: usize) -> Result<bool> {
+        let cells = self.reserve_cells(step)?;
+        for cell in cells.clone().into_iter().flatten() {
+            self.warm(cell);
+        }
+        Ok(cells.is_some())
+    }
+
+    /// The cells, one after the other, for which there is room now.
+    fn reserve_cells(&self, step: usize) -> Result<Option<std::ops::Range<usize>>> {
+        if let Some(first) = self.use_again()? {
+            let mut end = first + 1;
+            while end < first + step && matches!(self.use_again_only(end), Ok(true)) {
+                end += 1;
+            }
+            return Ok(Some(first..end));
+        }
         let have = self.cells.reserved();
         let end = (have + step).min(self.cells.count());
         if end <= have {
-            return Ok(false);
+            return Ok(None);
         }
-        fault::check(Point::Room)?;
-        let (at, len) = ((have * CELL) as u64, ((end - have) * CELL) as u64);
-        let file = self.file()?;
-        // A signal makes it give up on tmpfs.
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(file, FallocateFlags::empty(), at, len)
-        })?;
+        self.reserve_room(have, end)?;
         self.cells.set_reserved(end);
-        Ok(true)
+        Ok(Some(have..end))
+    }
+
+    /// Reserves the room of the first parked cell, if there is one.
+    fn use_again(&self) -> Result<Option<usize>> {
+        match self.cells.begin_unparking() {
+            Some(cell) => self.end_unparking(cell).map(|()| Some(cell)),
+            None => Ok(None),
+        }
+    }
+
+    /// The same for this cell.
+    fn use_again_only(&self, cell: usize) -> Result<bool> {
+        match self.cells.begin_unparking_of(cell) {
+            true => self.end_unparking(cell).map(|()| true),
+            false => Ok(false),
+        }
+    }
+
+    fn end_unparking(&self, cell: usize) -> Result<()> {
+        let reserved = self.reserve_room(cell, cell + 1);
+        self.cells.end_unparking(cell, reserved.is_ok());
+        reserved
+    }
+
+    fn reserve_room(&self, from: usize, to: usize) -> Result<()> {
+        fault::check(Point::Room)?;
+        let (at, len) = ((from * CELL) as u64, ((to - from) * CELL) as u64);
+        let file = self.file()?;
+        if self.is_memory() {
+            return memory::reserve(file, false, at, len);
+        }
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, len))
+    }
+
+    /// Gives the room of the last unused cell below `end` back to the file system. The cell, below
+    /// which to go on; None if there is none. In a section of the store's.
+    ///
+    /// # Errors
+    /// EIO and the like; EOPNOTSUPP where the file system can't.
+    pub fn give_back(&self, mut end: usize) -> Result<Option<usize>> {
+        while let Some(cell) = self.cells.last_empty(end) {
+            end = cell;
+            if !self.cells.begin_parking(cell) {
+                continue;
+            }
+            let file = self.file();
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let (at, len) = ((cell * CELL) as u64, CELL as u64);
+            let given = file.and_then(|file| {
+                rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, hole, at, len))
+            });
+            // What was given back in part is reserved anew before it is used.
+            match given {
+                Ok(()) => self.cells.end_parking(cell, true),
+                Err(e) => {
+                    let whole = matches!(e, Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM);
+                    self.cells.end_parking(cell, !whole);
+                    return Err(e);
+                }
+            }
+            return Ok(Some(cell));
+        }
+        Ok(None)
     }
 
     /// Reserves room anew for all cells up to the last one in use: nothing new where there is
@@ -290,17 +373,14 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the kernel provide the pages of cells `from..to`, so that nobody waits for that
-    /// who writes them first. Their room is reserved.
-    pub fn warm(&self, from: usize, to: usize) {
-        for cell in from..to {
-            if self.is_memory()
-                && let Ok(at) = self.address(cell * CELL)
-            {
-                // SAFETY: pages of a mapping of ours; their content stays. If it can't be
-                // done, they come as they are touched.
-                let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
-            }
+    /// Makes the kernel provide the pages of a cell whose room is reserved.
+    fn warm(&self, cell: usize) {
+        if self.is_memory()
+            && let Ok(at) = self.address(cell * CELL)
+        {
+            // SAFETY: pages of a mapping of ours; their content stays. If it can't be done, they
+            // come as they are touched.
+            let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
         }
     }
 
@@ -646,6 +726,31 @@ mod tests {
                 assert_eq!(get(to, b, 0, 4000), [1; 4000]);
                 assert_eq!(get(to, b, 4000 + bytes.len(), 100), [1; 100]);
             });
+        });
+    }
+
+    #[test]
+    fn unused_room_is_given_back_and_taken_again() {
+        try_both(|m| {
+            let taken: Vec<_> = (0..3).map(|_| m.alloc(256).unwrap()).collect();
+            for e in &taken {
+                put(m, *e, 0, &[7; 256 * PAGE]);
+            }
+            assert_eq!(m.give_back(usize::MAX), Ok(None), "all of it is in use");
+            let kept = taken[1];
+            m.free(taken[0]);
+            m.free(taken[2]);
+            assert_eq!(m.give_back(usize::MAX), Ok(Some(2)));
+            assert_eq!(m.give_back(2), Ok(Some(0)));
+            assert_eq!(m.give_back(0), Ok(None));
+            assert_eq!(m.usage().reserved, 1 << 20);
+            assert!(m.allocated().unwrap() < 3 << 19, "{:?}", m.allocated());
+            let again: Vec<_> = std::iter::from_fn(|| m.alloc(256).ok()).collect();
+            assert_eq!((again.len(), m.usage().reserved), (2, 3 << 20));
+            assert!(m.allocated().unwrap() >= 3 << 20);
+            assert_eq!(get(m, again[0], 0, PAGE), vec![0; PAGE]);
+            assert_eq!(get(m, kept, 255 * PAGE, PAGE), vec![7; PAGE]);
+            assert_eq!(m.prepare(1), Ok(false));
         });
     }
 

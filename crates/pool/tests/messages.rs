@@ -60,6 +60,7 @@ fn plan(r: &mut Random) -> Plan {
             "files:/a b:1G".parse().unwrap(),
         ],
         reserve: Some(r.number() >> 1),
+        force: r.below(2) == 1,
         rules: Rules::parse("[[rule]]\npath = '/a/**'\nmutability = 'append'", "/fb").unwrap(),
         hosts: (0..nodes).map(|n| format!("host-{n}")).collect(),
         how: r

@@ -136,8 +136,8 @@ pub fn compare(a: &[i64; 6]) -> i64 {
 /// Whether any number stands for a file of the pool, or anything is mapped.
 pub fn any_open(store: &Store) -> bool {
     let Ok(area) = store.area() else { return false };
-    area.fds[..store.fds_end()]
-        .iter()
+    (0..store.fds_end())
+        .map_while(|n| area.fd(n))
         .any(|f| f.load(Relaxed) != 0)
         || store.map_table().is_ok_and(|table| {
             let maps = table.up_to(store.maps_end());

@@ -317,6 +317,7 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
     // SAFETY: just mapped, made of atomics; unmapped below.
     let to = unsafe { &*area };
     let end = store.fds_end();
+    store.control().reserve_fds(slot, to, end)?;
     let _section = store.section()?;
     store
         .control()
@@ -324,7 +325,10 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
         .fds_end
         .store(end as u32, Release);
     // Other threads may open and close meanwhile.
-    for (from, to) in from.fds[..end].iter().zip(&to.fds) {
+    for n in 0..end {
+        let (Some(from), Some(to)) = (from.fd(n), to.fd(n)) else {
+            break;
+        };
         match store.open_retain_at(from) {
             Some(open) => to.store(open + 1, Release),
             None if to.load(Relaxed) != 0 => to.store(0, Release),

@@ -179,7 +179,7 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
 /// # Safety
 /// `out` has room for a struct statfs.
 unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
-    let (capacity, used) = fs.store().capacity();
+    let (capacity, used) = fs.pool().capacity();
     // SAFETY: all zeros is a valid struct statfs.
     let mut st: libc::statfs = unsafe { std::mem::zeroed() };
     st.f_type = MAGIC;

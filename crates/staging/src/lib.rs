@@ -25,6 +25,7 @@ mod place;
 mod plain;
 mod pool;
 mod report;
+mod room;
 mod team;
 mod tree;
 mod wire;
@@ -56,6 +57,20 @@ pub struct Options {
     /// Of a directory, only the files of these names directly in it, and nothing of its own attributes; None: all.
     #[serde(skip)]
     pub only: Option<Names>,
+    /// What the destination has room for: with more to be moved, nothing is. None: as much as there is.
+    #[serde(skip)]
+    pub room: Option<Room>,
+}
+
+/// The room of a destination.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Bytes that are free.
+    pub bytes: u64,
+    /// Whose they are, in words: `the pool 'p' (memory:8M)`.
+    pub whose: String,
+    /// What to do if that is too little.
+    pub remedy: String,
 }
 
 /// Names of files in a directory.
@@ -69,6 +84,7 @@ impl Options {
             checksum: false,
             sync: false,
             only: None,
+            room: None,
         }
     }
 
@@ -79,6 +95,7 @@ impl Options {
             checksum: false,
             sync: true,
             only: None,
+            room: None,
         }
     }
 

@@ -64,6 +64,7 @@ pub trait Place: Sync {
     fn create(&self, path: &[u8], to: &[u8]) -> Result<Self::File<'_>>;
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()>;
     fn unlink(&self, path: &[u8]) -> Result<()>;
+    fn rmdir(&self, path: &[u8]) -> Result<()>;
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()>;
     fn link(&self, old: &[u8], new: &[u8]) -> Result<()>;
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()>;

@@ -110,6 +110,10 @@ impl Place for PlainPlace {
         fs::unlink(path)
     }
 
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        fs::rmdir(path)
+    }
+
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         fs::rename(from, to)
     }

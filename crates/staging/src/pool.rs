@@ -77,6 +77,10 @@ impl Place for PoolPlace<'_> {
         self.fs.unlink(path)
     }
 
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        self.fs.rmdir(path)
+    }
+
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         self.fs.settle(from, to)?;
         self.fs.rename(from, to)

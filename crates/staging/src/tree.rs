@@ -47,6 +47,8 @@ pub(crate) struct Job<'a, S, D> {
     pub ledger: Ledger,
     /// Which file of the source each destination file with several links stands for.
     pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
+    /// The directories that were made, in the order in which that was done.
+    pub made: Mutex<Vec<Vec<u8>>>,
 }
 
 /// Stages `src` of `from` to `dst` of `to`, any two places, one of which the team's movers know as the pool.
@@ -110,7 +112,7 @@ pub fn stage<S: Place, D: Place>(
     make_parents(to, split(&dst).0)?;
 
     let job = Job::new(from, src, to, &dst, options, progress);
-    job.run(meta, there.is_none(), team);
+    job.run(meta, there.is_none(), team)?;
     let mut report = job.ledger.finish();
     report.interrupted |= progress.stopped();
     report.seconds = began.elapsed().as_secs_f64();
@@ -182,6 +184,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             progress,
             ledger: Ledger::new(),
             claimed: Mutex::new(HashMap::new()),
+            made: Mutex::default(),
         }
     }
 
@@ -203,7 +206,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         self.ledger.fail(self.from.show(&self.source(below)), text);
     }
 
-    fn run(&self, root: Meta, root_is_new: bool, team: &Team) {
+    fn run(&self, root: Meta, root_is_new: bool, team: &Team) -> Result<(), StageError> {
         let root = Entry {
             below: Vec::new(),
             meta: root,
@@ -228,6 +231,8 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             part::sweep(self.to, directory, Some(name));
             files.push(root);
         }
+        self.check_room(&files)
+            .inspect_err(|_| self.undo_directories())?;
         self.progress.listed.store(true, Relaxed);
         self.move_files(files, team);
 
@@ -248,6 +253,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         {
             self.fail_target(b"", "writing to stable storage", e);
         }
+        Ok(())
     }
 
     /// The destination itself takes the source's attributes, unless it is a place that
@@ -264,7 +270,11 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
     /// Makes the destination of a directory, writable for us until its attributes are set.
     fn make_directory(&self, d: &Entry) -> bool {
         let dst = self.target(&d.below);
-        let result = match self.to.mkdir(&dst, d.meta.permissions() | 0o700) {
+        let made = self.to.mkdir(&dst, d.meta.permissions() | 0o700);
+        if made.is_ok() {
+            lock(&self.made).push(dst.clone());
+        }
+        let result = match made {
             Err(Errno::EXIST) => match self.to.stat(&dst, d.below.is_empty()) {
                 Ok(m) if m.is_dir() => {
                     let writable = m.permissions() & 0o700 == 0o700;

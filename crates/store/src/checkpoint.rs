@@ -22,7 +22,7 @@ use crate::record::{JOURNAL, changes, push_change};
 use crate::shards::Need;
 use forebay_media::{Extent, may_grow, put_all};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
 use std::path::Path;
@@ -35,8 +35,8 @@ const HEAD: usize = 32;
 const FRAME: usize = 16;
 /// A frame is written when it has so many bytes.
 const FRAME_FULL: usize = 256 << 10;
-/// Changes and bytes of one transaction while loading.
-const BATCH: (usize, usize) = (1000, 1 << 20);
+/// Changes and bytes of one transaction while loading. Each shard reserves memory for one.
+const BATCH: (usize, usize) = (200, 128 << 10);
 
 mod frame {
     pub const CHANGES: u32 = 1;
@@ -100,13 +100,12 @@ impl Store {
         let known = self.generations(dir)?.into_iter().max().unwrap_or(0);
         let before = s.generation.load(Acquire);
         let generation = (if before == 0 { known } else { before }) + 1;
-        let path = Journal::path(dir, generation);
-        let len = s.bound.load(Relaxed) + journal::RING as u64;
-        // A process that may not write long files leaves it to others.
-        may_grow(len)?;
-        let _ = rustix::fs::unlink(&path);
-        let file = create(&path)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len)?;
+        let file = self.next_journal(dir, &Journal::path(dir, generation))?;
+        match self.reserve_checkpoint(journal) {
+            // There may be enough for what there is, if not for what there is room for.
+            Ok(()) | Err(Errno::NOSPC | Errno::DQUOT) => {}
+            Err(e) => return Err(e),
+        }
         self.note_failure(forebay_media::sync_all(file.as_fd()))?;
         self.sync_dir(dir)?;
         // Most of it while nobody has to wait.
@@ -129,15 +128,16 @@ impl Store {
             for m in self.media() {
                 m.cells().durable(|e| durable.push(e));
             }
+            let used = s.end.load(Acquire) - s.start.load(Acquire) + journal::FILE_HEAD as u64;
             w.next_generation(generation)?;
-            Ok((snapshots, durable, s.start.load(Acquire)))
+            Ok((snapshots, durable, s.start.load(Acquire), used))
         })();
         self.unlock_before(all, crate::MAX_SHARDS);
-        let (snapshots, durable, position) = taken?;
-        let part = dir.join("checkpoint.part");
-        let _ = rustix::fs::unlink(&part);
+        let (snapshots, durable, position, used) = taken?;
         let shards = self.envs.len() as u32;
-        let mut out = Writer::new(create(&part)?, generation, position, shards)?;
+        // Over the last but one, in the room that it has.
+        let part = journal::open(&dir.join(journal::PART), true)?;
+        let mut out = Writer::new(part, generation, position, shards)?;
         for (shard, snapshot) in snapshots.iter().enumerate() {
             let mut result = Ok(());
             snapshot.scan(b"", |key, value| {
@@ -155,15 +155,17 @@ impl Store {
         let frames = out.frames.to_le_bytes();
         out.frame(frame::END, &frames)?;
         self.note_failure(forebay_media::sync_all(out.file.as_fd()))?;
-        rustix::fs::rename(&part, dir.join("checkpoint"))?;
+        self.swap_checkpoint(dir)?;
         self.sync_dir(dir)?;
         for old in self
             .generations(dir)?
             .into_iter()
             .filter(|&g| g < generation)
         {
-            let _ = rustix::fs::unlink(Journal::path(dir, old));
+            self.recycle_journal(dir, &Journal::path(dir, old), used);
         }
+        // Without it the next one needs room.
+        let _ = self.make_spare_journal();
         Ok(())
     }
 
@@ -431,11 +433,6 @@ fn frame_head(generation: u64, kind: u32, content: &[u8]) -> [u8; FRAME] {
     let seed = XxHash3_64::oneshot_with_seed(generation, &head[..8]);
     head[8..].copy_from_slice(&XxHash3_64::oneshot_with_seed(seed, content).to_le_bytes());
     head
-}
-
-fn create(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {

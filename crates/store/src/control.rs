@@ -8,12 +8,18 @@
 //! which survive the death of their holder.
 //!
 //! Sizes are fixed when the region is made ([`Limits`]) and the file is sparse: only what is
-//! used takes memory. [`Layout`] says where each table lies.
+//! used takes memory. [`Layout`] says where each table lies. Nothing is touched before its room
+//! is reserved, so a full /dev/shm is ENOSPC, never SIGBUS. What everybody uses is reserved when
+//! the region is made; the long tables and the areas of processes grow in steps
+//! ([`FreeList::pop`], [`Control::reserve_area`]).
 
 use crate::lock::Lock;
 use crate::map_table::MapTable;
-use forebay_media::Region;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
+use forebay_media::{Region, memory};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::path::{Path, PathBuf};
 
 /// Most shards of a node store.
 pub const MAX_SHARDS: usize = 64;
@@ -44,8 +50,18 @@ pub const NEAR_EXTENTS: usize = 11;
 /// Most locks on files (ranges, and whole files) at the same time, on a node of any size.
 pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
-const MAGIC: u64 = 0x3231_4c54_4359_4246; // "FBYCTL12"
+const MAGIC: u64 = 0x3331_4c54_4359_4246; // "FBYCTL13"
 const DIR_TIMES: usize = 16_384;
+/// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
+const GROWS: (u64, u64) = (64 << 10, 4 << 20);
+/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
+/// /dev/shm, programs can still start, open files, and remove some.
+const FIRST: u64 = 128 << 10;
+pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 };
+/// Of the reserve, the slots whose areas have it: for those who release what dead processes hold.
+const FIRST_KEPT: usize = if cfg!(loom) { 0 } else { 4 };
+/// Descriptor numbers for which each area has room: what fits into its second page.
+pub(crate) const FIRST_FDS: usize = 1024;
 
 /// How many entries the tables of a control region have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +139,7 @@ impl Layout {
         let file_locks_at = align(lock_chains_at + lock_chains * size_of::<LockChain>());
         let areas_at = align(file_locks_at + open * size_of::<FileLock>());
         let maps = limits.maps as usize;
-        let words = maps.div_ceil(64) + maps.div_ceil(64 * 64);
+        let words = mark_words(limits.maps);
         let area_len =
             size_of::<ProcessArea>() + maps * size_of::<MapRef>() + words * size_of::<AtomicU64>();
         Layout {
@@ -147,26 +163,16 @@ impl Layout {
         self.areas_at + MAX_PROCESSES * self.area_len
     }
 
-    /// The bytes, as ranges of the file, that are touched when these entries of the tables of
-    /// open objects and open file descriptions are used; without the extents that don't fit
-    /// into an entry ([`Layout::bytes_of_far_extents`]).
-    pub fn bytes_of_open(&self, entries: std::ops::Range<u32>) -> [std::ops::Range<usize>; 4] {
-        let part = |at: usize, size: usize| {
-            at + entries.start as usize * size..at + entries.end as usize * size
-        };
-        [
-            part(self.live_at, size_of::<Live>()),
-            part(self.finishers_at, size_of::<AtomicU32>()),
-            part(self.open_at, size_of::<Open>()),
-            part(self.open_owners_at, size_of::<AtomicU32>()),
-        ]
+    /// Where the area of `slot` begins.
+    pub fn area_at(&self, slot: u32) -> usize {
+        self.areas_at + slot as usize * self.area_len
     }
+}
 
-    /// As [`Layout::bytes_of_open`], for the extents of live entry `i` that lie outside of it.
-    pub fn bytes_of_far_extents(&self, i: u32) -> std::ops::Range<usize> {
-        let at = self.far_extents_at + i as usize * size_of::<FarExtents>();
-        at..at + size_of::<FarExtents>()
-    }
+/// Words of the bits that say which of so many mappings have to lose pages.
+fn mark_words(maps: u32) -> usize {
+    let maps = maps as usize;
+    maps.div_ceil(64) + maps.div_ceil(64 * 64)
 }
 
 /// Fixed part at the start of the region.
@@ -223,13 +229,14 @@ pub struct Header {
 pub const KEPT: u32 = if cfg!(loom) { 0 } else { 64 };
 
 /// Lock-free lists of unused entries: index + 1 in the low half of the head, a tag against
-/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`. The reserve
-/// has a list and a count of its own.
+/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`; those
+/// below `room` have memory. The reserve has a list and a count of its own, and always memory.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
     /// Of those from [`KEPT`] on.
     fresh: AtomicU32,
+    room: AtomicU32,
     /// Entries that this region has room for.
     limit: AtomicU32,
     /// How often there was none left.
@@ -255,21 +262,55 @@ impl FreeList {
         self.refused.load(Relaxed)
     }
 
-    /// Takes an index below `limit`; `next` gives the link field of an entry.
-    pub fn pop<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+    /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an entry;
+    /// `grow` reserves memory for entries from one on, and tells where they end.
+    ///
+    /// # Errors
+    /// Those of `grow`.
+    pub fn pop<'a>(
+        &self,
+        limit: usize,
+        next: impl Fn(u32) -> &'a AtomicU32,
+        grow: impl Fn(u32) -> Result<u32>,
+    ) -> Result<Option<u32>> {
         let limit = self.bound(limit) as u32;
-        let taken = take(&self.head, &next)
-            .or_else(|| count_up(&self.fresh, limit.saturating_sub(KEPT)).map(|i| i + KEPT))
-            .or_else(|| match KEPT > 0 && crate::process::uses_reserve() {
-                true => {
-                    take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, KEPT.min(limit)))
-                }
-                false => None,
-            });
-        if taken.is_none() {
+        if let Some(index) = take(&self.head, &next) {
+            return Ok(Some(index));
+        }
+        let fresh = self.take_fresh(limit, grow);
+        if let Ok(Some(_)) = fresh {
+            return fresh;
+        }
+        if KEPT > 0 && crate::process::uses_reserve() {
+            let kept =
+                take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, KEPT.min(limit)));
+            if kept.is_some() {
+                return Ok(kept);
+            }
+        }
+        if let Ok(None) = fresh {
             self.refused.fetch_add(1, Relaxed);
         }
-        taken
+        fresh
+    }
+
+    /// Takes the next entry from [`KEPT`] on that was never used, below `limit`.
+    fn take_fresh(&self, limit: u32, grow: impl Fn(u32) -> Result<u32>) -> Result<Option<u32>> {
+        let mut fresh = self.fresh.load(Relaxed);
+        while fresh < limit.saturating_sub(KEPT) {
+            let index = fresh + KEPT;
+            if index >= self.room.load(Acquire) {
+                self.room.fetch_max(grow(index)?, AcqRel);
+            }
+            let taken = self
+                .fresh
+                .compare_exchange_weak(fresh, fresh + 1, AcqRel, Relaxed);
+            match taken {
+                Ok(_) => return Ok(Some(index)),
+                Err(now) => fresh = now,
+            }
+        }
+        Ok(None)
     }
 
     /// One more than the highest index ever taken, below `limit`.
@@ -415,6 +456,8 @@ pub struct Process {
     pub maps_done: AtomicU32,
     /// It may have locks on ranges of files that end when it closes them.
     pub locked: AtomicU32,
+    /// Not 0: the beginning of its area has memory (also of a former owner's).
+    pub area: AtomicU32,
     /// What its threads wait for.
     pub waits: [Wait; MAX_WAITS],
 }
@@ -524,7 +567,8 @@ pub struct Live {
     pub pages: AtomicU64,
     /// Number of extents of chunk 0.
     pub extents: AtomicU32,
-    pub pad: AtomicU32,
+    /// Not 0: the extents that lie outside of the entry have memory.
+    far_room: AtomicU32,
     /// Of a striped file and its parts: how often it was cut (`striped.rs`).
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
@@ -682,21 +726,67 @@ pub struct LockChain {
     pub changes: AtomicU32,
 }
 
-/// A process's private page run: working directory, then its descriptor table.
+/// A process's private page run: working directory, then its tables of descriptors and mappings.
+/// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
 #[repr(C, align(4096))]
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    pub rest: [AtomicU32; 1021],
-    /// The table of mappings: see [`crate::map_table`]. Its places, and what says which of them
-    /// have to lose pages, lie behind this struct.
+    /// Descriptors and mappings that have memory; less than [`FIRST_FDS`]: so many.
+    fds_room: AtomicU32,
+    maps_room: AtomicU32,
+    /// Not 0: [`ProcessArea::held`] has memory.
+    held_room: AtomicU32,
+    /// The table of mappings: see [`crate::map_table`]. Its chains and places, and what says
+    /// which of these have to lose pages, lie behind the descriptors.
     pub(crate) maps: crate::map_table::Heads,
+    rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
-    pub fds: [AtomicU32; MAX_FDS],
+    pub(crate) fds: [AtomicU32; MAX_FDS],
     /// As [`Process::held`], for more threads.
     pub held: [AtomicU32; MORE_HELD],
+    chains: crate::map_table::Chains,
+}
+
+const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+const HELD_IN_AREA: usize = std::mem::offset_of!(ProcessArea, held);
+const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
+const _: () = assert!(cfg!(loom) || FDS_IN_AREA == 4096 && CHAINS_IN_AREA.is_multiple_of(4096));
+
+impl ProcessArea {
+    /// The place of descriptor number `n`, if it has memory; else it is empty.
+    pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
+        let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if n < room { self.fds.get(n) } else { None }
+    }
+
+    /// Whether the table of mappings has memory.
+    fn has_maps(&self) -> bool {
+        self.maps_room.load(Acquire) > 0
+    }
+}
+
+/// Reserves memory for a part of the region's file, if it is named.
+fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    memory::reserve(
+        forebay_media::with_room(open)?,
+        false,
+        at as u64,
+        len as u64,
+    )
+}
+
+/// Reserves memory for what everybody uses: all but the tables that grow, and the areas.
+fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
+    reserve(path, 0, layout.live_at)?;
+    let chains = layout.lock_chains_at;
+    reserve(path, chains, layout.file_locks_at - chains)
 }
 
 const fn align(n: usize) -> usize {
@@ -710,9 +800,236 @@ const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>())
 pub struct Control {
     region: Region,
     layout: Layout,
+    /// The file; empty for one that has all its memory, in tests.
+    path: PathBuf,
 }
 
 impl Control {
+    /// Makes the file `path`, formatted, with memory for what everybody uses.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC and what open says.
+    pub fn create(path: &Path, shards: usize, limits: Limits) -> Result<Control> {
+        let layout = Layout::of(limits);
+        // Reserved before anything of it is touched.
+        let region = Region::create(path, layout.file_len(), false)?;
+        reserve_fixed(path, &layout)?;
+        Control::format(&region, shards, limits);
+        let control = Control {
+            region,
+            layout,
+            path: path.to_owned(),
+        };
+        control.reserve_first()?;
+        Ok(control)
+    }
+
+    /// Reserves memory for the first entries of the tables, and the first areas.
+    fn reserve_first(&self) -> Result<()> {
+        let h = self.header();
+        for (list, tables) in [
+            (&h.free_live, &self.live_tables()[..]),
+            (&h.free_open, &self.open_tables()),
+            (&h.free_locks, &self.lock_tables()),
+        ] {
+            let size: usize = tables.iter().map(|(_, size)| size).sum();
+            let entries = (FIRST as usize / size).min(self.layout.limits.open as usize);
+            for (at, size) in tables {
+                reserve(&self.path, *at, entries * size)?;
+            }
+            list.room.store(entries as u32, Release);
+        }
+        let kept = KEPT_PROCESSES;
+        let slots = (0..FIRST_KEPT).chain(kept..kept + FIRST_SLOTS);
+        slots.map(|slot| slot as u32).try_for_each(|slot| self.reserve_area(slot))
+    }
+
+    /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.
+    fn live_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.live_at, size_of::<Live>()),
+            (l.finishers_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn open_tables(&self) -> [(usize, usize); 2] {
+        let l = &self.layout;
+        [
+            (l.open_at, size_of::<Open>()),
+            (l.open_owners_at, size_of::<AtomicU32>()),
+        ]
+    }
+
+    fn lock_tables(&self) -> [(usize, usize); 1] {
+        [(self.layout.file_locks_at, size_of::<FileLock>())]
+    }
+
+    /// Names the file of the region, so that it can grow.
+    pub fn in_file(self, path: &Path) -> Control {
+        Control {
+            path: path.to_owned(),
+            ..self
+        }
+    }
+
+    /// Reserves memory for entries of some tables from `from` on, which begin at offsets and have
+    /// entries of sizes; where they end.
+    #[cold]
+    fn grow(&self, tables: &[(usize, usize)], from: u32) -> Result<u32> {
+        let limit = self.layout.limits.open;
+        if self.path.as_os_str().is_empty() {
+            return Ok(limit);
+        }
+        let size: usize = tables.iter().map(|(_, size)| size).sum();
+        let step = (u64::from(from) * size as u64 / 4).clamp(GROWS.0, GROWS.1);
+        // If there isn't as much, what one more needs.
+        for step in [step, size as u64] {
+            let entries = (step as usize / size).clamp(1, (limit - from) as usize);
+            let reserved = tables.iter().try_for_each(|&(at, size)| {
+                reserve(&self.path, at + from as usize * size, entries * size)
+            });
+            match reserved {
+                Ok(()) => return Ok(from + entries as u32),
+                Err(Errno::NOSPC) if step as usize > size => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Takes a free live entry; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_live(&self) -> Result<Option<u32>> {
+        let tables = self.live_tables();
+        let free = &self.header().free_live;
+        free.pop(
+            MAX_LIVE,
+            |i| &self.live(i).next,
+            |from| self.grow(&tables, from),
+        )
+    }
+
+    /// Takes a free open file description; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_open(&self) -> Result<Option<u32>> {
+        let tables = self.open_tables();
+        let free = &self.header().free_open;
+        free.pop(
+            MAX_OPEN,
+            |i| &self.open_file(i).next,
+            |from| self.grow(&tables, from),
+        )
+    }
+
+    /// Takes a free place for a lock on a file; None if all are taken.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for more of them.
+    pub fn take_lock(&self) -> Result<Option<u32>> {
+        let tables = self.lock_tables();
+        let free = &self.header().free_locks;
+        free.pop(
+            MAX_FILE_LOCKS,
+            |i| &self.file_lock(i).next,
+            |from| self.grow(&tables, from),
+        )
+    }
+
+    /// Before extents of live entry `i` are stored outside of it: reserves memory for them.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub(crate) fn reserve_extents(&self, i: u32, count: usize) -> Result<()> {
+        let live = self.live(i);
+        let here = count <= NEAR_EXTENTS || live.far_room.load(Acquire) != 0;
+        if !here && !self.path.as_os_str().is_empty() {
+            let size = size_of::<FarExtents>();
+            reserve(
+                &self.path,
+                self.layout.far_extents_at + i as usize * size,
+                size,
+            )?;
+            live.far_room.store(1, Release);
+        }
+        Ok(())
+    }
+
+    /// Before the area of `slot` is touched: reserves memory for its beginning.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub fn reserve_area(&self, slot: u32) -> Result<()> {
+        let noted = &self.process(slot as usize).area;
+        if noted.load(Acquire) == 0 && !self.path.as_os_str().is_empty() {
+            let at = self.layout.area_at(slot);
+            reserve(&self.path, at, FDS_IN_AREA + FIRST_FDS * 4)?;
+            noted.store(1, Release);
+        }
+        Ok(())
+    }
+
+    /// Reserves memory for descriptor numbers below `end` in the area of `slot`, which is mapped.
+    ///
+    /// # Errors
+    /// ENOSPC; what open says.
+    pub fn reserve_fds(&self, slot: u32, area: &ProcessArea, end: usize) -> Result<()> {
+        let have = (area.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if end <= have {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(FIRST_FDS).min(MAX_FDS);
+        let at = self.layout.area_at(slot) + FDS_IN_AREA;
+        reserve(&self.path, at + have * 4, (end - have) * 4)?;
+        area.fds_room.fetch_max(end as u32, AcqRel);
+        Ok(())
+    }
+
+    /// The same for [`ProcessArea::held`].
+    ///
+    /// # Errors
+    /// As for [`Control::reserve_fds`].
+    pub(crate) fn reserve_held(&self, slot: u32, area: &ProcessArea) -> Result<()> {
+        if area.held_room.load(Acquire) == 0 && !self.path.as_os_str().is_empty() {
+            let at = self.layout.area_at(slot) + HELD_IN_AREA;
+            reserve(&self.path, at, size_of_val(&area.held))?;
+            area.held_room.store(1, Release);
+        }
+        Ok(())
+    }
+
+    /// The same for mappings, with what finds them.
+    ///
+    /// # Errors
+    /// As for [`Control::reserve_fds`].
+    pub fn reserve_maps(&self, slot: u32, area: &ProcessArea, end: usize) -> Result<()> {
+        let have = area.maps_room.load(Acquire) as usize;
+        let most = self.layout.limits.maps as usize;
+        let end = end.next_multiple_of(64).min(most);
+        if end <= have {
+            return Ok(());
+        }
+        let at = self.layout.area_at(slot);
+        let places = at + size_of::<ProcessArea>();
+        let size = size_of::<MapRef>();
+        if have == 0 {
+            let words = mark_words(self.layout.limits.maps) * size_of::<AtomicU64>();
+            reserve(
+                &self.path,
+                at + CHAINS_IN_AREA,
+                places - at - CHAINS_IN_AREA,
+            )?;
+            reserve(&self.path, places + most * size, words)?;
+        }
+        reserve(&self.path, places + have * size, (end - have) * size)?;
+        area.maps_room.fetch_max(end as u32, AcqRel);
+        Ok(())
+    }
+
     /// Formats a new, zeroed region, which has as many bytes as the layout of `limits` says.
     pub fn format(region: &Region, shards: usize, limits: Limits) {
         // SAFETY: Header is made of atomics; the region is long enough.
@@ -731,8 +1048,13 @@ impl Control {
     }
 
     /// Formats this region again, after it has been zeroed.
-    pub(crate) fn reformat(&self, shards: usize) {
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for it.
+    pub(crate) fn reformat(&self, shards: usize) -> Result<()> {
+        reserve_fixed(&self.path, &self.layout)?;
         Control::format(&self.region, shards, self.layout.limits);
+        self.reserve_first()
     }
 
     /// The layout of the region that begins with `header`; None if it isn't a control region of
@@ -752,15 +1074,19 @@ impl Control {
     pub fn open(region: Region) -> Option<Control> {
         // SAFETY: atomics.
         let layout = Control::layout_in(unsafe { region.at(0) })?;
-        (region.len() >= layout.areas_at).then_some(Control { region, layout })
+        let path = PathBuf::new();
+        (region.len() >= layout.areas_at).then_some(Control {
+            region,
+            layout,
+            path,
+        })
     }
 
     /// Maps the control region in `file`.
     ///
     /// # Errors
     /// ENODATA if it is too short; EINVAL if it is none of this version; what mmap says.
-    pub fn map(file: &rustix::fd::OwnedFd) -> rustix::io::Result<Control> {
-        use rustix::io::Errno;
+    pub fn map(file: &rustix::fd::OwnedFd) -> Result<Control> {
         let len = rustix::fs::fstat(file)?.st_size as usize;
         if len < align(size_of::<Header>()) {
             return Err(Errno::NODATA);
@@ -917,6 +1243,8 @@ impl Control {
         unsafe {
             MapTable {
                 heads: &area.maps,
+                chains: &area.chains,
+                has_memory: area.has_maps(),
                 places: std::slice::from_raw_parts(places, maps),
                 marked: std::slice::from_raw_parts(words, marked),
                 marked_words: std::slice::from_raw_parts(

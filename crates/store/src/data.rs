@@ -190,7 +190,10 @@ impl Store {
             return Err(Errno::NOSPC);
         }
         if chunk == 0 {
-            self.set_extents(index, &map);
+            if let Err(e) = self.set_extents(index, &map) {
+                self.free_extents(added);
+                return Err(e);
+            }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         } else {
             let shard = self.shard_of(id);
@@ -319,9 +322,11 @@ impl Store {
             }
             let n = len.min((size - offset) as usize);
             // SAFETY: n <= len.
-            unsafe { self.copy_out(index, moved, offset, to, n)? };
+            let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
+            // If extents were taken away meanwhile, an error says nothing: their room may be gone, too.
             if live.moved.load(Relaxed) == moved {
+                copied?;
                 self.passed(live, index, offset, n, size);
                 return Ok(n);
             }
@@ -597,7 +602,7 @@ impl Store {
             live.pages.store(1, Relaxed);
         }
         live.moved.fetch_add(1, AcqRel);
-        self.set_extents(index, &map);
+        self.set_extents(index, &map)?;
         live.flags.fetch_and(!flag::INLINE, AcqRel);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         live.moved.fetch_add(1, AcqRel);

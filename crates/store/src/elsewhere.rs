@@ -198,19 +198,14 @@ impl Store {
     }
 
     /// The size of the pool's media and how much of them is used, on all nodes together; as they were a moment
-    /// ago, elsewhere. Without the other nodes, if nobody can tell.
-    pub fn capacity(&self) -> (u64, u64) {
-        let asked = self.elsewhere.as_deref().and_then(|e| {
-            // SAFETY: there are no bytes.
-            let told = unsafe { e.ask(e.me(), CAPACITY, &[], Bytes::None) }.ok()?;
-            let (size, used) = told.head.split_first_chunk::<8>()?;
-            let used = used.first_chunk::<8>()?;
-            Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
-        });
-        asked.unwrap_or_else(|| {
-            let media = self.media.iter().map(forebay_media::Medium::usage);
-            media.fold((0, 0), |(size, used), u| (size + u.capacity, used + u.used))
-        })
+    /// ago, elsewhere. None in a pool of one node, or if nobody can tell.
+    pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
+        let e = self.elsewhere.as_deref()?;
+        // SAFETY: there are no bytes.
+        let told = unsafe { e.ask(e.me(), CAPACITY, &[], Bytes::None) }.ok()?;
+        let (size, used) = told.head.split_first_chunk::<8>()?;
+        let used = used.first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
     }
 
     /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest

@@ -8,7 +8,8 @@
 //! counts the bytes of all records ever appended; a file holds those of one *generation*,
 //! which begins with a checkpoint ([`crate::checkpoint`]).
 //!
-//! What the bytes mean is in `format`, how they are appended and written in `writer`.
+//! What the bytes mean is in `format`, how they are appended and written in `writer`, and what room
+//! the next generation and checkpoint have on a full disk in `room`.
 //!
 //! Between appending and committing, each of the commit's shards has the record's position
 //! in `pending`. Who finds the lock of such a shard abandoned does what the record says
@@ -16,9 +17,11 @@
 //! is killed at.
 
 mod format;
+mod room;
 mod writer;
 
 pub(crate) use format::{FILE_HEAD, Read, extents, extents_bytes, kind};
+pub(crate) use room::{PART, open};
 pub(crate) use writer::Writer;
 
 use crate::Store;
@@ -65,6 +68,10 @@ pub struct State {
     pub synced: AtomicU64,
     /// Bytes in a generation after which a checkpoint is due.
     pub bound: AtomicU64,
+    /// Held while room for checkpoints is reserved, or their files change places.
+    pub rooming: Lock,
+    /// Bytes reserved for a checkpoint: see `room`.
+    pub checkpoint_room: AtomicU64,
 }
 
 /// A journal, opened by this process.

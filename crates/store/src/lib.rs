@@ -61,7 +61,7 @@ pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use fsck::{Finding, Report};
 pub use index::{Description, Match, Number, OwnedName, Term};
-pub use journal::Journal;
+pub use journal::{Journal, RING};
 pub use live::{Away, Held};
 pub use locks::LockType;
 pub use makers::{Followed, Maker};
@@ -73,7 +73,7 @@ pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
 pub use tables::Table;
 
-use control::{Control, Layout, ProcessArea};
+use control::{Control, ProcessArea};
 use extent_cache::ExtentCache;
 use lmdb::Env;
 use process::{Critical, ProcessLock};
@@ -140,7 +140,11 @@ impl Store {
         let store = Store::open(control, records, record_bytes, media, journal)?;
         store.format_root(root)?;
         store.set_journal_bound(bound);
-        store.checkpoint().map(|_| ())
+        store.checkpoint()?;
+        if let Some(journal) = &store.journal {
+            store.reserve_checkpoint(journal)?;
+        }
+        store.make_spare_journal()
     }
 
     /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another
@@ -167,10 +171,7 @@ impl Store {
     }
 
     fn new_control(control: &Path, shards: usize) -> Result<Control> {
-        let limits = Limits::of_machine();
-        let region = Region::create(control, Layout::of(limits).file_len(), false)?;
-        Control::format(&region, shards, limits);
-        Control::open(region).ok_or(Errno::INVAL)
+        Control::create(control, shards, Limits::of_machine())
     }
 
     /// Opens a store. Record files and segments are opened when they are first used.
@@ -225,7 +226,7 @@ impl Store {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        Control::map(&fd)
+        Ok(Control::map(&fd)?.in_file(path))
     }
 
     /// Makes this the store of one node among several.
@@ -394,8 +395,9 @@ impl Store {
     /// Maps the area of `slot`. Stays mapped: areas are few per process.
     ///
     /// # Errors
-    /// What open and mmap say.
+    /// ENOSPC if there is no memory for it; what open and mmap say.
     pub fn map_area(&self, slot: u32) -> Result<*mut ProcessArea> {
+        self.control.reserve_area(slot)?;
         let fd = rustix::fs::open(
             &self.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,

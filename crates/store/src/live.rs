@@ -155,7 +155,12 @@ impl Store {
         if let Some(place) = p.held.iter().find(take) {
             return Ok(Held(place));
         }
-        let more = &self.area()?.held;
+        let area = self.area()?;
+        // Without memory for more places, one of the others is waited for.
+        let more = match self.control.reserve_held(self.me()?, area) {
+            Ok(()) => &area.held[..],
+            Err(_) => &[],
+        };
         let mut until = None;
         loop {
             if let Some(i) = more.iter().position(|place| take(&place)) {
@@ -270,11 +275,7 @@ impl Store {
 
     /// A new entry with one user.
     pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
-        let h = self.control.header();
-        let index = h
-            .free_live
-            .pop(MAX_LIVE, |i| &self.control.live(i).next)
-            .ok_or(Errno::NFILE)?;
+        let index = self.control.take_live()?.ok_or(Errno::NFILE)?;
         let live = self.live(index);
         // Whoever still looks at the entry by its former chain (`live_probe`) and sees any of
         // this sees that chain's version changed, too: hence Release, here and in all below.
@@ -368,7 +369,7 @@ impl Store {
         if self.journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0 {
             flags |= flag::TAIL;
         }
-        self.set_extents(index, &extents);
+        self.set_extents(index, &extents)?;
         set_loaded(live, &inode, flags);
         Ok(())
     }
@@ -431,12 +432,17 @@ impl Store {
     }
 
     /// Stores the extents of chunk 0.
-    pub(crate) fn set_extents(&self, index: u32, map: &ChunkMap) {
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for them.
+    pub(crate) fn set_extents(&self, index: u32, map: &ChunkMap) -> Result<()> {
+        self.control.reserve_extents(index, map.extents().len())?;
         let live = self.live(index);
         for (n, e) in map.extents().iter().enumerate().take(MAX_EXTENTS) {
             self.control.extent(index, n).store(e.0, Relaxed);
         }
         live.extents.store(map.extents().len() as u32, Release);
+        Ok(())
     }
 
     /// One user more of an entry that has users.

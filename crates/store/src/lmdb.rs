@@ -8,7 +8,8 @@
 //! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
 //!   instant a process is killed at, the last committed state stays valid.
 //! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
-//!   at the start of a transaction and never a SIGBUS inside one.
+//!   at the start of a transaction and never a SIGBUS inside one. So is that for the slots of
+//!   readers in the lock file.
 //! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
 //!   [`Critical`] section.
 
@@ -21,8 +22,8 @@ use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
 pub(crate) use parked::is_parked;
+pub use room::{OnFull, Room};
 pub use readers::{MAX_READERS, RESERVED_READERS};
-pub use room::Room;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
@@ -56,6 +57,8 @@ pub struct Env {
     /// The parent's environment, in a forked child: to be closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
+    /// Slots of readers in the lock file that have memory, as far as this process knows.
+    readers: AtomicU32,
     /// Transactions before free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
@@ -85,6 +88,7 @@ impl Env {
             ptr: AtomicPtr::new(null_mut()),
             inherited: AtomicPtr::new(null_mut()),
             opening: ProcessLock::new(),
+            readers: AtomicU32::new(0),
             dont_park: AtomicU32::new(0),
             idle: [const { AtomicPtr::new(null_mut()) }; IDLE_READERS],
             beside: Mutex::new(None),
@@ -119,9 +123,19 @@ impl Env {
 
     fn open_env(&self) -> Result<*mut ffi::MDB_env> {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-        if let Some(file) = readers::free_left_behind(&self.path) {
-            *self.beside.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        let file = readers::open_lock_file(&self.path)?;
+        let is_beside = readers::free_left_behind(&file);
+        // The lock file is sparse, and LMDB touches it at once.
+        let reserved =
+            self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
+        if is_beside {
+            let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(beside.replace(file));
+        } else {
+            // Now: later, that would give up the locks that LMDB has taken.
+            drop(file);
         }
+        reserved?;
         let flags = ffi::MDB_NOSUBDIR
             | ffi::MDB_NOSYNC
             | ffi::MDB_NOMETASYNC
@@ -148,7 +162,13 @@ impl Env {
                 self.idle[0].store(txn, Release);
                 Ok(())
             };
-            open().inspect_err(|_| ffi::mdb_env_close(env))?;
+            if let Err(e) = open() {
+                // Its descriptor of the lock file stays, too, where closing it would give up locks.
+                if !is_beside {
+                    ffi::mdb_env_close(env);
+                }
+                return Err(e);
+            }
         }
         Ok(env)
     }

@@ -29,14 +29,19 @@ pub(crate) struct Heads {
     free: AtomicU32,
     /// Odd while chains change.
     version: AtomicU32,
-    pad: AtomicU32,
-    chains: [AtomicU32; CHAINS],
 }
+
+/// The first place of each chain.
+#[repr(C)]
+pub(crate) struct Chains([AtomicU32; CHAINS]);
 
 /// The table of mappings in an area: see [`crate::control::Control::maps_of`].
 #[derive(Clone, Copy)]
 pub struct MapTable<'a> {
     pub(crate) heads: &'a Heads,
+    pub(crate) chains: &'a Chains,
+    /// Chains and marks may be looked at. Without it, there are none.
+    pub(crate) has_memory: bool,
     pub(crate) places: &'a [MapRef],
     /// A bit for each place that has to lose pages.
     pub(crate) marked: &'a [AtomicU64],
@@ -115,7 +120,7 @@ impl<'a> MapTable<'a> {
         let version = self.heads.version.load(Relaxed);
         let even = version.next_multiple_of(2);
         self.heads.version.store(even, SeqCst);
-        for head in &self.heads.chains {
+        for head in self.chains.0.iter().filter(|_| self.has_memory) {
             head.store(0, Relaxed);
         }
     }
@@ -133,7 +138,7 @@ impl<'a> MapTable<'a> {
         let Some(link) = self.link_of(place) else {
             return;
         };
-        let head = &self.heads.chains[place.chain.load(Relaxed) as usize % CHAINS];
+        let head = &self.chains.0[place.chain.load(Relaxed) as usize % CHAINS];
         self.changing(|| {
             let next = head.load(Relaxed);
             place.next.store(next, SeqCst);
@@ -150,7 +155,7 @@ impl<'a> MapTable<'a> {
         let (next, previous) = (place.next.load(Relaxed), place.previous.load(Relaxed));
         self.changing(|| {
             match previous {
-                0 => &self.heads.chains[place.chain.load(Relaxed) as usize % CHAINS],
+                0 => &self.chains.0[place.chain.load(Relaxed) as usize % CHAINS],
                 link => &self.at(link).next,
             }
             .store(next, SeqCst);
@@ -165,7 +170,10 @@ impl<'a> MapTable<'a> {
     pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = &'a MapRef> + use<'a> {
         let table = *self;
         let link = |link: u32| (link != 0).then_some(link);
-        let first = self.heads.chains[chain_of(live, copy) as usize].load(Relaxed);
+        let first = match self.has_memory {
+            true => self.chains.0[chain_of(live, copy) as usize].load(Relaxed),
+            false => 0,
+        };
         std::iter::successors(link(first), move |&l| link(table.at(l).next.load(Relaxed)))
             .map(move |link| table.at(link))
     }
@@ -183,7 +191,7 @@ impl<'a> MapTable<'a> {
             let version = self.heads.version.load(SeqCst);
             let mut steps = 0;
             for chain in [chain_of(live, false), 0] {
-                let mut link = self.heads.chains[chain as usize].load(SeqCst);
+                let mut link = self.chains.0[chain as usize].load(SeqCst);
                 while link != 0 && link as usize <= self.places.len() && steps <= end {
                     f(link, self.at(link));
                     link = self.at(link).next.load(SeqCst);
@@ -222,7 +230,8 @@ impl<'a> MapTable<'a> {
     /// Takes all marks: the places that have to lose pages, and their marks.
     pub fn take_marks(&self) -> Vec<(&'a MapRef, u64)> {
         let mut found = Vec::new();
-        for (n, words) in self.marked_words.iter().enumerate() {
+        let words = self.marked_words.iter().filter(|_| self.has_memory);
+        for (n, words) in words.enumerate() {
             // Most are zero: no need to write to them.
             if words.load(SeqCst) == 0 {
                 continue;

@@ -57,13 +57,21 @@ impl Store {
     /// stays open and mapped until [`Store::map_release`]. One thread at a time.
     ///
     /// # Errors
-    /// ENOMEM if the table is full; ENODEV if it isn't a regular file.
+    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a regular file.
     pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
         let _section = self.section()?;
         let table = self.map_table()?;
         let live = self.open_file(open).live.load(Acquire);
         let live = live.checked_sub(1).ok_or(Errno::NODEV)?;
-        let end = &self.control.process(self.me()? as usize).maps_end;
+        let me = self.me()?;
+        let end = &self.control.process(me as usize).maps_end;
+        let next = end.load(Relaxed) as usize + 1;
+        self.control.reserve_maps(me, self.area()?, next)?;
+        // What finds it has memory by now, too.
+        let table = MapTable {
+            has_memory: true,
+            ..table
+        };
         let place = table.take(end).ok_or(Errno::NOMEM)?;
         self.open_retain(open);
         place.len.store(0, Relaxed);
@@ -101,6 +109,7 @@ impl Store {
         if end == 0 {
             return Ok(());
         }
+        self.control.reserve_maps(slot, area, end)?;
         let (from, table) = (self.map_table()?, self.control.maps_of(area));
         let maps_end = &self.control.process(slot as usize).maps_end;
         maps_end.store(end as u32, Release);

@@ -143,7 +143,7 @@ fn a_free_list_gives_each_entry_to_one() {
         let c = control();
         let list = |c: &Control| {
             let h = c.header();
-            let take = || h.free_live.pop(3, |i| &c.live(i).next);
+            let take = || h.free_live.pop(3, |i| &c.live(i).next, |_| Ok(3)).unwrap();
             let (a, b) = (take(), take());
             if let Some(a) = a {
                 h.free_live.push(a, &c.live(a).next);
@@ -153,8 +153,8 @@ fn a_free_list_gives_each_entry_to_one() {
         // Both kinds of entries: given back before, and never used.
         let h = c.header();
         for i in [
-            h.free_live.pop(3, |i| &c.live(i).next),
-            h.free_live.pop(3, |i| &c.live(i).next),
+            h.free_live.pop(3, |i| &c.live(i).next, |_| Ok(3)).unwrap(),
+            h.free_live.pop(3, |i| &c.live(i).next, |_| Ok(3)).unwrap(),
         ] {
             h.free_live.push(i.unwrap(), &c.live(i.unwrap()).next);
         }

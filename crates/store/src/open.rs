@@ -1,6 +1,6 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
-use crate::control::{MAX_FDS, MAX_OPEN, MAX_PROCESSES, Open, open_flag, slot_state};
+use crate::control::{MAX_FDS, MAX_PROCESSES, Open, open_flag, slot_state};
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
@@ -50,7 +50,7 @@ impl Store {
     /// As [`Store::open_create`], for an entry from [`Store::live_acquire_held`].
     ///
     /// # Errors
-    /// ENFILE if all are in use.
+    /// ENFILE if all are in use; ENOSPC if there is no memory for more.
     pub fn open_create_held(
         &self,
         id: ObjectId,
@@ -61,13 +61,9 @@ impl Store {
         name: &[u8],
     ) -> Result<u32> {
         let _section = self.section()?;
-        let h = self.control.header();
         let slot = self.me()?;
         let me = identity(&self.control, slot);
-        let index = h
-            .free_open
-            .pop(MAX_OPEN, |i| &self.control.open_file(i).next)
-            .ok_or(Errno::NFILE)?;
+        let index = self.control.take_open()?.ok_or(Errno::NFILE)?;
         let o = self.open_file(index);
         o.live.store(0, Relaxed);
         o.locker.store(0, Relaxed);
@@ -204,7 +200,7 @@ impl Store {
     /// The open file description behind descriptor `fd`, if it is one of the pool.
     pub fn fd_get(&self, fd: i32) -> Option<u32> {
         let area = self.area().ok()?;
-        let place = area.fds.get(usize::try_from(fd).ok()?)?;
+        let place = area.fd(usize::try_from(fd).ok()?)?;
         place.load(Acquire).checked_sub(1)
     }
 
@@ -212,7 +208,7 @@ impl Store {
     /// before is returned, with its reference.
     ///
     /// # Errors
-    /// EMFILE for a number that is too high.
+    /// EMFILE for a number that is too high; ENOSPC if there is no memory for it.
     pub fn fd_set(&self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
         let n = usize::try_from(fd)
             .ok()
@@ -222,14 +218,16 @@ impl Store {
         let area = self.area()?;
         if open.is_some() {
             let me = self.me()?;
+            self.control.reserve_fds(me, area, n + 1)?;
             self.control
                 .process(me as usize)
                 .fds_end
                 .fetch_max(n as u32 + 1, AcqRel);
         }
-        let before = area.fds[n]
-            .swap(open.map_or(0, |o| o + 1), AcqRel)
-            .checked_sub(1);
+        let Some(place) = area.fd(n) else {
+            return Ok(None);
+        };
+        let before = place.swap(open.map_or(0, |o| o + 1), AcqRel).checked_sub(1);
         if let Some(open) = open {
             // Found by the table from now on. (In both for a moment: see reap.)
             let owner = self.control.open_owner(open);
@@ -245,12 +243,13 @@ impl Store {
     /// [`Store::fd_unpark`] needs: slot, identity, number.
     ///
     /// # Errors
-    /// ETOOMANYREFS if too many are on their way.
+    /// ETOOMANYREFS if too many are on their way; ENOSPC if there is no memory for it.
     pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
         let _section = self.section()?;
         let slot = self.me()?;
         let area = self.area()?;
         let p = self.control.process(slot as usize);
+        self.control.reserve_fds(slot, area, PARKING.end)?;
         self.open_retain(open);
         for n in PARKING {
             p.fds_end.fetch_max(n as u32 + 1, AcqRel);
@@ -277,12 +276,11 @@ impl Store {
             return false;
         };
         // SAFETY: just mapped; made of atomics.
-        let place = unsafe { &(&(*area).fds)[n as usize] };
-        let found = if take {
-            place.compare_exchange(open + 1, 0, AcqRel, Relaxed).is_ok()
-        } else {
-            place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open)
-        };
+        let place = unsafe { (*area).fd(n as usize) };
+        let found = place.is_some_and(|place| match take {
+            true => place.compare_exchange(open + 1, 0, AcqRel, Relaxed).is_ok(),
+            false => place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open),
+        });
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         found
@@ -297,7 +295,8 @@ impl Store {
         })?;
         let area = self.map_area(slot as u32).ok()?;
         // SAFETY: just mapped; made of atomics.
-        let open = unsafe { (&(*area).fds)[n].load(Acquire) }.checked_sub(1);
+        let place = unsafe { (*area).fd(n) };
+        let open = place.and_then(|p| p.load(Acquire).checked_sub(1));
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         open

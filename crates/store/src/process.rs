@@ -5,7 +5,7 @@
 //! release it when the process is gone. A process that calls exec keeps its slot; a child
 //! gets one of its own before it runs.
 
-use crate::control::{Control, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
+use crate::control::{Control, FIRST_SLOTS, KEPT_PROCESSES, MAX_PROCESSES, Process, slot_state as state};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -494,8 +494,10 @@ pub fn reserve(control: &Control) -> Result<u32, Errno> {
 /// Takes a free slot, with this owner word.
 fn take_free(control: &Control, mine: u64) -> Result<u32, Errno> {
     const ORDINARY: usize = MAX_PROCESSES - KEPT_PROCESSES;
-    let first = pid_of(mine) as usize % ORDINARY;
-    let ordinary = (0..ORDINARY).map(|k| KEPT_PROCESSES + (first + k) % ORDINARY);
+    let first = pid_of(mine) as usize;
+    // Those first whose areas have memory; then any.
+    let among = |slots: usize| (0..slots).map(move |k| KEPT_PROCESSES + (first + k) % slots);
+    let ordinary = among(FIRST_SLOTS).chain(among(ORDINARY));
     let kept = 0..if uses_reserve() { KEPT_PROCESSES } else { 0 };
     for i in ordinary.chain(kept) {
         let owner = &control.process(i).owner;

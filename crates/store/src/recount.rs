@@ -7,7 +7,7 @@
 //! right at that moment; pages are compared afterwards, by a copy of the maps and views of
 //! the records of that moment: a lost page stays what it is until we take it back.
 
-use crate::control::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
+use crate::control::{MAX_FDS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
 use crate::fsck::Meta;
 use crate::live::held_entry;
 use crate::lmdb::Snapshot;
@@ -35,7 +35,7 @@ pub(crate) struct View<'s> {
     /// The states of the shards, as of then.
     pub states: Vec<ShardState>,
     /// What the maps say of themselves: pages in use, cells wrongly marked as full, cells
-    /// with reserved room.
+    /// from 0 on with reserved room, but for the parked ones.
     pub counters: Vec<(u64, usize, usize)>,
 }
 
@@ -120,8 +120,8 @@ impl Store {
             let held = self.more_held(slot, area).iter();
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             held.for_each(|i| count(&mut lives, i));
-            let end = (p.fds_end.load(Acquire) as usize).min(area.fds.len());
-            let fds = area.fds[..end].iter().map(|f| f.load(Acquire));
+            let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
+            let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
             let maps = self.control.maps_of(area);
             let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
             let maps = maps.iter().map(|m| m.open.load(Acquire));

@@ -258,7 +258,7 @@ impl Store {
         let a = unsafe { &*area };
         let mut released = 0;
         let mut result = Ok(());
-        for place in &a.fds[..end.min(a.fds.len())] {
+        for place in (0..end).map_while(|n| a.fd(n)) {
             if place.load(Relaxed) == 0 {
                 continue;
             }
@@ -297,14 +297,15 @@ impl Store {
         let mut result = Ok(());
         let _section = self.section()?;
         let area = self.map_area(slot)?;
+        let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
         // SAFETY: just mapped; made of atomics.
         let a = unsafe { &*area };
         let p = self.control.process(slot as usize);
-        let fds = &a.fds[..(p.fds_end.load(Acquire) as usize).min(a.fds.len())];
         let maps = self.control.maps_of(a);
         let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
         let in_table = |open: u32| {
-            fds.iter().any(|f| f.load(Acquire) == open + 1)
+            let mut fds = (0..end).map_while(|n| a.fd(n));
+            fds.any(|f| f.load(Acquire) == open + 1)
                 || maps.iter().any(|m| m.open.load(Acquire) == open + 1)
         };
         let h = self.control.header();
@@ -493,18 +494,20 @@ mod tests {
         assert_eq!(slots.len(), MAX_PROCESSES - kept);
         assert!(process::attach_kept(&s.control).is_ok());
         let h = s.control.header();
+        let limit = h.free_live.limit() as usize;
         let next = |i| &s.control.live(i).next;
-        let mut taken: Vec<u32> = (0..MAX_LIVE)
-            .map_while(|_| h.free_live.pop(MAX_LIVE, next))
+        let room = |_| Ok(limit as u32);
+        let mut taken: Vec<u32> = (0..limit)
+            .map_while(|_| h.free_live.pop(limit, next, room).unwrap())
             .collect();
-        assert_eq!(taken.len(), MAX_LIVE - crate::control::KEPT as usize);
+        assert_eq!(taken.len(), limit - crate::control::KEPT as usize);
         assert!(taken.iter().all(|&i| i >= crate::control::KEPT));
-        assert_eq!(h.free_live.end(MAX_LIVE), MAX_LIVE as u32);
+        assert_eq!(h.free_live.end(limit), limit as u32);
         // What is free below the end is in a list.
-        let free = h.free_live.walk(MAX_LIVE, next).unwrap();
+        let free = h.free_live.walk(limit, next).unwrap();
         assert_eq!(free.len(), crate::control::KEPT as usize);
         let last = taken.pop().unwrap();
         h.free_live.push(last, next(last));
-        assert_eq!(h.free_live.pop(MAX_LIVE, next), Some(last));
+        assert_eq!(h.free_live.pop(limit, next, room), Ok(Some(last)));
     }
 }

@@ -26,7 +26,7 @@ impl Store {
         // Of a file of another node there is nothing here.
         if flags & (flag::LOADED | flag::AWAY) == flag::LOADED {
             if flags & flag::INLINE != 0 {
-                self.set_extents(index, &ChunkMap::default());
+                self.set_extents(index, &ChunkMap::default())?;
                 live.pages.store(0, Relaxed);
             } else {
                 let mapped = flags & flag::MAPPED != 0;
@@ -94,7 +94,7 @@ impl Store {
         if last == 0 && !mapped {
             first.truncate(keep, |e| freed.push(e));
         }
-        self.set_extents(index, &first);
+        self.set_extents(index, &first)?;
         live.pages.store((pages + first.pages()) as u64, Relaxed);
         self.free_unnoted(index, freed)?;
         // Bytes behind the end, in the last page or (mapped) in all that follow.
@@ -169,7 +169,7 @@ impl Store {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::control::{Live, MAX_LIVE, MAX_OPEN};
+    use crate::control::{Live, MAX_LIVE};
     use crate::process;
     use crate::{Medium, NewObject};
     use forebay_media::MediumKind;
@@ -390,12 +390,8 @@ pub(crate) mod tests {
         write(&s, lost, 0, &[2; 9000]);
         s.live_retain(live);
         let h = s.control.header();
-        h.free_live
-            .pop(MAX_LIVE, |i| &s.control.live(i).next)
-            .unwrap();
-        h.free_open
-            .pop(MAX_OPEN, |i| &s.control.open_file(i).next)
-            .unwrap();
+        s.control.take_live().unwrap().unwrap();
+        s.control.take_open().unwrap().unwrap();
         s.media()[0].alloc(100).unwrap();
         assert_eq!(s.put_in_order(), Ok(false), "nobody has died");
         h.leaks.store(1, Relaxed);
@@ -421,10 +417,7 @@ pub(crate) mod tests {
         // Every entry can be taken again, each once.
         let mut seen = std::collections::HashSet::new();
         for _ in 0..h.free_live.end(MAX_LIVE) {
-            let i = h
-                .free_live
-                .pop(MAX_LIVE, |i| &s.control.live(i).next)
-                .unwrap();
+            let i = s.control.take_live().unwrap().unwrap();
             assert!(seen.insert(i));
         }
     }

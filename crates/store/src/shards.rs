@@ -8,7 +8,7 @@
 //! completes the journal ([`Store::recover_commits`]).
 
 use crate::control::MAX_SHARDS;
-use crate::lmdb::{Snapshot, WriteTxn};
+use crate::lmdb::{OnFull, Snapshot, WriteTxn};
 use crate::lock::Acquired;
 use crate::process::Critical;
 use crate::record::{JOURNAL, changes, push_change};
@@ -43,6 +43,9 @@ pub enum Need {
     Bytes(usize),
     /// Frees more than it takes: allowed on a full file system.
     Removal,
+    /// Writes a record back that is there, with up to 4 KiB of content: allowed there as long as
+    /// removals have what they need. Else what was written before could not be kept.
+    Update,
 }
 
 /// An open transaction: the shards of its set are locked.
@@ -137,6 +140,9 @@ impl Store {
         f: impl FnOnce(&mut Write<'_>) -> Result<T>,
     ) -> Result<T> {
         let _critical = Critical::enter();
+        if self.active_journal().is_some() {
+            self.wait_for_journal();
+        }
         self.lock_shards(set)?;
         let mut w = Write {
             store: self,
@@ -290,11 +296,25 @@ impl Store {
 
     pub(crate) fn begin(&self, shard: usize, need: Need) -> Result<WriteTxn<'_>> {
         let room = &self.control.shard(shard).room;
-        let (payload, removing) = match need {
-            Need::Bytes(n) => (n, false),
-            Need::Removal => (0, true),
+        let (payload, on_full) = match need {
+            Need::Bytes(n) => (n, OnFull::Fails),
+            Need::Removal => (0, OnFull::Removes),
+            Need::Update => (4096, OnFull::Updates),
         };
-        self.envs[shard].write(room, payload, removing)
+        let before = room.reserved.load(Relaxed);
+        let txn = self.envs[shard].write(room, payload, on_full)?;
+        if room.reserved.load(Relaxed) != before
+            && let Some(journal) = self.active_journal()
+            && let Err(e) = self.reserve_checkpoint(journal)
+        {
+            // Records that no checkpoint has room for must not be made. What needs no more goes on:
+            // what it takes of that isn't counted.
+            room.reserved.store(before, Relaxed);
+            if on_full == OnFull::Fails {
+                return Err(e);
+            }
+        }
+        Ok(txn)
     }
 
     fn commit_one(&self, shard: usize, txn: WriteTxn<'_>) -> Result<()> {

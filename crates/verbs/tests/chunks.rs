@@ -181,9 +181,9 @@ fn other_processes_attach_it_and_may_die() {
         Errno::NOENT
     );
     // Nor is anything left of it.
-    let (_, used) = fs.store().capacity();
+    let (_, used) = fs.pool().capacity();
     drop(mine);
-    let after = fs.store().capacity().1;
+    let after = fs.pool().capacity().1;
     assert!(after < used, "{after} of {used}");
     drop((session, fs));
     pool.assert_whole();

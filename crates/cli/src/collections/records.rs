@@ -104,6 +104,10 @@ impl Place for Records {
         Err(Errno::ROFS)
     }
 
+    fn rmdir(&self, _: &[u8]) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
     fn rename(&self, _: &[u8], _: &[u8]) -> Result<()> {
         Err(Errno::ROFS)
     }

@@ -86,7 +86,7 @@ fn told(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result
 /// Stages files of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
     let open = exec::open(pool, None)?;
-    transfer(&open, way, (0, false), Some(names), &|| false)
+    transfer(&open, way, (0, false), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
 

@@ -176,10 +176,7 @@ impl Shared {
             }
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-            let keep = FallocateFlags::empty();
-            rustix::io::retry_on_intr(|| {
-                rustix::fs::fallocate(&file, keep, at as u64, len as u64)
-            })?;
+            forebay_media::memory::reserve(&file, false, at as u64, len as u64)?;
             cell.reserved.fetch_or(bit, AcqRel);
         }
         Ok(())

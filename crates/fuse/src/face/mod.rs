@@ -196,7 +196,7 @@ impl Face {
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
         self.let_go()?;
-        let (capacity, used) = self.fs().store().capacity();
+        let (capacity, used) = self.fs().pool().capacity();
         let blocks = capacity / u64::from(UNIT);
         let free = (capacity - used.min(capacity)) / u64::from(UNIT);
         let files = 1 << 32;

@@ -27,7 +27,7 @@ const WAITS: Duration = Duration::from_millis(500);
 /// Nodes with the most room that are told at most.
 const ROOMS: usize = 64;
 
-/// Bytes of a node: its size, and how much of it is used.
+/// Bytes of a node: its size, as far as its host has that, and how much of it is used.
 type Bytes = (u64, u64);
 
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl Capacity {
             }
         };
         for u in pool.usage() {
-            size += u.capacity;
+            size += u.used + u.available;
             used += u.used;
         }
         used = used.saturating_sub(pool.store().copied().bytes);
@@ -115,9 +115,12 @@ impl Known {
             };
             let answers = about.is_some();
             if let Some(about) = about {
+                // What its host hasn't isn't counted.
                 let used: u64 = about.media.iter().map(|m| m.used).sum();
-                let used = used.saturating_sub(about.copied);
-                self.nodes.insert(node, (size, used));
+                let available: u64 = about.media.iter().map(|m| m.available).sum();
+                let size = used + available;
+                self.nodes
+                    .insert(node, (size, used.saturating_sub(about.copied)));
             }
             // Of one that was never heard of, nothing is free.
             let (size, used) = *self.nodes.get(&node).unwrap_or(&(size, size));

@@ -1,9 +1,9 @@
 //! A node's own part in the start of its pool: its store, its keeper and daemon, its place in the map.
 
-use super::{Begin, Plan, Work};
+use super::{Begin, How, Plan, Work};
 use crate::daemon::{self, Daemon, read_map};
 use crate::limits;
-use forebay_client::{Keeper, Pool, PoolConfig, PoolError, node_dir, remove_node};
+use forebay_client::{Keeper, Pool, PoolConfig, PoolError, check_host, node_dir, remove_node};
 use forebay_media::{MediumKind, MediumSpec};
 use forebay_placement::map::{Address, MAX_ADDRESSES, Medium, MediumKind as Kind};
 use forebay_placement::{Node, NodeId, PoolMap, State};
@@ -128,6 +128,10 @@ impl Own {
     }
 
     fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, String> {
+        // Of those that are all on one host, whoever starts them has looked.
+        if !self.begin.plan.force && self.begin.plan.how != How::Local {
+            check_host(&config.media, 1)?;
+        }
         Pool::create_node(config, &self.begin.key.0[..]).map_err(|e| e.to_string())?;
         let (dir, plan) = (self.dir(), &self.begin.plan);
         let written = plan.write(&dir);

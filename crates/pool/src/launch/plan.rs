@@ -112,6 +112,9 @@ pub struct Plan {
     pub media: Vec<MediumSpec>,
     /// Room kept ready in each medium.
     pub reserve: Option<u64>,
+    /// Whether media may be larger than what a host can hold.
+    #[serde(default)]
+    pub force: bool,
     /// What new objects are said to be, by their paths.
     #[serde(default)]
     pub rules: Rules,

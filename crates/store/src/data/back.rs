@@ -83,7 +83,7 @@ impl Store {
         if !inline && content.is_none() {
             self.keep_promise(live, &map)?;
         }
-        let written = self.write(self.object_set(id), Need::Bytes(4096), |w| {
+        let written = self.write(self.object_set(id), Need::Update, |w| {
             let key = Key::inode(id);
             let record = match w.get(shard, &key)? {
                 Some(record) => record,
@@ -142,7 +142,7 @@ impl Store {
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
-            self.set_extents(index, &map);
+            self.set_extents(index, &map)?;
             live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
             self.free_extents(freed);
@@ -184,7 +184,7 @@ impl Store {
             return Ok(());
         }
         freed.extend_from_slice(map.extents());
-        self.set_extents(index, &ChunkMap::default());
+        self.set_extents(index, &ChunkMap::default())?;
         live.flags.fetch_and(
             !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
             AcqRel,

@@ -251,7 +251,7 @@ impl Store {
         let live = self.live(index);
         if chunk == 0 {
             live.moved.fetch_add(1, AcqRel);
-            self.set_extents(index, map);
+            self.set_extents(index, map)?;
             live.flags.fetch_or(flag::DIRTY, AcqRel);
             live.moved.fetch_add(1, AcqRel);
             return self.flush_locked(index, false);

@@ -132,7 +132,7 @@ impl Store {
             Ok(())
         };
         if result.is_ok() {
-            self.set_extents(index, &first);
+            self.set_extents(index, &first)?;
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {

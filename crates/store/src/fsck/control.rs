@@ -132,7 +132,8 @@ impl Store {
                     ANEW,
                 );
             }
-            for (fd, open) in area.fds[..end.min(MAX_FDS)].iter().enumerate() {
+            let fds = (0..end).map_while(|fd| Some((fd, area.fd(fd)?)));
+            for (fd, open) in fds {
                 let Some(open) = open.load(Acquire).checked_sub(1) else {
                     continue;
                 };

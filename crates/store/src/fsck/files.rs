@@ -307,12 +307,10 @@ impl Store {
                     ),
                     "it is reserved anew",
                 );
-            } else if let Ok(there) = medium.allocated()
-                && there < reserved as u64 * (256 * crate::PAGE as u64)
-            {
+            } else if let Some((said, there)) = lacks_room(medium) {
                 find(
                     format!(
-                        "room is said to be reserved for {reserved} MiB, but its segment has {} only",
+                        "room is said to be reserved for {said} MiB, but its segment has {} only",
                         there >> 20
                     ),
                     "it is reserved anew",
@@ -320,4 +318,17 @@ impl Store {
             }
         }
     }
+}
+
+/// For how many cells the medium says that it has room, and the bytes that its segment has, if that is less.
+/// The keeper may be giving room back, or be taking it again: one look that finds enough is enough.
+fn lacks_room(medium: &forebay_media::Medium) -> Option<(usize, u64)> {
+    const LOOKS: usize = 5;
+    let look = |_| {
+        let said = medium.cells().backed();
+        let there = medium.allocated().unwrap_or(u64::MAX);
+        let said = said.min(medium.cells().backed());
+        (there < said as u64 * (256 * crate::PAGE as u64)).then_some((said, there))
+    };
+    (0..LOOKS).map(look).collect::<Option<Vec<_>>>()?.pop()
 }

@@ -6,7 +6,7 @@ use super::tree::{self, Meta};
 use crate::data::is_memory;
 use crate::fsck::AT_A_TIME;
 use crate::lmdb::without_seal;
-use crate::lmdb::{Env, Room};
+use crate::lmdb::{Env, OnFull, Room};
 use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::shards::Need;
@@ -136,14 +136,14 @@ impl Store {
                 let room = Room::default();
                 for batch in records.chunks(BATCH) {
                     let bytes = batch.iter().map(|(k, v)| k.len() + v.len() + 64).sum();
-                    let mut txn = fresh.write(&room, bytes, false)?;
+                    let mut txn = fresh.write(&room, bytes, OnFull::Fails)?;
                     for (key, value) in batch {
                         txn.put(key, value)?;
                     }
                     txn.commit()?;
                 }
                 if records.is_empty() {
-                    fresh.write(&room, 0, false)?.commit()?;
+                    fresh.write(&room, 0, OnFull::Fails)?.commit()?;
                 }
             }
             let _ = std::fs::remove_file(lock(&new));
@@ -189,7 +189,11 @@ impl Store {
                     .filter_map(|c| c.2.as_ref())
                     .map(Vec::len)
                     .sum();
-                let mut txn = env.write(&self.control.shard(shard).room, bytes, bytes == 0)?;
+                let on_full = match bytes {
+                    0 => OnFull::Removes,
+                    _ => OnFull::Fails,
+                };
+                let mut txn = env.write(&self.control.shard(shard).room, bytes, on_full)?;
                 for (_, key, value) in batch {
                     match value {
                         Some(value) => txn.put(key, value)?,
@@ -217,8 +221,7 @@ impl Store {
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let len = self.control.layout().file_len() as u64;
         rustix::fs::fallocate(&fd, hole, 0, len)?;
-        self.control.reformat(self.shard_count());
-        Ok(())
+        self.control.reformat(self.shard_count())
     }
 
     /// Gives a chunk, whose pages another file has too, pages of its own with the same bytes.

@@ -1,7 +1,8 @@
 //! Damages of every kind: each is found, named, and mended.
 
 use super::*;
-use crate::control::{MAX_LIVE, live_flag};
+use crate::control::live_flag;
+use crate::lmdb::OnFull;
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
 use crate::repair::tests::{TestStore, make, make_in, read, store, store_on, write};
 use crate::{Extent, Medium, ObjectId, PAGE};
@@ -11,7 +12,7 @@ const ROOT: ObjectId = ObjectId::ROOT;
 
 fn put(s: &Store, shard: usize, key: &[u8], value: Option<&[u8]>) {
     let room = &s.control.shard(shard).room;
-    let mut txn = s.envs[shard].write(room, 4096, false).unwrap();
+    let mut txn = s.envs[shard].write(room, 4096, OnFull::Fails).unwrap();
     match value {
         Some(value) => txn.put(key, value).unwrap(),
         None => assert!(txn.del(key).unwrap()),
@@ -487,10 +488,7 @@ fn control_region() {
         f.s.live_retain(i);
     });
     finds("lost-entry", "that nobody uses are missing", |f| {
-        c(f).header()
-            .free_live
-            .pop(MAX_LIVE, |i| &c(f).live(i).next)
-            .unwrap();
+        c(f).take_live().unwrap().unwrap();
     });
     finds("list-circle", "it runs in a circle", |f| {
         for i in 0..2 {

@@ -23,7 +23,7 @@ use super::{Env, check};
 use crate::process::Critical;
 use forebay_media::atomics::AtomicU32;
 use lmdb_master_sys as ffi;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::ffi::{CStr, c_char, c_void};
@@ -87,24 +87,55 @@ fn keep_in_use(file: &OwnedFd) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Before this process opens the record file `path`: frees slots with its process id, which threads
+/// The lock file beside the record file `path`, made if there is none. Whoever closes it gives up the record
+/// locks that this process has on it: see [`free_left_behind`].
+pub(super) fn open_lock_file(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    rustix::fs::open(lock_file(path), flags, Mode::from_raw_mode(0o600))
+}
+
+/// How many slots were ever in use, says a lock file.
+pub(super) fn used(file: &OwnedFd) -> u32 {
+    let mut head = [0; SLOTS_AT];
+    let n = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
+    match n == SLOTS_AT && word(&head, 0) == MAGIC {
+        true => word(&head, READERS_USED_AT).min(MAX_READERS),
+        false => 0,
+    }
+}
+
+/// LMDB's own descriptor of the lock file: the second member of its environment, behind that of the data.
+///
+/// # Errors
+/// EIO if it isn't there.
+pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
+    let mut data = -1;
+    // SAFETY: env is open; `data` is valid.
+    check(unsafe { ffi::mdb_env_get_fd(env, (&raw mut data).cast()) })?;
+    // SAFETY: an environment begins with three descriptors.
+    let [first, lock, _] = unsafe { env.cast::<[i32; 3]>().read() };
+    if first != data || lock < 0 {
+        return Err(Errno::IO);
+    }
+    // SAFETY: open as long as the environment.
+    Ok(unsafe { BorrowedFd::borrow_raw(lock) })
+}
+
+/// Before this process opens the record file of this lock file: frees slots with its process id, which threads
 /// of the program before exec have left, or a dead process with the same id. If another environment
-/// of this process has the file open, nothing is freed, and a descriptor is returned that must never
-/// be closed.
-pub(super) fn free_left_behind(path: &Path) -> Option<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(lock_file(path), flags, Mode::empty()).ok()?;
+/// of this process has the file open, nothing is freed, and this is true: `file` must never be closed.
+pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
     let pid = crate::process::pid();
-    if is_held(&file, pid) {
-        keep_in_use(&file);
-        return Some(file);
+    if is_held(file, pid) {
+        keep_in_use(file);
+        return true;
     }
     let mut page = [0; 4096];
     let mut left = false;
     let mut at = 0;
     let mut end = page.len();
     while at < end {
-        let n = rustix::io::pread(&file, &mut page, at as u64).unwrap_or(0);
+        let n = rustix::io::pread(file, &mut page, at as u64).unwrap_or(0);
         if n < SLOTS_AT || at == 0 && word(&page, 0) != MAGIC {
             break;
         }
@@ -121,9 +152,9 @@ pub(super) fn free_left_behind(path: &Path) -> Option<OwnedFd> {
     }
     if left {
         // What stays is freed when this process has ended.
-        let _ = free_slots_of(&file, end, pid);
+        let _ = free_slots_of(file, end, pid);
     }
-    None
+    false
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -150,10 +181,11 @@ impl Env {
     /// are freed first. The caller is critical.
     ///
     /// # Errors
-    /// EAGAIN if the slots are in use by the living.
+    /// EAGAIN if the slots are in use by the living; ENOSPC if there is no memory for more.
     pub(super) fn begin_reader(&self, env: *mut ffi::MDB_env) -> Result<*mut ffi::MDB_txn> {
         let mut freed = false;
         loop {
+            self.reserve_reader(env)?;
             let mut txn = null_mut();
             // SAFETY: env is open.
             let rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
@@ -383,7 +415,8 @@ mod tests {
         let dir = Dir::new("exec");
         drop(dir.env().snapshot().unwrap());
         dir.take(0, 100, pid());
-        free_left_behind(&dir.0.join("records"));
+        let file = open_lock_file(&dir.0.join("records")).unwrap();
+        assert!(!free_left_behind(&file));
         assert_eq!(dir.slots(), []);
     }
 

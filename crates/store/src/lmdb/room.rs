@@ -2,13 +2,15 @@
 //! pages that were freed. A full file system, or a full map, is an error there.
 
 use super::parked::{self, Todo};
-use super::readers::list;
+use super::readers::{self, list};
 use super::txn::{WriteTxn, scan_stored};
-use super::{Env, PAGE, check};
+use super::{Env, MAX_READERS, PAGE, check};
 use forebay_media::atomics::{AtomicU32, AtomicU64};
 use forebay_media::fault::{self, Point};
+use forebay_media::memory;
 use lmdb_master_sys as ffi;
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
@@ -18,8 +20,24 @@ use std::time::{Duration, Instant};
 const MARGIN: u64 = 64;
 /// How long a transaction that needs pages of old states waits for those who read these.
 const READERS_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of a lock file before the slots of readers, at most, and of a slot.
+const LOCK_HEAD: u64 = 512;
+const READER: u64 = 64;
+/// Slots of readers behind the used ones that have memory.
+pub(super) const READERS_AHEAD: u32 = 100;
 /// What a removal may make do with when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
+
+/// What a transaction does when no more room can be reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnFull {
+    /// It adds something, so it fails.
+    Fails,
+    /// It frees more than it takes, and makes do with [`LAST_MARGIN`].
+    Removes,
+    /// It replaces something, and makes do with twice that: removals come after it.
+    Updates,
+}
 
 /// State of a record file that all its processes share.
 #[repr(C)]
@@ -39,13 +57,12 @@ pub struct Room {
 
 impl Env {
     /// Starts a write transaction. The caller holds the shard's lock and is critical.
-    /// `payload` is the number of bytes that it may add; `removing` says that it frees
-    /// more than it takes.
+    /// `payload` is the number of bytes that it may add.
     ///
     /// # Errors
     /// ENOSPC if the file system has no room for what may be needed.
-    pub fn write(&self, room: &Room, payload: usize, removing: bool) -> Result<WriteTxn<'_>> {
-        if !removing {
+    pub fn write(&self, room: &Room, payload: usize, on_full: OnFull) -> Result<WriteTxn<'_>> {
+        if on_full != OnFull::Removes {
             fault::check(Point::Records)?;
         }
         let env = self.get()?;
@@ -71,7 +88,12 @@ impl Env {
         {
             full = true;
             let behind_last = behind(LAST_MARGIN, 0);
-            if !(removing && behind_last) {
+            let makes_do = match on_full {
+                OnFull::Fails => false,
+                OnFull::Removes => behind_last,
+                OnFull::Updates => behind(2 * LAST_MARGIN, payload),
+            };
+            if !makes_do {
                 // A long value needs pages in a row, and those are had behind the last one only.
                 let long = if payload > PAGE / 2 { payload } else { 0 };
                 if !behind(0, long)
@@ -188,10 +210,10 @@ impl Env {
         if end < need {
             return Err(Errno::NOSPC);
         }
-        let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let open = || rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let fd = forebay_media::with_room(open)?;
         for end in [end, need] {
-            let room = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), have, end - have);
-            match rustix::io::retry_on_intr(room) {
+            match memory::reserve(&fd, false, have, end - have) {
                 Ok(()) => {
                     reserved.store(end, Relaxed);
                     return Ok(());
@@ -201,6 +223,44 @@ impl Env {
             }
         }
         Err(Errno::NOSPC)
+    }
+
+    /// Before a reader takes a slot of its own in the lock file: reserves memory for it, by LMDB's own
+    /// descriptor, since closing another one would give up the record locks of this process.
+    ///
+    /// LMDB takes the first free slot, and numbers them from 0; `me_numreaders` is where the used
+    /// ones end. [`READERS_AHEAD`] more have memory, for those who come at the same moment.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for it; what open says.
+    pub(super) fn reserve_reader(&self, env: *mut ffi::MDB_env) -> Result<()> {
+        // SAFETY: plain numbers and a pointer, for which zero is valid.
+        let mut info: ffi::MDB_envinfo = unsafe { std::mem::zeroed() };
+        // SAFETY: env is open; info is valid.
+        check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
+        match info.me_numreaders + READERS_AHEAD <= self.readers.load(Relaxed) {
+            true => Ok(()),
+            false => {
+                let file = readers::descriptor(env)?;
+                self.reserve_readers(file, info.me_numreaders + 2 * READERS_AHEAD)
+            }
+        }
+    }
+
+    /// Reserves memory for the first `readers` slots of the lock file.
+    ///
+    /// # Errors
+    /// As for [`Env::reserve_reader`].
+    #[cold]
+    pub(super) fn reserve_readers(&self, file: impl AsFd, readers: u32) -> Result<()> {
+        let fd = file.as_fd();
+        let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
+        if (rustix::fs::fstat(&fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
+            // Its size is LMDB's business.
+            memory::reserve(fd, true, 0, end)?;
+        }
+        self.readers.fetch_max(readers, Relaxed);
+        Ok(())
     }
 
     /// Bytes of records in use (pages up to the last one).
@@ -234,7 +294,7 @@ mod tests {
     fn fill(env: &Env, room: &Room) -> u64 {
         for n in 0u64.. {
             let put = || {
-                let mut txn = env.write(room, 300, false)?;
+                let mut txn = env.write(room, 300, OnFull::Fails)?;
                 txn.put(&n.to_be_bytes(), &[n as u8; 300])?;
                 txn.commit()
             };
@@ -251,7 +311,7 @@ mod tests {
 
     fn clear(env: &Env, room: &Room, records: u64) {
         for n in 0..records {
-            let mut txn = env.write(room, 0, true).unwrap();
+            let mut txn = env.write(room, 0, OnFull::Removes).unwrap();
             assert_eq!(txn.del(&n.to_be_bytes()), Ok(true));
             txn.commit().unwrap();
         }

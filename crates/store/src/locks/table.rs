@@ -153,10 +153,12 @@ impl<'a> Locks<'a> {
 
     /// A place for one more.
     fn place(&self) -> Result<u32> {
-        let control = &self.store.control;
-        let next = |i| &control.file_lock(i).next;
-        let place = control.header().free_locks.pop(MAX_FILE_LOCKS, next);
-        place.ok_or(Errno::NOLCK)
+        match self.store.control.take_lock() {
+            Ok(place) => place.ok_or(Errno::NOLCK),
+            // Programs know of no other reason why a lock can't be had.
+            Err(Errno::NOSPC) => Err(Errno::NOLCK),
+            Err(e) => Err(e),
+        }
     }
 
     fn link(&self, index: u32, owner: Owner, kind: u32, (start, end): (u64, u64)) {

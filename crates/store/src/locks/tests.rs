@@ -1,5 +1,5 @@
 use super::*;
-use crate::control::{MAX_FILE_LOCKS, slot_state};
+use crate::control::slot_state;
 use crate::repair::tests::{TestStore, make, store};
 
 const BYTES: usize = 24;
@@ -132,9 +132,8 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     let long = range(object, owner(2), LockType::Shared, 0, 10);
     assert_eq!(s.lock_now(&long), Ok(None));
     // Every second place of the list is taken directly, since a chain of all would take long.
-    let free = &s.control.header().free_locks;
     let mut taken = Vec::new();
-    while let Some(i) = free.pop(MAX_FILE_LOCKS, |i| &s.control.file_lock(i).next) {
+    while let Some(i) = s.control.take_lock().unwrap() {
         taken.push(i);
     }
     assert_eq!(s.lock_now(&one(100)), Err(Errno::NOLCK));

@@ -19,6 +19,8 @@ fn area(name: &str) -> (Control, Region) {
 fn table<'a>(control: &Control, region: &'a Region) -> MapTable<'a> {
     // SAFETY: made of atomics.
     let area: &ProcessArea = unsafe { region.at(control.layout().areas_at) };
+    let most = control.layout().limits.maps as usize;
+    control.reserve_maps(0, area, most).unwrap();
     control.maps_of(area)
 }
 
@@ -126,7 +128,7 @@ fn a_chain_left_in_the_middle_of_a_change_is_not_relied_on() {
     }
     // As after the death of the process whose table it is.
     table.heads.version.fetch_add(1, Relaxed);
-    table.heads.chains[chain_of(5, false) as usize].store(0, Relaxed);
+    table.chains.0[chain_of(5, false) as usize].store(0, Relaxed);
     let mut seen = std::collections::HashSet::new();
     table.each_of_file(5, 10, |link, _| _ = seen.insert(link));
     assert_eq!(seen.len(), 10, "all places are looked at");

@@ -367,7 +367,7 @@ impl Store {
         })?;
         if there.is_none() && inline.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            self.set_extents(index, &crate::record::ChunkMap::default());
+            self.set_extents(index, &crate::record::ChunkMap::default())?;
             live.pages.store(0, Relaxed);
             live.flags.fetch_and(!flag::INLINE, AcqRel);
             live.moved.fetch_add(1, AcqRel);

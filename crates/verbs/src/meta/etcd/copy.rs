@@ -18,7 +18,7 @@ use crate::meta::{Key, Record, Scope};
 use crate::{Predicate, Result, Uuid};
 pub(super) use files::open;
 use forebay_store::Term;
-use forebay_store::lmdb::{Env, Room, Snapshot, WriteTxn};
+use forebay_store::lmdb::{Env, OnFull, Room, Snapshot, WriteTxn};
 use forebay_store::process::Critical;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -216,7 +216,11 @@ impl Copy {
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         let _lock = files::Locked::new(&self.lock)?;
         let _critical = Critical::enter();
-        let mut txn = self.env.write(&self.room, bytes, bytes == 0)?;
+        let on_full = match bytes {
+            0 => OnFull::Removes,
+            _ => OnFull::Fails,
+        };
+        let mut txn = self.env.write(&self.room, bytes, on_full)?;
         let at = key(b'h', scope, &[]);
         if !is(Head::read(txn.get(&at)?)?) {
             return Ok(false);

@@ -7,7 +7,7 @@ use super::{Copy, Errnos, key};
 use crate::meta::Scope;
 use crate::process::{Generation, patient};
 use crate::{Error, Result};
-use forebay_store::lmdb::{Env, Room};
+use forebay_store::lmdb::{Env, OnFull, Room};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
@@ -156,7 +156,7 @@ fn open_records(records: &Path) -> Errnos<(Env, Room)> {
         Some(FORMAT) => {}
         Some(_) => return Err(Errno::PROTO),
         None => {
-            let mut txn = env.write(&room, FORMAT.len(), false)?;
+            let mut txn = env.write(&room, FORMAT.len(), OnFull::Fails)?;
             txn.put(&at, FORMAT)?;
             txn.commit()?;
         }

@@ -1,0 +1,259 @@
+//! How much memory is left: of the host, and of the control groups above this process.
+//!
+//! Room in shared memory is charged to whoever reserves it. Where a control group limits
+//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills.
+//! So [`reserve`] looks first, and is ENOSPC before the limit is reached. The same holds for
+//! the memory of the host.
+//!
+//! Both versions of control groups are read. What can't be found out limits nothing: without
+//! /proc or /sys, the file system's own bound is what is left.
+//!
+//! Looking takes some 50 microseconds, so what was seen is used again for [`FRESH`], less what
+//! this process has reserved since, unless little is left.
+
+use rustix::fd::AsFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How long what was seen is used again, if much was left. Milliseconds.
+const FRESH: u64 = 20;
+/// With less than this left, in bytes, each reservation looks again.
+const LITTLE: u64 = 256 << 20;
+/// Of a control group's limit, this share stays free for the programs in it: one in ...
+const GROUP_SHARE: u64 = 16;
+/// ... but no more than so many bytes.
+const GROUP_KEEPS: u64 = 64 << 20;
+/// Of the host's memory, this share stays free: one in ...
+const HOST_SHARE: u64 = 64;
+/// ... but no more than so many bytes.
+const HOST_KEEPS: u64 = 256 << 20;
+/// A limit from here on is none (version 1 says so by a number near 2^63).
+const NO_LIMIT: u64 = 1 << 60;
+
+/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then, less what this
+/// process has reserved since.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// What bounds memory, and how much of it is left, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Bytes that can still be taken.
+    pub bytes: u64,
+    /// All that there is, free or not.
+    pub limit: u64,
+    /// Of the limit, what others need to go on: not for pools.
+    pub keep: u64,
+    /// The control group's directory; None if it is the host.
+    pub group: Option<PathBuf>,
+}
+
+impl Left {
+    /// Bytes that a pool may take.
+    pub fn for_pools(&self) -> u64 {
+        self.bytes.saturating_sub(self.keep)
+    }
+}
+
+/// Reads a small file.
+fn read(path: &Path) -> Option<String> {
+    let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = crate::with_room(open).ok()?;
+    let mut text = Vec::with_capacity(4096);
+    loop {
+        let mut part = [0u8; 2048];
+        match rustix::io::read(&file, &mut part[..]) {
+            Ok(0) => return String::from_utf8(text).ok(),
+            Ok(n) => text.extend_from_slice(&part[..n]),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// The number behind `name` and white space at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// What is left of the host's memory: what the kernel calls available.
+pub fn host() -> Option<Left> {
+    let text = read(Path::new("/proc/meminfo"))?;
+    let (available, total) = (field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?);
+    let limit = total << 10;
+    Some(Left {
+        bytes: available << 10,
+        limit,
+        keep: (limit / HOST_SHARE).min(HOST_KEEPS),
+        group: None,
+    })
+}
+
+/// What is left in one control group, if it limits memory.
+fn in_group(dir: &Path, one: bool) -> Option<Left> {
+    let [limit, used, inactive, active] = match one {
+        true => [
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+            "total_active_file",
+        ],
+        false => [
+            "memory.max",
+            "memory.current",
+            "inactive_file",
+            "active_file",
+        ],
+    };
+    let number = |name: &str| -> Option<u64> { read(&dir.join(name))?.trim().parse().ok() };
+    let limit = number(limit).filter(|&l| l < NO_LIMIT)?;
+    let used = number(used)?;
+    // Pages of files that can be read again are given up before anybody is killed.
+    let stat = read(&dir.join("memory.stat")).unwrap_or_default();
+    let given_up = |name: &str| field(&stat, name).unwrap_or(0);
+    let used = used.saturating_sub(given_up(inactive) + given_up(active));
+    Some(Left {
+        bytes: limit.saturating_sub(used),
+        limit,
+        keep: (limit / GROUP_SHARE).min(GROUP_KEEPS),
+        group: Some(dir.to_owned()),
+    })
+}
+
+/// The directories of the control groups for memory that this process is in, the innermost
+/// first, each with whether it is of version 1.
+fn groups() -> Vec<(PathBuf, bool)> {
+    let Some(text) = read(Path::new("/proc/self/cgroup")) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for line in text.lines() {
+        // hierarchy:controllers:path
+        let mut parts = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) =
+            (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let roots: &[&str] = match (number, controllers) {
+            ("0", "") => &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+            (_, c) if c.split(',').any(|c| c == "memory") => &["/sys/fs/cgroup/memory"],
+            _ => continue,
+        };
+        let one = controllers != "";
+        for root in roots.iter().map(Path::new) {
+            // In a container the path may be that of the host, where here is only the root.
+            let below = path.trim_start_matches('/');
+            let all = root.join(below);
+            let above = all.ancestors().take_while(|dir| dir.starts_with(root));
+            found.extend(above.map(|dir| (dir.to_owned(), one)));
+        }
+    }
+    found
+}
+
+/// What is left in the control group above this process that leaves pools the least; None if
+/// none limits memory.
+pub fn group() -> Option<Left> {
+    groups()
+        .iter()
+        .filter_map(|(dir, one)| in_group(dir, *one))
+        .min_by_key(Left::for_pools)
+}
+
+/// What is left of the host or a control group, whichever leaves pools less; None if nothing
+/// can be found out.
+pub fn left() -> Option<Left> {
+    [host(), group()]
+        .into_iter()
+        .flatten()
+        .min_by_key(Left::for_pools)
+}
+
+/// Whether so many bytes may be taken now.
+///
+/// # Errors
+/// ENOSPC if the host or a control group of this process hasn't that much left.
+pub fn may_take(bytes: u64) -> Result<()> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+    let known = LEFT.load(Relaxed);
+    if now < LOOKED.load(Relaxed) + FRESH && known >= LITTLE && known >= bytes {
+        // Another thread may count at the same time: it is looked again before that matters.
+        LEFT.store(known - bytes, Relaxed);
+        return Ok(());
+    }
+    let left = left().map_or(u64::MAX, |l| l.for_pools());
+    LEFT.store(left.saturating_sub(bytes), Relaxed);
+    LOOKED.store(now, Relaxed);
+    match left >= bytes {
+        true => Ok(()),
+        false => Err(Errno::NOSPC),
+    }
+}
+
+/// Reserves room for `len` bytes at `at` in a file of ours that lies in memory: touching them
+/// can't fail from then on.
+///
+/// # Errors
+/// ENOSPC if the file system, the host or a control group of this process hasn't that much left.
+pub fn reserve(file: impl AsFd, keep_size: bool, at: u64, len: u64) -> Result<()> {
+    may_take(len)?;
+    let flags = match keep_size {
+        true => FallocateFlags::KEEP_SIZE,
+        false => FallocateFlags::empty(),
+    };
+    // A signal makes it give up on tmpfs.
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, flags, at, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_in_lines() {
+        let text = "MemTotal:   100 kB\nMemAvailable:      7 kB\ninactive_file 12\n";
+        assert_eq!(field(text, "MemAvailable:"), Some(7));
+        assert_eq!(field(text, "inactive_file"), Some(12));
+        assert_eq!(field(text, "active_file"), None);
+    }
+
+    #[test]
+    fn a_group_of_either_version_is_read() {
+        let dir = std::env::temp_dir().join(format!("forebay-group-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        assert_eq!(in_group(&dir, true), None);
+        put("memory.limit_in_bytes", "9223372036854771712\n");
+        put("memory.usage_in_bytes", "5000000\n");
+        assert_eq!(in_group(&dir, true), None, "that is no limit");
+        put("memory.limit_in_bytes", "16000000\n");
+        put(
+            "memory.stat",
+            "inactive_file 1\ntotal_inactive_file 1000000\ntotal_active_file 500000\n",
+        );
+        let left = in_group(&dir, true).unwrap();
+        assert_eq!((left.bytes, left.keep), (12_500_000, 1_000_000));
+        assert_eq!(left.for_pools(), 11_500_000);
+        put("memory.max", "max\n");
+        put("memory.current", "5000000\n");
+        assert_eq!(in_group(&dir, false), None, "that is no limit");
+        put("memory.max", "4000000\n");
+        put("memory.stat", "inactive_file 1000\n");
+        let left = in_group(&dir, false).unwrap();
+        assert_eq!((left.bytes, left.for_pools()), (0, 0));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn this_host_has_memory_but_not_without_end() {
+        assert!(host().is_some_and(|h| 0 < h.bytes && h.bytes <= h.limit));
+        assert_eq!(may_take(4096), Ok(()));
+        assert_eq!(may_take(1 << 50), Err(Errno::NOSPC));
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether the destination has room for what is to be moved, before any of it is.
+//!
+//! The sizes of the files are compared with what is free there. Only if that isn't enough, it is
+//! looked closer: holes take no room, nor does what is there already. What grows while it is
+//! staged can't be known.
+
+use crate::StageError;
+use crate::place::{Place, PlaceFile};
+use crate::tree::{Entry, Job, lock};
+use rustix::io::Errno;
+use std::collections::HashSet;
+
+/// Room is taken in units of so many bytes, and none for shorter files than this.
+const UNIT: u64 = 4096;
+const SHORT: u64 = 1024;
+/// Data between holes is looked for so often in one file; what is behind counts as data.
+const RUNS: usize = 10_000;
+
+fn room(bytes: u64) -> u64 {
+    if bytes <= SHORT {
+        0
+    } else {
+        bytes.next_multiple_of(UNIT)
+    }
+}
+
+impl<S: Place, D: Place> Job<'_, S, D> {
+    /// Whether there is room for `files`.
+    ///
+    /// # Errors
+    /// Both sizes, and what to do, if there isn't.
+    pub fn check_room(&self, files: &[Entry]) -> Result<(), StageError> {
+        let Some(free) = &self.options.room else {
+            return Ok(());
+        };
+        // Of several hard links to a file, one.
+        let mut seen = HashSet::new();
+        let mut once = |e: &&Entry| e.meta.nlink <= 1 || seen.insert((e.meta.dev, e.meta.ino));
+        let files: Vec<&Entry> = files
+            .iter()
+            .filter(|e| e.meta.is_file())
+            .filter(|e| once(e))
+            .collect();
+        if files.iter().map(|e| room(e.bytes())).sum::<u64>() <= free.bytes {
+            return Ok(());
+        }
+        let need: u64 = files.iter().map(|e| self.needs(e)).sum();
+        if need <= free.bytes || self.progress.stopped() {
+            return Ok(());
+        }
+        let size = forebay_media::format_size;
+        Err(StageError {
+            path: self.from.show(&self.src),
+            what: format!(
+                "needs {}, but {} has {} free and would be full before the end; nothing was staged: {}",
+                size(need),
+                free.whose,
+                size(free.bytes),
+                free.remedy
+            ),
+        })
+    }
+
+    /// The room that a file takes more than what it replaces.
+    fn needs(&self, entry: &Entry) -> u64 {
+        let there = self.to.stat(&self.target(&entry.below), false);
+        let there = there.ok().filter(|m| m.is_file()).map_or(0, |m| m.size);
+        let more = room(entry.bytes()).saturating_sub(room(there));
+        match more > 256 * UNIT {
+            true => more.min(room(self.data(entry).unwrap_or(u64::MAX - UNIT))),
+            false => more,
+        }
+    }
+
+    /// Bytes of a file without its holes.
+    fn data(&self, entry: &Entry) -> Result<u64, Errno> {
+        let file = self
+            .from
+            .open(&self.source(&entry.below), entry.below.is_empty())?;
+        let (mut at, mut sum) = (0, 0);
+        for _ in 0..RUNS {
+            let start = match file.seek_data(at) {
+                Ok(start) => start,
+                Err(Errno::NXIO) => return Ok(sum),
+                Err(e) => return Err(e),
+            };
+            let end = file.seek_hole(start)?;
+            sum += end - start;
+            at = end;
+        }
+        Ok(sum + entry.bytes().saturating_sub(at))
+    }
+
+    /// Removes the directories that were made: nothing else will be.
+    pub fn undo_directories(&self) {
+        let mut made = std::mem::take(&mut *lock(&self.made));
+        while let Some(directory) = made.pop() {
+            // Somebody else may have put something there.
+            let _ = self.to.rmdir(&directory);
+        }
+    }
+}
