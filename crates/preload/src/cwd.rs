@@ -130,6 +130,10 @@ pub fn after_fork_in_child() {
 
 /// What a program that doesn't see the pool is to hand on, if the working directory lies there.
 pub fn description(settings: &runtime::Settings) -> Option<Vec<u8>> {
+    if paths::is_cwd_lost() {
+        // In a pool, but this process doesn't know where: nor does what it executes.
+        return Some(dead_end::describe(0, settings.dir.to_bytes()));
+    }
     let id = paths::cwd(runtime::open_fs()?)?;
     Some(dead_end::describe(id.0, settings.dir.to_bytes()))
 }
