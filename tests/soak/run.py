@@ -42,9 +42,6 @@ FILES_GROW = 256 << 20
 # Kinds of births: see births.c.
 KINDS = ["fork", "spawn", "vfork", "chain", "daemon", "threads", "kill", "zombie", "pipeline"]
 
-# Where a process executes a program with files of the mount open that close on exec, which a mount can
-# hang on (decision 0064).
-NOT_ON_A_MOUNT = ["chain", "threads"]
 
 
 class Soak:
@@ -87,7 +84,7 @@ class Soak:
             start(self.on(node, self.births, kinds, "/fb/n%d" % node, "0", str(seconds),
                           str(seed())))
         if self.mount:
-            start([self.births, ",".join(k for k in KINDS if k not in NOT_ON_A_MOUNT), self.mount + "/m0", 0, seconds, seed()])
+            start([self.births, ",".join(KINDS), self.mount + "/m0", 0, seconds, seed()])
         start([self.verbs, "pool:soak", 0, seconds, seed()])
         try:
             self.command_line(seconds)

@@ -1,9 +1,10 @@
 //! Threads that carry out questions. They are started when there is work and nobody idle, up to a
-//! limit, and end when there has been none for a while.
+//! limit, and end when fewer would have done for a while: work now and then, which wakes one after the
+//! other, keeps one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a thread without work stays.
 const STAYS: Duration = Duration::from_secs(20);
@@ -16,6 +17,8 @@ struct State {
     threads: usize,
     idle: usize,
     stopped: bool,
+    /// When work last found nobody idle, or took the last one who was.
+    short: Option<Instant>,
 }
 
 /// The threads of one class.
@@ -48,6 +51,9 @@ impl Workers {
             return;
         }
         state.queue.push_back(job);
+        if state.queue.len() >= state.idle {
+            state.short = Some(Instant::now());
+        }
         if state.queue.len() <= state.idle {
             drop(state);
             return self.wake.notify_one();
@@ -74,7 +80,8 @@ impl Workers {
                 state = self.state();
                 continue;
             }
-            if state.stopped {
+            let needed = state.short.is_none_or(|t| t.elapsed() < STAYS);
+            if state.stopped || !needed && state.idle > 0 {
                 break;
             }
             state.idle += 1;
