@@ -150,7 +150,7 @@ same files at the same time.")]
     Mount(Mount),
     /// Take a mount away
     #[command(
-        after_help = "Examples:\n  forebay umount ./campaign\n  forebay umount --force ./campaign   # it hangs"
+        after_help = "Example:\n  forebay umount ./campaign\n  forebay umount --force ./campaign   # it hangs"
     )]
     Umount(Umount),
     /// Show how full the media of a pool are

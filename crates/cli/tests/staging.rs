@@ -236,7 +236,9 @@ fn a_full_pool_is_no_success() {
         std::fs::write(p.at("tree").join(format!("f{i}")), noise(i, 1 << 20)).unwrap();
     }
     p.up("memory:8M");
-    let said = p.forebay(&["stage", "in", "tree", "/t"]).expect(120);
+    let said = p
+        .forebay(&["stage", "in", "--force", "tree", "/t"])
+        .expect(120);
     said.says(&["the pool is full", "--media", "incomplete"]);
     let arrived = p.pool_files("/t");
     assert!(

@@ -70,7 +70,7 @@ fn what_predicates_mean() {
 
 #[test]
 fn predicates_have_a_longest_and_a_deepest() {
-    let long = |n: usize| Predicate::parse(&format!("key = '{}'", "v".repeat(n)));
+    let long = |n: usize| Predicate::parse(&format!("key = \"{}\"", "v".repeat(n)));
     assert!(long(60_000).is_ok());
     assert!(long(64 << 10).is_err());
     let deep = |n: usize| Predicate::parse(&format!("{}a = 1{}", "(".repeat(n), ")".repeat(n)));

@@ -303,7 +303,7 @@ impl Server {
             }
             kind::ATTRIBUTE => {
                 let (id, name): (_, Vec<u8>) = parts(head)?;
-                check_name(&name)?;
+                check_attribute(&name)?;
                 let body = store.attribute(home(store, id)?, &name)?;
                 Ok(Reply {
                     head: encode(&()),
@@ -314,7 +314,7 @@ impl Server {
             kind::SET_ATTRIBUTE => {
                 type Question = (ObjectId, Vec<u8>, Option<bool>, Option<(ObjectId, Vec<u8>)>);
                 let (id, name, create, known): Question = parts(head)?;
-                check_name(&name)?;
+                check_attribute(&name)?;
                 let known = known.as_ref().map(|k| (k.0, &k.1[..]));
                 let known = known.filter(|k| check_name(k.1).is_ok());
                 let id = home(store, id)?;
@@ -322,7 +322,7 @@ impl Server {
             }
             kind::REMOVE_ATTRIBUTE => {
                 let (id, name): (_, Vec<u8>) = parts(head)?;
-                check_name(&name)?;
+                check_attribute(&name)?;
                 told(store.remove_attribute(home(store, id)?, &name)?)
             }
             kind::LIST => {
@@ -642,6 +642,14 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
         _ if name.contains(&b'/') => Err(Errno::PROTO),
         _ if (1..=crate::NAME_MAX).contains(&name.len()) => Ok(()),
         _ => Err(Errno::PROTO),
+    }
+}
+
+/// As [`check_name`], of an extended attribute: any bytes.
+fn check_attribute(name: &[u8]) -> Result<(), Errno> {
+    match (1..=crate::NAME_MAX).contains(&name.len()) {
+        true => Ok(()),
+        false => Err(Errno::PROTO),
     }
 }
 
