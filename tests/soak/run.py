@@ -35,8 +35,9 @@ RATE = 1 / 5
 # How much a keeper or daemon may grow, in bytes of anonymous memory; and descriptors and threads.
 GROWS = 24 << 20
 MORE = 8
-# Record files keep pages that were freed, shared memory those that a process slot once used.
-RECORDS_GROW = 64 << 20
+# Record files keep pages that were freed, and room reserved ahead (8 MiB in each of 16 shards); shared
+# memory those that a process slot once used.
+RECORDS_GROW = 192 << 20
 FILES_GROW = 256 << 20
 
 # Kinds of births: see births.c.

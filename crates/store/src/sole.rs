@@ -11,8 +11,8 @@ use crate::control::MAX_PROCESSES;
 use crate::process::{identity, identity_lives, slot_of};
 use crate::{Result, Store};
 use forebay_media::atomics::futex;
+use forebay_media::atomics::{AtomicU32, Ordering::*};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 /// Somebody waits for the end of the sole use.
