@@ -31,7 +31,7 @@ const SCONTROL: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     Never,
-    /// So many seconds.
+    /// Seconds.
     Of(u64),
 }
 
@@ -170,7 +170,7 @@ pub fn last_used(pool: &Pool) -> u64 {
     pool.store().control().header().used.load(Acquire)
 }
 
-/// What is left, in words, for `status`; None without limits.
+/// The remaining time in words, for `status`; None without limits.
 pub fn words(pool: &Pool) -> Option<String> {
     let lifetime = &pool.config().lifetime;
     let mut parts = Vec::new();
@@ -245,7 +245,7 @@ struct Watcher {
     pool: Arc<Pool>,
     /// How often others had attached when that was looked at last.
     foreign: Option<u32>,
-    /// What was left at the last warning.
+    /// Remaining time at the last warning.
     warned: u64,
     /// Why the pool couldn't be removed, as told last.
     told: String,

@@ -177,7 +177,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
             // An answer of ours that comes after what the kernel has said of the last files closed.
             let _ = rustix::fs::statfs(&at);
             std::thread::sleep(SETTLING);
-            // Who has files open there goes on; we end after the last one.
+            // Programs with files open there go on; this process ends after the last one.
             let _ = unmount(&at, true);
         });
     }

@@ -61,7 +61,7 @@ fn make_in(place: &Path) -> Result<OwnedFd> {
         let made = dig(&place, &mut names);
         let removed = match &made {
             Ok(bottom) => remove(bottom, &place, &names),
-            // What was made up to there.
+            // Remove the directories made so far.
             Err(_) => remove_by_path(&place, &names),
         };
         let bottom = made?;

@@ -59,7 +59,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     }
 }
 
-/// What was promised of a segment and isn't taken yet, in bytes.
+/// Bytes promised of a segment and not taken yet.
 fn open_promise(segment: &std::fs::Metadata) -> u64 {
     segment.len().saturating_sub(segment.blocks() * 512)
 }
