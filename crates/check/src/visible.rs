@@ -118,7 +118,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
     let mut saw: HashMap<(usize, u64, usize), (usize, u64)> = HashMap::new();
     let mut seen = Seen::default();
     for read in &history.reads {
-        seen.older += usize::from(one(&known, read, &saw)?);
+        let older = one(&known, read, &saw).map_err(|e| e + &story(history, read))?;
+        seen.older += usize::from(older);
         if let Some(&i) = known.by_value.get(&read.value) {
             let (w, _) = known.writes[i];
             let last = saw.entry((read.process, read.place.0, w.process));
@@ -129,6 +130,36 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
         }
     }
     Ok(seen)
+}
+
+/// What was done at the place of a read shortly before it, with times relative to its begin.
+fn story(history: &History, read: &Read) -> String {
+    const BEFORE: u64 = 5_000_000;
+    let near = |begin: u64, end: u64| {
+        begin <= read.end && (end == NEVER || end + BEFORE >= read.begin)
+    };
+    let relative = |time: u64| match time {
+        NEVER => "?".to_string(),
+        _ => (time as i64 - read.begin as i64).to_string(),
+    };
+    let mut lines = Vec::new();
+    for w in history.writes.iter().filter(|w| w.place == read.place) {
+        lines.push((w.begin, w.end, w.process, format!("write {}", w.value)));
+    }
+    for c in history.commits.iter().filter(|c| c.file == read.place.0) {
+        lines.push((c.begin, c.end, c.process, "commit".into()));
+    }
+    for r in history.reads.iter().filter(|r| r.place == read.place) {
+        lines.push((r.begin, r.end, r.process, format!("read {}", r.value)));
+    }
+    lines.retain(|&(begin, end, ..)| near(begin, end));
+    lines.sort();
+    let mut story = String::from("; in nanoseconds before and after its begin:");
+    for (begin, end, process, what) in lines {
+        let (begin, end) = (relative(begin), relative(end));
+        story += &format!("\n  {begin} to {end}: process {process}: {what}");
+    }
+    story
 }
 
 /// Judges a read; whether it showed something older than `sequential` would have.
@@ -164,8 +195,11 @@ fn one(
         }
         let own = w.process == read.process && w.end <= read.begin;
         let before = saw.get(&(read.process, read.place.0, w.process));
+        // The bytes of one write may come one after the other.
         let told = known.rules.ordered
-            && before.is_some_and(|&(last, when)| by <= last && when <= read.begin);
+            && before.is_some_and(|&(last, when)| {
+                by <= last && w.begin < known.writes[last].0.begin && when <= read.begin
+            });
         if own || told || committed < read.since {
             let why = match (own, told) {
                 (true, _) => "its own",
@@ -295,6 +329,15 @@ mod tests {
         assert!(judged(&writes, &[], &[saw, r(1, 0, 22, 23)]).is_err());
         assert_eq!(judged(&writes, &[], &[saw, r(2, 0, 22, 23)]), OLDER);
         assert_eq!(judged(&writes, &[], &[r(1, 0, 18, 19), saw]), OLDER);
+        // Of one write, some bytes may come before others.
+        let same = [
+            w(0, 7, 10, 13),
+            Write {
+                begin: 10,
+                ..later
+            },
+        ];
+        assert_eq!(judged(&same, &[], &[saw, r(1, 0, 22, 23)]), OLDER);
     }
 
     #[test]
