@@ -12,7 +12,7 @@ import threading
 import time
 
 from harness import Failed, Skipped, alive, case, kill, wait_until
-from .mounts import mounted, servers
+from .mounts import mounted, the_server
 
 # Whoever looks at a process that waits in exec hangs with it (the runner too, when it cleans up): so
 # this process frees the mount after some seconds, whatever has become of the case. By the server's
@@ -49,7 +49,7 @@ def freed(t, pool, *options, seconds=40):
     """A mount that is freed by force in time; gives its directory and its server."""
     with mounted(t, pool, *options) as at:
         connections()
-        (server,) = servers(t, pool)
+        server = the_server(t, pool)
         guard = subprocess.Popen([sys.executable, "-c", FREES, str(server), str(minor_of(at)), str(seconds)],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -393,7 +393,7 @@ def mount_stopped_server(t):
         wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 10, "a clean pool")
         # Killed, with clients in the middle and files open.
         t.fb("mount", "--pool", "p", at)
-        (server,) = [s for s in servers(t, "p") if alive(s)]
+        server = the_server(t, "p")
         # (Not by this process: each program that it starts would close the file in exec, and wait.)
         read = "import os, sys\nf = os.open(sys.argv[1], os.O_RDONLY)\nprint('open', flush=True)\nsys.stdin.readline()\n" \
                "try: print(os.read(f, 9))\nexcept OSError as e: print(e.errno)"
@@ -444,7 +444,7 @@ def mount_aborted(t):
             ways.insert(0, "abort")
         for way in ways:
             t.fb("mount", "--pool", "p", at)
-            (server,) = [s for s in servers(t, "p") if alive(s)]
+            server = the_server(t, "p")
             p = t.start([sys.executable, "-c", OPENS, at], stdin=subprocess.PIPE)
             t.ok(p.stdout.readline() == b"open\n", way + ": it can't open its files: " + str(p.poll()))
             time.sleep(0.1)
@@ -570,7 +570,7 @@ def mount_without_memory(t):
     # How much it takes until something fails differs with the moment: nothing, a stack, a stack and half a buffer, ...
     for more in (0, 700, 1000, 1800, 4000):
         with mounted(t, "p", name="m%d" % more) as at:
-            (server,) = [s for s in servers(t, "p") if alive(s)]
+            server = the_server(t, "p")
             for n in range(40):
                 with open("%s/old%d" % (at, n), "wb") as f:
                     f.write(b"x" * 5000)
