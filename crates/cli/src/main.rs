@@ -50,6 +50,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
+/// The system's; a mount's server has a reserve besides.
+#[global_allocator]
+static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
+
 fn main() -> ExitCode {
     without_preload();
     // A reader of our output that goes away is no error, unless there is work to finish.

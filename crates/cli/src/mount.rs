@@ -12,6 +12,7 @@ use crate::{background, exec, mount_users as users};
 use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
+use forebay_store::threads::start;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json as value};
@@ -19,6 +20,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long a process has to end after its mount is gone.
@@ -27,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(300);
 /// How long one that isn't needed any more has to answer what the kernel said last.
 const SETTLING: Duration = Duration::from_millis(20);
+/// Bytes of the stacks of threads that wait for the end.
+const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
@@ -172,7 +176,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     if a.until.is_some() {
         let (at, mine) = (dir.to_owned(), record.clone());
-        let _ = std::thread::Builder::new().spawn(move || {
+        let _ = start(Builder::new(), STACK, 0, move || {
             users::wait(&mine);
             // An answer of ours that comes after what the kernel has said of the last files closed.
             let _ = rustix::fs::statfs(&at);
@@ -184,7 +188,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let (at, mine, ours) = (dir.to_owned(), record.clone(), pool.clone());
     let stopper = mounted.stopper();
     let stops = stopper.clone();
-    let _ = std::thread::Builder::new().spawn(move || {
+    let _ = start(Builder::new(), STACK, 0, move || {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}

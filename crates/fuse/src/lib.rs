@@ -13,7 +13,7 @@
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
 //! - [`serve`]: the threads that take requests.
-//!   [`keeping`]: what the kernel keeps.
+//!   [`keeping`]: what the kernel keeps. [`reserve`]: memory when there is none.
 
 #![warn(missing_docs)]
 
@@ -26,9 +26,11 @@ mod known;
 mod notices;
 mod protocol;
 mod recent;
+mod reserve;
 mod serve;
 
 pub use device::{Options, mounted, unmount};
+pub use reserve::Allocator;
 
 use forebay_client::Pool;
 use std::io;

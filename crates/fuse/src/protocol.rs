@@ -209,8 +209,13 @@ pub struct Reply {
 
 impl Reply {
     pub fn new() -> Reply {
+        Reply::of_size(4096)
+    }
+
+    /// With so many bytes; more are made when they are needed.
+    pub fn of_size(size: usize) -> Reply {
         Reply {
-            bytes: vec![0; 4096],
+            bytes: vec![0; size.max(REPLY_HEAD)],
             len: REPLY_HEAD,
         }
     }

@@ -6,9 +6,11 @@
 //! process that has it open.
 
 use forebay_posix::Fs;
+use forebay_store::threads::start;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long a file is kept, at least; twice as long at most.
@@ -96,10 +98,15 @@ impl Recent {
     /// If there can't be a thread.
     pub fn watch(this: &Arc<Recent>, fs: Arc<Fs>) -> io::Result<()> {
         let recent = Arc::downgrade(this);
-        std::thread::Builder::new()
-            .name("recent".into())
-            .stack_size(256 << 10)
-            .spawn(move || while look(&recent, &fs).is_some() {})?;
+        let builder = Builder::new().name("recent".into());
+        start(
+            builder,
+            256 << 10,
+            0,
+            move || {
+                while look(&recent, &fs).is_some() {}
+            },
+        )?;
         Ok(())
     }
 }

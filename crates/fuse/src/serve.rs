@@ -7,20 +7,26 @@
 //! No such thread waits for what a client may hold, since the client may wait for its answer: it reads
 //! nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no notice. A
 //! request that needs one of these, or that waits for a lock of a program, goes to a thread of its own.
+//!
+//! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no thread is
+//! started then.
 
 use crate::face::{Answer, Face, Wait};
 use crate::keeping::Keeping;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
+use crate::reserve;
 use forebay_client::Pool;
 use forebay_posix::Errno;
 use forebay_posix::controls::ASIDE;
 use forebay_store::process::answer_others;
+use forebay_store::threads::{self, start};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Threads that take requests, at most. Requests beyond wait in the kernel.
@@ -32,6 +38,8 @@ const HELD_UP: Duration = Duration::from_millis(2);
 /// Requests that have a thread of their own, at most; then ENOLCK for a lock, EAGAIN for others.
 const MOST_ASIDE: usize = 1024;
 const STACK: usize = 512 << 10;
+/// Bytes of the largest request, and of the largest answer.
+const LARGEST: usize = p::MAX_WRITE + 4096;
 /// Interrupts whose request hasn't been found: it may be about to begin to wait.
 const EARLY: usize = 64;
 /// How long those who still answer may take when the mount's process is to end.
@@ -97,7 +105,7 @@ pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
 
 /// INIT: the first request. The minor version that the kernel speaks.
 fn greet(device: &OwnedFd) -> io::Result<u32> {
-    let mut request = vec![0u8; p::MAX_WRITE + 4096];
+    let mut request = vec![0u8; LARGEST];
     let n = take(device, &mut request)?
         .ok_or_else(|| io::Error::other("the mount was taken away at once"))?;
     let (head, mut a) = Args::divide(&request[..n])?;
@@ -149,11 +157,32 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
+/// Whether such a request gives memory back, room in the pool, or a lock: it takes little itself.
+fn gives_back(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        opcode::FORGET
+            | opcode::BATCH_FORGET
+            | opcode::FLUSH
+            | opcode::SETLK
+            | opcode::RELEASE
+            | opcode::RELEASEDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::DESTROY
+    )
+}
+
+/// Has the kernel make the calling thread's stack as long as it may become: the main thread's grows when it is
+/// used, and where it can't, that ends the process.
+#[inline(never)]
+fn touch_stack() {
+    std::hint::black_box(&mut [0u8; STACK]);
+}
+
 /// One thread: until the mount is gone, or enough others wait.
-fn work(server: &Arc<Server>) {
+fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
     answer_others();
-    let mut request = vec![0u8; p::MAX_WRITE + 4096];
-    let mut reply = Reply::new();
     while let Ok(Some(len)) = take(&server.device, &mut request) {
         if !server.begins() {
             return;
@@ -174,6 +203,8 @@ impl Server {
     /// # Errors
     /// If no thread can be started.
     pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
+        reserve::hold()?;
+        touch_stack();
         // Not in an answer: whoever attaches may have to wait for another mount.
         self.face.fs().store().me()?;
         self.face.cached.watch(self)?;
@@ -182,10 +213,15 @@ impl Server {
             self.one_more(&mut self.threads())?;
         }
         let server = self.clone();
-        std::thread::Builder::new()
-            .name("threads".into())
-            .stack_size(256 << 10)
-            .spawn(move || server.watch())?;
+        start(
+            Builder::new().name("threads".into()),
+            256 << 10,
+            0,
+            move || server.watch(),
+        )?;
+        // What isn't opened or begun by now might find no memory for it later.
+        let _ = self.face.fs().store().open_records();
+        threads::have_begun();
         ready();
         let threads = self.threads();
         drop(self.changed.wait_while(threads, |t| t.workers > 0));
@@ -203,9 +239,10 @@ impl Server {
             return Ok(());
         }
         let server = self.clone();
-        std::thread::Builder::new()
-            .stack_size(STACK)
-            .spawn(move || work(&server))?;
+        // Each page of them gets memory when it is used first.
+        start(Builder::new(), STACK, 2 * LARGEST, move || {
+            work(&server, vec![0; LARGEST], Reply::of_size(LARGEST));
+        })?;
         threads.workers += 1;
         threads.idle += 1;
         Ok(())
@@ -269,6 +306,12 @@ impl Server {
         true
     }
 
+    /// Threads that answer a request now.
+    fn busy(&self) -> usize {
+        let threads = self.threads();
+        threads.workers.saturating_sub(threads.idle)
+    }
+
     fn answered(&self, threads: &mut Threads) {
         threads.busy -= 1;
         if threads.is_over {
@@ -330,6 +373,9 @@ impl Server {
         if head.opcode == opcode::INTERRUPT {
             self.interrupt(args);
             return;
+        }
+        if !gives_back(head.opcode) && reserve::is_short(self.busy()) {
+            return self.send(&head, Err(Errno::NOMEM), reply);
         }
         reply.clear();
         let ticket = self.face.keeping.begin(&head);
@@ -398,19 +444,17 @@ impl Server {
         }
         self.threads().busy += 1;
         let server = self.clone();
-        let started = std::thread::Builder::new()
-            .stack_size(STACK)
-            .spawn(move || {
-                let mut reply = Reply::new();
-                let result = answer(&server, &cancel, &mut reply);
-                server.aside().cancel.remove(&unique);
-                server.send(&head, result, &mut reply);
-                server.answered(&mut server.threads());
-            });
+        let started = start(Builder::new(), STACK, LARGEST, move || {
+            let mut reply = Reply::new();
+            let result = answer(&server, &cancel, &mut reply);
+            server.aside().cancel.remove(&unique);
+            server.send(&head, result, &mut reply);
+            server.answered(&mut server.threads());
+        });
         if started.is_err() {
             self.aside().cancel.remove(&unique);
             self.answered(&mut self.threads());
-            refused(refusal);
+            refused(Errno::NOMEM);
         }
     }
 

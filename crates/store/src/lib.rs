@@ -47,6 +47,7 @@ mod shards;
 mod sole;
 mod striped;
 mod tables;
+pub mod threads;
 pub mod uses;
 mod view;
 pub mod watches;

@@ -94,6 +94,15 @@ impl Store {
         self.set(&(0..self.envs.len()).collect::<Vec<_>>())
     }
 
+    /// Opens the records of all shards, which otherwise are opened when they are used first.
+    ///
+    /// # Errors
+    /// ENOMEM, EMFILE, ENFILE: those that could be opened stay open.
+    pub fn open_records(&self) -> Result<()> {
+        let opened = self.envs.iter().map(|env| env.snapshot().map(drop));
+        opened.fold(Ok(()), Result::and)
+    }
+
     /// The last committed state of `shard`, not inside a commit over several.
     pub(crate) fn snapshot(&self, shard: usize) -> Result<Snapshot<'_>> {
         self.wait_even(shard, |s| s.multi.load(Acquire))?;

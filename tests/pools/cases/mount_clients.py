@@ -12,7 +12,7 @@ import threading
 import time
 
 from harness import Failed, Skipped, alive, case, kill, wait_until
-from .mounts import mounted, servers
+from .mounts import mounted, the_server
 
 # Whoever looks at a process that waits in exec hangs with it (the runner too, when it cleans up): so
 # this process frees the mount after some seconds, whatever has become of the case. By the server's
@@ -49,7 +49,7 @@ def freed(t, pool, *options, seconds=40):
     """A mount that is freed by force in time; gives its directory and its server."""
     with mounted(t, pool, *options) as at:
         connections()
-        (server,) = servers(t, pool)
+        server = the_server(t, pool)
         guard = subprocess.Popen([sys.executable, "-c", FREES, str(server), str(minor_of(at)), str(seconds)],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -393,7 +393,7 @@ def mount_stopped_server(t):
         wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 10, "a clean pool")
         # Killed, with clients in the middle and files open.
         t.fb("mount", "--pool", "p", at)
-        (server,) = [s for s in servers(t, "p") if alive(s)]
+        server = the_server(t, "p")
         # (Not by this process: each program that it starts would close the file in exec, and wait.)
         read = "import os, sys\nf = os.open(sys.argv[1], os.O_RDONLY)\nprint('open', flush=True)\nsys.stdin.readline()\n" \
                "try: print(os.read(f, 9))\nexcept OSError as e: print(e.errno)"
@@ -444,7 +444,7 @@ def mount_aborted(t):
             ways.insert(0, "abort")
         for way in ways:
             t.fb("mount", "--pool", "p", at)
-            (server,) = [s for s in servers(t, "p") if alive(s)]
+            server = the_server(t, "p")
             p = t.start([sys.executable, "-c", OPENS, at], stdin=subprocess.PIPE)
             t.ok(p.stdout.readline() == b"open\n", way + ": it can't open its files: " + str(p.poll()))
             time.sleep(0.1)
@@ -470,6 +470,148 @@ def mount_aborted(t):
             t.bash("p", "cat /fb/f1; ls /fb/f0 2> /dev/null || echo removed").prints("^kept", "removed$")
             t.bash("p", "rm /fb/f*")
     t.fb("down", "--pool", "p")
+
+
+# Uses a mount in all ways while its server has no more addresses (RLIMIT_AS) than it uses, and some KiB. Every
+# error is one of lack of memory; what is lacked is given back at the end.
+LACKS = """
+import errno, fcntl, mmap, os, resource, sys, threading
+at, server, more = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+LACK = (errno.ENOMEM, errno.ENOLCK)
+hard = resource.prlimit(server, resource.RLIMIT_AS)[1]
+held = [os.open("%s/old%d" % (at, n), os.O_RDWR) for n in range(10)]
+mapped = mmap.mmap(held[0], 5000)
+big = os.open(at + "/big", os.O_RDWR | os.O_CREAT)
+os.ftruncate(big, 4 << 20)
+whole = mmap.mmap(big, 4 << 20)
+assert whole[:] == bytes(4 << 20)
+with open("/proc/%d/statm" % server) as f:
+    used = int(f.read().split()[0]) * 4096
+resource.prlimit(server, resource.RLIMIT_AS, (used + more * 1024, hard))
+done, lacked, wrong, kept = [0], [0], [], []
+# Written back in large pieces, which are compared with what was there: copies of them.
+whole[:] = b"w" * (4 << 20)
+whole.flush()
+
+def trying(f, *a):
+    try:
+        r = f(*a)
+        done[0] += 1
+        return r
+    except OSError as e:
+        lacked[0] += 1
+        # What couldn't be made isn't there.
+        if e.errno not in LACK and not (e.errno == errno.ENOENT and f in (os.unlink, os.rmdir)):
+            wrong.append((f.__name__, e.errno))
+
+def use(t):
+    for i in range(12):
+        name = "%s/n%d-%d" % (at, t, i)
+        body = bytes([t * 12 + i + 1]) * (1 << 20)
+        fd = trying(os.open, name, os.O_RDWR | os.O_CREAT)
+        if fd is not None:
+            n = trying(os.write, fd, body)
+            trying(os.fsync, fd)
+            got = trying(os.pread, fd, 1 << 20, 0)
+            if got is not None and got != body[:n or 0]:
+                wrong.append(("pread", len(got), n))
+            trying(fcntl.flock, fd, fcntl.LOCK_EX)
+            trying(fcntl.lockf, fd, fcntl.LOCK_EX, 10)
+            trying(os.close, fd)
+            if i == 0 and n == len(body):
+                kept.append((name, body))
+        names = trying(os.listdir, at)
+        if names is not None and not {"old%d" % n for n in range(40)} <= set(names):
+            wrong.append(("listdir", len(names)))
+        trying(os.stat, "%s/old%d" % (at, i))
+        if i:
+            trying(os.unlink, name)
+        for h in held:
+            trying(os.pread, h, 5000, 0)
+        trying(os.mkdir, name + "d")
+        trying(os.rmdir, name + "d")
+        trying(os.setxattr, "%s/old1" % at, "user.a%d" % i, b"x" * 3000)
+        trying(os.listxattr, "%s/old1" % at)
+        trying(os.statvfs, at)
+
+def lock():
+    # All for the same file: they wait for each other.
+    fd = trying(os.open, at + "/old5", os.O_RDWR)
+    for _ in range(5 if fd is not None else 0):
+        if trying(fcntl.flock, fd, fcntl.LOCK_EX) is None:
+            trying(os.stat, at + "/old6")
+        trying(fcntl.flock, fd, fcntl.LOCK_UN)
+
+threads = [threading.Thread(target=use, args=(t,)) for t in range(12)]
+threads += [threading.Thread(target=lock) for _ in range(12)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert os.path.exists("/proc/%d" % server), "the server has ended"
+resource.prlimit(server, resource.RLIMIT_AS, (hard, hard))
+assert not wrong, wrong[:20]
+# With memory all goes on, and what was acknowledged is there.
+mapped[0] = 65
+mapped.flush()
+for name, body in kept:
+    with open(name, "rb") as f:
+        assert f.read() == body, name
+assert os.pread(big, 4 << 20, 0) == b"w" * (4 << 20)
+with open(at + "/after", "w") as f: f.write("it goes on")
+print(done[0], "done,", lacked[0], "lacked,", len(kept), "kept")
+"""
+
+
+@case(60)
+def mount_without_memory(t):
+    """A mount's server that gets no memory refuses what it can't serve, and goes on."""
+    if resource.getpagesize() != 4096:
+        raise Skipped("sizes are counted in pages of 4096 bytes")
+    t.up("p", media=("memory:150M",))
+    # How much it takes until something fails differs with the moment: nothing, a stack, a stack and half a buffer, ...
+    for more in (0, 700, 1000, 1800, 4000):
+        with mounted(t, "p", name="m%d" % more) as at:
+            server = the_server(t, "p")
+            for n in range(40):
+                with open("%s/old%d" % (at, n), "wb") as f:
+                    f.write(b"x" * 5000)
+            print(more, t.command([sys.executable, "-c", LACKS, at, str(server), str(more)], timeout=30).out.strip())
+            t.ok(alive(server), "the server has ended with %d KiB more" % more)
+            t.ok(open(at + "/after").read() == "it goes on", "the mount doesn't go on")
+            t.fb("umount", at)
+        t.bash("p", "cat /fb/after; head -c 1 /fb/old0; rm -f /fb/*").prints("^it goes onA$")
+    wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 10, "a clean pool")
+
+
+# Writes what the kernel shares with each process (its clock), which no other may pin: perf's buffer is such memory.
+KERNELS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+with open("/proc/self/maps") as f:
+    (where, *_) = [line.split("-")[0] for line in f if "[vvar" in line] + [None]
+if where is None:
+    print("none")
+    sys.exit()
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    n = libc.write(fd, ctypes.c_void_p(int(where, 16)), ctypes.c_size_t(512))
+    error = ctypes.get_errno() if n < 0 else 0
+    # After that it takes what it is given, as before.
+    os.write(fd, b"more")
+    print(n, error, os.fstat(fd).st_size)
+"""
+
+
+@case(30)
+def mount_writes_from_kernel_memory(t):
+    """As docs/limits.md says: EFAULT by a mount, with nothing written; it works under `exec`."""
+    outside = t.command([sys.executable, "-c", KERNELS, os.path.join(t.disk, "x")]).out.strip()
+    if outside != "512 0 516":
+        raise Skipped("there is no such memory here: " + outside)
+    t.up("p")
+    t.command([t.forebay, "exec", "--pool", "p", "--", sys.executable, "-c", KERNELS, "/fb/x"]).prints("^512 0 516$")
+    with mounted(t, "p") as at:
+        t.command([sys.executable, "-c", KERNELS, at + "/y"]).prints("^-1 %d 4$" % errno.EFAULT)
+        t.fb("umount", at)
 
 
 def wait_until_kept(t, server, paths):

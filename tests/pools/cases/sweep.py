@@ -142,9 +142,15 @@ def one(role):
                 # Programs need nothing of it.
                 assert len(safe) >= 60, told
         elif role == "mount":
+            # 107 and 103 are ENOTCONN and ECONNABORTED: nobody serves it.
             done = run([sys.executable, "-c", PROGRAM, mount, "30", "60"])
             safe |= acknowledged(done, 30, 60)
             told = done.stderr
+            with open(os.path.join(home, "p", "mounts", "log")) as f:
+                told += f.read()[-2000:]
+            wrong = [w for w in ("107:", "103:", "5:", "11:") if w in told.replace("{", " ").replace(",", " ").split()]
+            assert not wrong, told
+            assert all(os.path.exists("/proc/%d" % pid) for pid in served), "the mount's server has ended: " + told
         elif role == "staging":
             done = run([forebay, "stage", "in", "--pool", "p", staged, "/in"], **under(role))
             if done.returncode == 0:
@@ -171,6 +177,11 @@ def one(role):
             back()
     # All is given back: everything that was acknowledged is there.
     if role == "mount":
+        # It is served by the same process, which has all it needs again.
+        done = run([sys.executable, "-c", PROGRAM, mount, "90", "10"])
+        assert len(acknowledged(done, 90, 10)) == 10, done.stderr
+        assert all(os.path.exists("/proc/%d" % pid) for pid in served), "the mount's server has ended"
+        safe |= set(range(90, 100))
         fb("umount", mount)
     where = {"staging": "/fb/in", "verbs": "/fb/w"}.get(role, "/fb")
     check = """

@@ -4,6 +4,7 @@
 
 use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
+use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::Entry;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
@@ -92,6 +93,18 @@ fn asked(a: &mut Args<'_>) -> Result<Asked, Errno> {
     })
 }
 
+/// Takes a lock, or gives what waits for it. Most are free: then no thread is needed for them.
+fn waiting(
+    lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
+) -> Result<Option<Wait>, Errno> {
+    match lock(false) {
+        Err(Errno::AGAIN | ASIDE) => Ok(Some(Box::new(move |cancel| {
+            interruptible(cancel, || lock(true))
+        }))),
+        done => done.map(|()| None),
+    }
+}
+
 impl Face {
     /// What holds the locks that `asked` is about.
     fn holder(&self, node: u64, asked: &Asked) -> Result<Arc<Holder>, Errno> {
@@ -138,21 +151,19 @@ impl Face {
         store.lock_range(holder.open, true, asked.want, asked.range, false)
     }
 
-    /// F_SETLKW, flock(2): what waits for it.
-    pub(super) fn lock_waiting(&self, head: &Head, a: &mut Args<'_>) -> Result<Wait, Errno> {
+    /// F_SETLKW, flock(2): what waits for it, if it can't be had at once.
+    pub(super) fn lock_waiting(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+    ) -> Result<Option<Wait>, Errno> {
         let asked = asked(a)?;
         let (fs, want) = (self.own.clone(), asked.want);
         if asked.flock {
-            return Ok(Box::new(move |cancel| {
-                interruptible(cancel, || fs.store().flock(asked.handle, want, true))
-            }));
+            return waiting(move |waits| fs.store().flock(asked.handle, want, waits));
         }
         let holder = self.holder(head.node, &asked)?;
-        Ok(Box::new(move |cancel| {
-            interruptible(cancel, || {
-                (fs.store()).lock_range(holder.open, true, want, asked.range, true)
-            })
-        }))
+        waiting(move |waits| (fs.store()).lock_range(holder.open, true, want, asked.range, waits))
     }
 
     /// F_GETLK.

@@ -118,7 +118,8 @@ impl Face {
             // Nothing is kept for a name that the kernel knows.
             op::FORGET | op::BATCH_FORGET => return Answer::None,
             op::SETLKW => match self.lock_waiting(head, a) {
-                Ok(wait) => return Answer::Wait(wait),
+                Ok(Some(wait)) => return Answer::Wait(wait),
+                Ok(None) => Ok(()),
                 Err(e) => Err(e),
             },
             op::LOOKUP => self.lookup(head, a, reply),

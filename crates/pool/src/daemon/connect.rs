@@ -4,6 +4,7 @@ use super::core::Core;
 use super::link::{Link, Reach, State};
 use super::wire::{HELLO, Hello};
 use forebay_net::{Connection, Peer, Request};
+use forebay_store::threads::{STACK, start};
 use rustix::io::Errno;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,7 +26,7 @@ impl Link {
         state.connecting = true;
         let this = self.clone();
         let thread = std::thread::Builder::new().name("fb-link".into());
-        if thread.spawn(move || this.connect()).is_err() {
+        if start(thread, STACK, 0, move || this.connect()).is_err() {
             state.connecting = false;
             let failed = state.give_back(|_| true);
             drop(state);

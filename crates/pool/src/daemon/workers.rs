@@ -2,6 +2,7 @@
 //! limit, and end when fewer would have done for a while: work now and then, which wakes one after the
 //! other, keeps one.
 
+use forebay_store::threads::{STACK, start};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ impl Workers {
         drop(state);
         let this = self.clone();
         let thread = std::thread::Builder::new().name(self.name.into());
-        if thread.spawn(move || this.run()).is_err() {
+        if start(thread, STACK, 0, move || this.run()).is_err() {
             // The others will get there; if there are none, the asker's patience is its bound.
             self.state().threads -= 1;
         }
