@@ -184,26 +184,31 @@ const MIB: u64 = 1 << 20;
 /// So many chunks that each of three nodes has some.
 const CHUNKS: u64 = 64;
 
-/// A striped file of node 1, with some bytes in each chunk, open on the three nodes.
-fn striped<'a>(nodes: &'a Nodes) -> Vec<File<'a>> {
+/// A striped file of node 1, with some bytes in each chunk, open on the three nodes; and its name.
+fn striped<'a>(nodes: &'a Nodes) -> (Vec<File<'a>>, String) {
     let way = Distribution::Striped(ChunkSize::LEAST);
     nodes.views[1].mkdir_with(b"/s", 0o755, way).unwrap();
-    let home = nodes.views[1]
-        .open(b"/s/f", O_CREAT | O_RDWR, 0o644)
-        .unwrap();
-    let mut all = vec![nodes.views[0].open(b"/s/f", O_RDWR, 0).unwrap(), home];
-    all.push(nodes.views[2].open(b"/s/f", O_RDWR, 0).unwrap());
+    let of_node_1 = |name: &String| {
+        let made = nodes.views[1].open(name.as_bytes(), O_CREAT | O_RDWR, 0o644);
+        let id = ObjectId(made.unwrap().stat().unwrap().ino);
+        nodes.together.node_of(id.slot()) == NodeId(1)
+    };
+    let mut names = (0..100).map(|n| format!("/s/{n}"));
+    let name = names.find(of_node_1).unwrap();
+    let all: Vec<File<'a>> = (0..3)
+        .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())
+        .collect();
     for chunk in 0..CHUNKS {
-        assert_eq!(all[0].pwrite(b"before", chunk * MIB), Ok(6));
+        assert_eq!(all[0].write_at(b"before", chunk * MIB), Ok(6));
     }
-    all
+    (all, name)
 }
 
 /// What lies on third nodes is fenced off, too, before anybody else gets the lock.
 #[test]
 fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let nodes = Nodes::new("locks-parts", 3, &["memory:160M"], 60);
-    let all = striped(&nodes);
+    let (all, name) = striped(&nodes);
     let [lost, home, third] = &all[..] else {
         panic!("three")
     };
@@ -225,22 +230,22 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     third.flock(Exclusive, false).unwrap();
     assert!(write(&late).is_err());
     for &chunk in &on_third {
-        assert_eq!(lost.pwrite(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
+        assert_eq!(lost.write_at(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
         let mut read = [0; 6];
         assert_eq!(
-            lost.pread(&mut read, chunk * MIB),
+            lost.read_at(&mut read, chunk * MIB),
             Err(Errno::OWNERDEAD)
         );
-        assert_eq!(third.pread(&mut read, chunk * MIB), Ok(6));
+        assert_eq!(third.read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"before");
-        assert_eq!(third.pwrite(b"theirs", chunk * MIB), Ok(6));
+        assert_eq!(third.write_at(b"theirs", chunk * MIB), Ok(6));
     }
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
     drop(all);
     // Opened anew, it is as any other.
-    let again = nodes.views[0].open(b"/s/f", O_RDWR, 0).unwrap();
+    let again = nodes.views[0].open(name.as_bytes(), O_RDWR, 0).unwrap();
     again.flock(Exclusive, false).unwrap();
-    assert_eq!(again.pwrite(b"again.", on_third[0] * MIB), Ok(6));
+    assert_eq!(again.write_at(b"again.", on_third[0] * MIB), Ok(6));
     again.close().unwrap();
     nodes.assert_whole();
 }
@@ -250,7 +255,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
-    let all = striped(&nodes);
+    let (all, name) = striped(&nodes);
     let (lost, home) = (&all[0], &all[1]);
     let store = nodes.views[0].store();
     let id = ObjectId(home.stat().unwrap().ino);
@@ -262,7 +267,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
         }
     };
     let write_all = |text: &[u8]| -> Vec<_> {
-        let each = (0..CHUNKS).map(|chunk| lost.pwrite(text, chunk * MIB));
+        let each = (0..CHUNKS).map(|chunk| lost.write_at(text, chunk * MIB));
         each.collect()
     };
     let fine = vec![Ok(6); CHUNKS as usize];
@@ -293,24 +298,24 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     assert_eq!(lost.flock(Exclusive, false), Err(Errno::OWNERDEAD));
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
     let mut read = [0; 6];
-    assert_eq!(lost.pread(&mut read, 0), Err(Errno::OWNERDEAD));
+    assert_eq!(lost.read_at(&mut read, 0), Err(Errno::OWNERDEAD));
     for chunk in 0..CHUNKS {
-        assert_eq!(all[2].pread(&mut read, chunk * MIB), Ok(6));
+        assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"nobody");
     }
     // Closed and opened, it is as others. What the home says at the next question counts at once.
     drop(all);
     let all: Vec<_> = (0..3)
-        .map(|n| nodes.views[n].open(b"/s/f", O_RDWR, 0).unwrap())
+        .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())
         .collect();
     all[0].flock(Exclusive, false).unwrap();
-    assert_eq!(all[0].pwrite(b"again.", 0), Ok(6));
+    assert_eq!(all[0].write_at(b"again.", 0), Ok(6));
     nodes.give_up(1, 0);
     all[2].flock(Exclusive, false).unwrap();
     renew();
     let asked = nodes.together.asked.load(SeqCst);
     for chunk in 0..CHUNKS {
-        assert_eq!(all[0].pwrite(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
+        assert_eq!(all[0].write_at(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
     }
     assert_eq!(nodes.together.asked.load(SeqCst), asked, "somebody was asked");
     drop(all);
@@ -321,7 +326,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
 #[test]
 fn locks_stay_until_the_nodes_with_parts_are_told() {
     let nodes = Nodes::new("locks-late", 3, &["memory:160M"], 60);
-    let all = striped(&nodes);
+    let (all, _) = striped(&nodes);
     all[0].flock(Exclusive, false).unwrap();
     nodes.together.down.store(2, SeqCst);
     nodes.give_up(1, 0);

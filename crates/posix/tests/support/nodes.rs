@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// Kind, head, bytes.
 pub type Question = (u16, Vec<u8>, Vec<u8>);
@@ -54,7 +55,7 @@ pub struct Together {
     slices: Slices,
     numbers: Vec<NodeId>,
     pools: OnceLock<Vec<Arc<Pool>>>,
-    servers: Vec<Server>,
+    pub servers: Vec<Server>,
     /// Questions asked so far.
     pub asked: AtomicUsize,
     /// Those of them whose answers nobody waits for.
