@@ -232,10 +232,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     for &chunk in &on_third {
         assert_eq!(lost.write_at(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
         let mut read = [0; 6];
-        assert_eq!(
-            lost.read_at(&mut read, chunk * MIB),
-            Err(Errno::OWNERDEAD)
-        );
+        assert_eq!(lost.read_at(&mut read, chunk * MIB), Err(Errno::OWNERDEAD));
         assert_eq!(third.read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"before");
         assert_eq!(third.write_at(b"theirs", chunk * MIB), Ok(6));
@@ -315,9 +312,16 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     renew();
     let asked = nodes.together.asked.load(SeqCst);
     for chunk in 0..CHUNKS {
-        assert_eq!(all[0].write_at(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
+        assert_eq!(
+            all[0].write_at(b"behind", chunk * MIB),
+            Err(Errno::OWNERDEAD)
+        );
     }
-    assert_eq!(nodes.together.asked.load(SeqCst), asked, "somebody was asked");
+    assert_eq!(
+        nodes.together.asked.load(SeqCst),
+        asked,
+        "somebody was asked"
+    );
     drop(all);
     nodes.assert_whole();
 }
