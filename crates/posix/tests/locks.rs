@@ -247,8 +247,8 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     nodes.assert_whole();
 }
 
-/// A node that hasn't heard of a home for the lease leaves files alone that its programs have locked there, wherever their
-/// bytes lie: also what it needn't ask anybody for.
+/// A node that hasn't heard of a home for the lease leaves files alone that its programs have locked
+/// there, wherever their bytes lie: also what it needn't ask anybody for.
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);

@@ -499,9 +499,9 @@ line("wrote")
     node(t, "pause", 1)
     go_on(waits)
     other.wait_for(2, 40)
-    for what in "writes", "reads":
+    for n, what in (2, "writes"), (3, "reads"):
         go_on(owner)
-        mine.wait_for(len(mine.lines) + 1, 60)
+        mine.wait_for(n, 60)
         t.ok(mine.lines[-1] == "EIO", "another one has the lock, and it %s: %s" % (what, mine.lines[-1]))
     go_on(waits)
     other.wait_for(3, 60)
