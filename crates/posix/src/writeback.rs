@@ -177,7 +177,7 @@ impl Fs {
     /// kept back has.
     ///
     /// # Errors
-    /// EFAULT.
+    /// EFAULT; EIO: its locks are lost ([`forebay_store::Store::check_lease`]).
     ///
     /// # Safety
     /// `from` is the program's to read.
@@ -194,6 +194,7 @@ impl Fs {
         let Some(all) = self.writeback().filter(|_| word != 0) else {
             return Ok(None);
         };
+        store.check_lease(live)?;
         let id = store.live_id(live);
         self.look_again(id);
         let flags = store.open_file(open).flags.load(Relaxed) as i32;
@@ -246,6 +247,7 @@ impl Fs {
         len: usize,
     ) -> Result<usize> {
         let store = self.store();
+        store.check_lease(live)?;
         let id = store.live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {

@@ -3,13 +3,14 @@
 
 mod support;
 
-use forebay_placement::NodeId;
-use forebay_posix::{Errno, ObjectId};
+use forebay_placement::{NodeId, Slot};
+use forebay_posix::{ChunkSize, Distribution, Errno, File, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};
 use forebay_store::elsewhere::messages::{decode, encode, kind};
 use forebay_store::elsewhere::serve::Server;
 use forebay_store::locks::{InTheWay, Owner, Request, Sort};
 use std::sync::Barrier;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::nodes::Nodes;
 use support::*;
@@ -176,5 +177,172 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     again.set_len(4).unwrap();
     assert_eq!(home.stat().unwrap().size, 4);
     drop((home, other, again, far_other));
+    nodes.assert_whole();
+}
+
+const MIB: u64 = 1 << 20;
+/// So many chunks that each of three nodes has some.
+const CHUNKS: u64 = 64;
+
+/// A striped file of node 1, with some bytes in each chunk, open on the three nodes; and its name.
+fn striped<'a>(nodes: &'a Nodes) -> (Vec<File<'a>>, String) {
+    let way = Distribution::Striped(ChunkSize::LEAST);
+    nodes.views[1].mkdir_with(b"/s", 0o755, way).unwrap();
+    let of_node_1 = |name: &String| {
+        let made = nodes.views[1].open(name.as_bytes(), O_CREAT | O_RDWR, 0o644);
+        let id = ObjectId(made.unwrap().stat().unwrap().ino);
+        nodes.together.node_of(id.slot()) == NodeId(1)
+    };
+    let mut names = (0..100).map(|n| format!("/s/{n}"));
+    let name = names.find(of_node_1).unwrap();
+    let all: Vec<File<'a>> = (0..3)
+        .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())
+        .collect();
+    for chunk in 0..CHUNKS {
+        assert_eq!(all[0].write_at(b"before", chunk * MIB), Ok(6));
+    }
+    (all, name)
+}
+
+/// What lies on third nodes is fenced off, too, before anybody else gets the lock.
+#[test]
+fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
+    let nodes = Nodes::new("locks-parts", 3, &["memory:160M"], 60);
+    let (all, name) = striped(&nodes);
+    let [lost, home, third] = &all[..] else {
+        panic!("three")
+    };
+    let id = ObjectId(home.stat().unwrap().ino);
+    let on = |chunk| nodes.together.node_of(Slot::of_chunk(id, chunk)).0;
+    let on_third: Vec<u64> = (0..CHUNKS).filter(|&c| on(c) == 2).collect();
+    assert!(!on_third.is_empty() && (0..CHUNKS).any(|c| on(c) == 0));
+    lost.flock(Exclusive, false).unwrap();
+    // A question of the time before, which is late.
+    let cuts = nodes.views[0].store().cuts_of(id).unwrap();
+    let late = (id, cuts, on_third[0] * MIB);
+    let write = |question: &_| {
+        let store = nodes.views[2].store();
+        let (kind, head) = (kind::WRITE_PART, encode(question));
+        nodes.together.servers[2].serve(store, NodeId(0), kind, &head, b"before")
+    };
+    assert!(write(&late).is_ok());
+    nodes.give_up(1, 0);
+    third.flock(Exclusive, false).unwrap();
+    assert!(write(&late).is_err());
+    for &chunk in &on_third {
+        assert_eq!(lost.write_at(b"behind", chunk * MIB), Err(Errno::OWNERDEAD));
+        let mut read = [0; 6];
+        assert_eq!(lost.read_at(&mut read, chunk * MIB), Err(Errno::OWNERDEAD));
+        assert_eq!(third.read_at(&mut read, chunk * MIB), Ok(6));
+        assert_eq!(&read, b"before");
+        assert_eq!(third.write_at(b"theirs", chunk * MIB), Ok(6));
+    }
+    assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
+    drop(all);
+    // Opened anew, it is as any other.
+    let again = nodes.views[0].open(name.as_bytes(), O_RDWR, 0).unwrap();
+    again.flock(Exclusive, false).unwrap();
+    assert_eq!(again.write_at(b"again.", on_third[0] * MIB), Ok(6));
+    again.close().unwrap();
+    nodes.assert_whole();
+}
+
+/// A node that hasn't heard of a home for the lease leaves files alone that its programs have locked
+/// there, wherever their bytes lie: also what it needn't ask anybody for.
+#[test]
+fn a_node_notices_itself_that_its_locks_may_be_gone() {
+    let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
+    let (all, name) = striped(&nodes);
+    let (lost, home) = (&all[0], &all[1]);
+    let store = nodes.views[0].store();
+    let id = ObjectId(home.stat().unwrap().ino);
+    let lease = |milliseconds| nodes.together.lease.store(milliseconds, SeqCst);
+    let renew = || {
+        for (home, files) in store.leased().unwrap() {
+            assert_eq!(home, NodeId(1));
+            store.renew_leases(home, &files).unwrap();
+        }
+    };
+    let write_all = |text: &[u8]| -> Vec<_> {
+        let each = (0..CHUNKS).map(|chunk| lost.write_at(text, chunk * MIB));
+        each.collect()
+    };
+    let fine = vec![Ok(6); CHUNKS as usize];
+    let over = vec![Err(Errno::OWNERDEAD); CHUNKS as usize];
+    lease(3_600_000);
+    lost.flock(Exclusive, false).unwrap();
+    let first = store.leased().unwrap()[&NodeId(1)].clone();
+    assert_eq!(first.len(), 1);
+    assert_eq!(first[0].0, id);
+    renew();
+    let then = store.leased().unwrap()[&NodeId(1)].clone();
+    assert!(then[0].1 > first[0].1, "it isn't renewed");
+    assert_eq!(write_all(b"locked"), fine);
+    // Nothing is locked: nothing runs out.
+    lost.flock(Unlocked, false).unwrap();
+    renew();
+    assert!(store.leased().unwrap().is_empty());
+    lease(1);
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(write_all(b"nobody"), fine);
+    // It runs out, and no answer that comes later changes that.
+    lost.flock(Exclusive, false).unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(write_all(b"behind"), over);
+    lease(3_600_000);
+    store.renew_leases(NodeId(1), &first).unwrap();
+    assert_eq!(write_all(b"behind"), over);
+    assert_eq!(lost.flock(Exclusive, false), Err(Errno::OWNERDEAD));
+    assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
+    let mut read = [0; 6];
+    assert_eq!(lost.read_at(&mut read, 0), Err(Errno::OWNERDEAD));
+    for chunk in 0..CHUNKS {
+        assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
+        assert_eq!(&read, b"nobody");
+    }
+    // Closed and opened, it is as others. What the home says at the next question counts at once.
+    drop(all);
+    let all: Vec<_> = (0..3)
+        .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())
+        .collect();
+    all[0].flock(Exclusive, false).unwrap();
+    assert_eq!(all[0].write_at(b"again.", 0), Ok(6));
+    nodes.give_up(1, 0);
+    all[2].flock(Exclusive, false).unwrap();
+    renew();
+    let asked = nodes.together.asked.load(SeqCst);
+    for chunk in 0..CHUNKS {
+        assert_eq!(
+            all[0].write_at(b"behind", chunk * MIB),
+            Err(Errno::OWNERDEAD)
+        );
+    }
+    assert_eq!(
+        nodes.together.asked.load(SeqCst),
+        asked,
+        "somebody was asked"
+    );
+    drop(all);
+    nodes.assert_whole();
+}
+
+/// Of two nodes with parts one can't be told: the locks stay until it can.
+#[test]
+fn locks_stay_until_the_nodes_with_parts_are_told() {
+    let nodes = Nodes::new("locks-late", 3, &["memory:160M"], 60);
+    let (all, _) = striped(&nodes);
+    all[0].flock(Exclusive, false).unwrap();
+    nodes.together.down.store(2, SeqCst);
+    nodes.give_up(1, 0);
+    assert_eq!(all[0].set_len(0), Err(Errno::OWNERDEAD));
+    assert_eq!(all[1].flock(Exclusive, false), Err(Errno::AGAIN));
+    let (server, store) = (&nodes.together.servers[1], nodes.views[1].store());
+    server.release_late(store);
+    assert_eq!(all[1].flock(Exclusive, false), Err(Errno::AGAIN));
+    nodes.together.down.store(usize::MAX, SeqCst);
+    server.release_late(store);
+    all[1].flock(Exclusive, false).unwrap();
+    assert_eq!(all[0].set_len(0), Err(Errno::OWNERDEAD));
+    drop(all);
     nodes.assert_whole();
 }

@@ -577,7 +577,8 @@ pub struct Live {
     /// Of a striped file: how often it was appended to under a lease, or in chunk 0 over what lies behind its end.
     pub appends: AtomicU32,
     /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
-    /// that doesn't stop; 0: it is over), node and identity of who has it. Locked.
+    /// that doesn't stop; 0: it is over), node and identity of who has it. Locked. Of one that
+    /// stands for another node's object, `lease_until` is something else: `elsewhere/leases.rs`.
     pub lease: AtomicU64,
     pub lease_until: AtomicU64,
     pub lease_of: AtomicU64,

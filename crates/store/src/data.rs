@@ -257,6 +257,7 @@ impl Store {
                 return read;
             }
         }
+        self.check_lease(index)?;
         match self.last_of(index) {
             // SAFETY: passed on.
             Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
@@ -401,6 +402,7 @@ impl Store {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(offset))?;
             // SAFETY: passed on.

@@ -43,6 +43,7 @@ impl Store {
     }
 
     fn sync_file(&self, index: u32) -> Result<()> {
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             return self.sync_striped(&file);
         }

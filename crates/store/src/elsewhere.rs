@@ -8,6 +8,7 @@
 
 mod copy;
 mod data;
+pub mod leases;
 pub mod locks;
 pub(crate) mod merge;
 pub mod messages;
@@ -183,6 +184,18 @@ pub trait Elsewhere: Send + Sync {
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
         // SAFETY: there are no bytes.
         let _: Result<Told> = unsafe { self.ask(node, kind, head, Bytes::None) };
+    }
+
+    /// After how long a node that can't be reached loses the locks that its programs have on other
+    /// nodes' files. None: it doesn't.
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A program is refused what it asks of a file of `node`, on which this node's locks are lost:
+    /// the error that it gets.
+    fn fenced(&self, _node: NodeId) -> Errno {
+        Errno::OWNERDEAD
     }
 
     /// In a forked child, before anything else.

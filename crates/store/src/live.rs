@@ -397,6 +397,7 @@ impl Store {
         live.controls.store(0, Relaxed);
         live.changed_by.store(0, Relaxed);
         live.edition.store(0, Relaxed);
+        live.lease_until.store(0, Relaxed);
         let mut opened = away.opened.take();
         if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
             // The home may have given it up.

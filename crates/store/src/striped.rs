@@ -60,6 +60,8 @@ pub(crate) struct Striped {
     pub home: Option<NodeId>,
     /// A file of one node that has grown on others: records of its home say where its chunks lie.
     pub spilled: bool,
+    /// A node that is out of reach and fenced off: its part isn't cut.
+    pub lost: Option<NodeId>,
 }
 
 /// The size is at least this, as long as the file isn't cut again.
@@ -138,6 +140,7 @@ impl Store {
             chunk,
             home: self.object_away(id),
             spilled,
+            lost: None,
         })
     }
 

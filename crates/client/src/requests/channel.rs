@@ -543,6 +543,16 @@ impl Elsewhere for Channel {
         self.shared.ring_softly();
     }
 
+    fn lease(&self) -> Option<Duration> {
+        let lease = self.shared.header().lease.load(Relaxed);
+        (lease != 0).then(|| Duration::from_millis(lease.into()))
+    }
+
+    fn fenced(&self, node: NodeId) -> Errno {
+        self.tell_fenced(node);
+        Errno::IO
+    }
+
     fn after_fork_in_child(&self) {
         self.loading.reset();
         // A later process may have the parent's id.

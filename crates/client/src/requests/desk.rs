@@ -60,6 +60,12 @@ impl Desk {
         })
     }
 
+    /// After how long without an answer of another node the locks there are lost.
+    pub fn set_lease(&self, lease: Duration) {
+        let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        self.shared.header().lease.store(lease, Relaxed);
+    }
+
     /// Begins to serve: the questions that the daemon before had taken and not answered. What it had sent
     /// keeps its number.
     pub fn begin(&self, patience: Duration) -> Vec<Arc<Taken>> {

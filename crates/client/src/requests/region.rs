@@ -50,7 +50,9 @@ pub struct Header {
     pub patience: AtomicU32,
     /// Set by who has waited in vain since there was no daemon: others needn't.
     pub missing: AtomicU32,
-    pad: AtomicU32,
+    /// After how long without an answer of another node the locks there are lost, in milliseconds;
+    /// 0: never.
+    pub lease: AtomicU32,
     /// Counts what is posted: the daemon sleeps on it.
     pub bell: AtomicU32,
     /// Whether it does: [`ASLEEP`] or [`DOZING`]; 0: it is awake.

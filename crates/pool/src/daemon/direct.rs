@@ -105,6 +105,10 @@ impl Elsewhere for Direct {
         self.me
     }
 
+    fn lease(&self) -> Option<Duration> {
+        self.core().map(|core| core.options.gone_after)
+    }
+
     fn node_of(&self, slot: Slot) -> NodeId {
         let map = self.core().and_then(|core| core.maps.get());
         map.map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))

@@ -46,6 +46,7 @@ use home::Home;
 use link::Link;
 use maps::Maps;
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -123,6 +124,11 @@ pub trait Serve: Send + Sync {
     fn anew(&self, node: NodeId) -> Result<(), Errno>;
 }
 
+/// Between two looks at the locks that programs of this node have on others: an eighth of the lease,
+/// within these.
+const SHORTEST_TICK: Duration = Duration::from_millis(50);
+const LONGEST_TICK: Duration = Duration::from_secs(5);
+
 /// The store of this node.
 struct Store {
     pool: Arc<Pool>,
@@ -191,10 +197,47 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
             store.server.check_open(store.pool.store());
+            store.server.release_late(store.pool.store());
         }
     };
     let thread = std::thread::Builder::new().name("fb-open".into());
     thread.spawn(check).map(|_| ()).map_err(|e| PoolError::Io {
+        what: "can't start a thread for".into(),
+        path: dir.to_owned(),
+        error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+    })
+}
+
+/// Tells other nodes, often enough, that this one's programs still have locks there.
+fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), PoolError> {
+    let tick = (lease / 8).clamp(SHORTEST_TICK, LONGEST_TICK);
+    let renew = move || {
+        // Each home has its thread: one that doesn't answer holds nobody else up.
+        let asked: Arc<Mutex<HashSet<NodeId>>> = Arc::default();
+        loop {
+            std::thread::sleep(tick);
+            let Some(store) = store.upgrade() else { return };
+            // What can't be found out now is at the next tick.
+            let leased = store.pool.store().leased().unwrap_or_default();
+            for (home, files) in leased {
+                if !core::lock(&asked).insert(home) {
+                    continue;
+                }
+                let (store, at_it) = (store.clone(), asked.clone());
+                let ask = move || {
+                    // If it isn't there, the lease goes on running out.
+                    let _ = store.pool.store().renew_leases(home, &files);
+                    core::lock(&at_it).remove(&home);
+                };
+                let thread = std::thread::Builder::new().name("fb-lease".into());
+                if thread.spawn(ask).is_err() {
+                    core::lock(&asked).remove(&home);
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("fb-leases".into());
+    thread.spawn(renew).map(|_| ()).map_err(|e| PoolError::Io {
         what: "can't start a thread for".into(),
         path: dir.to_owned(),
         error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
@@ -249,6 +292,7 @@ impl Daemon {
             nodes: member.nodes,
         };
         let mut opened = None;
+        let lease = options.gone_after;
         let teller = Arc::new(Teller::default());
         let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
@@ -259,7 +303,9 @@ impl Daemon {
                 teller: teller.clone(),
                 capacity: Capacity::default(),
             });
+            store.server.set_lease(lease);
             check_open(dir, Arc::downgrade(&store))?;
+            keep_locks(dir, Arc::downgrade(&store), lease)?;
             Ok(store)
         })?;
         if let Some(pool) = &opened {
@@ -404,6 +450,7 @@ impl Daemon {
         thread("fb-renew")
             .spawn(move || renewals::run(&weak, &renewals, patience))
             .map_err(failed)?;
+        core.desk.set_lease(core.options.gone_after);
         let left = core.desk.begin(core.options.patience);
         core.expect(&left);
         for taken in left {

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// Kind, head, bytes.
 pub type Question = (u16, Vec<u8>, Vec<u8>);
@@ -54,7 +55,7 @@ pub struct Together {
     slices: Slices,
     numbers: Vec<NodeId>,
     pools: OnceLock<Vec<Arc<Pool>>>,
-    servers: Vec<Server>,
+    pub servers: Vec<Server>,
     /// Questions asked so far.
     pub asked: AtomicUsize,
     /// Those of them whose answers nobody waits for.
@@ -65,6 +66,10 @@ pub struct Together {
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
     pub kill_behind: AtomicBool,
+    /// A node that can't be reached; `usize::MAX`: none.
+    pub down: AtomicUsize,
+    /// [`Elsewhere::lease`] of all nodes, in milliseconds; 0: none.
+    pub lease: AtomicUsize,
     /// The questions asked, if they are to be kept.
     pub kept: Mutex<Option<Vec<Question>>>,
 }
@@ -99,6 +104,11 @@ impl Elsewhere for Near {
         &self.all.numbers
     }
 
+    fn lease(&self) -> Option<Duration> {
+        let lease = self.all.lease.load(SeqCst);
+        (lease != 0).then(|| Duration::from_millis(lease as u64))
+    }
+
     unsafe fn ask(
         &self,
         node: NodeId,
@@ -119,6 +129,9 @@ impl Elsewhere for Near {
         let mut between = count_between();
         if let Some(b) = between.take_if(|b| !b.behind) {
             (b.what)();
+        }
+        if node.0 as usize == self.all.down.load(SeqCst) {
+            return Err(Errno::HOSTDOWN);
         }
         assert!(head.len() <= MAX_HEAD);
         let body = match bytes {
@@ -214,6 +227,8 @@ impl Nodes {
             traffic: dirs.iter().map(|_| Default::default()).collect(),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
+            down: AtomicUsize::new(usize::MAX),
+            lease: AtomicUsize::new(0),
             kept: Mutex::new(None),
         });
         let pools: Vec<Arc<Pool>> = dirs

@@ -64,6 +64,8 @@ impl Store {
         if from == to && overlap(at, to_at, len) {
             return Err(Errno::INVAL);
         }
+        self.check_lease(from)?;
+        self.check_lease(to)?;
         let len = len as usize;
         let done = if let Some(file) = self.striped(to) {
             self.check_striped(to, Change::From(Some(to_at)))?;

@@ -11,6 +11,7 @@ impl Store {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
         }
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(size))?;
             return self.truncate_striped(&file, size);
@@ -190,6 +191,7 @@ impl Store {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(MAX_SIZE))?;
             return self.room_striped(&file, (offset, len), grow, false);
@@ -236,6 +238,7 @@ impl Store {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(Some(offset)))?;
             return self.room_striped(&file, (offset, len), grow, true);
@@ -286,6 +289,7 @@ impl Store {
     /// # Errors
     /// ENXIO if there is none before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             return self.seek_striped(&file, offset, hole);
         }

@@ -5,8 +5,9 @@
 //! made before the first question: by it locks are given up when they go, and their home, which asks about them
 //! now and then, finds out about those whose end it wasn't told of ([`Store::check_lock_owners`]).
 
+use super::leases::clock;
 use super::messages::{List, kind};
-use crate::locks::{InTheWay, Owner, Request, Waiting};
+use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waiting};
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -18,13 +19,19 @@ const AT_ONCE: usize = 500;
 
 impl Store {
     pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
+        self.check_lease_of(request.object)?;
         self.locks_of(request.object)?.note(request.owner)?;
+        let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
         let mut waiting: Option<Waiting<'_>> = None;
         let mut step = Duration::from_micros(100);
         loop {
+            let asked = clock();
             let other: Option<InTheWay> = self.ask(home, kind::LOCK, request)?;
             if other.is_none() {
-                return Ok(());
+                return match relied_on {
+                    true => self.lease_from(request.object, asked),
+                    false => Ok(()),
+                };
             }
             if !wait {
                 return Err(Errno::AGAIN);
@@ -49,6 +56,7 @@ impl Store {
         home: NodeId,
         request: &Request,
     ) -> Result<Option<InTheWay>> {
+        self.check_lease_of(request.object)?;
         self.ask(home, kind::LOCK_TEST, request)
     }
 

@@ -189,6 +189,7 @@ impl Store {
         before: &[u8],
         now: &[u8],
     ) -> Result<Option<Conflict>> {
+        self.check_lease(index)?;
         let mut conflict = None;
         if self.striped(index).is_some() {
             self.merge_striped(index, offset, (before, now), &mut conflict)?;

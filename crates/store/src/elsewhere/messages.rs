@@ -96,6 +96,9 @@ pub mod kind {
     pub const WAITS: u16 = 41;
     /// `ids and owners of the asked node -> whether each may have locks there`
     pub const HOLDS: u16 = 42;
+    /// `[id] -> [Standing]`: how it stands with the asker's locks, which hold for another lease then
+    /// (`leases.rs`)
+    pub const RENEW: u16 = 114;
     /// `ids of the asking node -> of each, by what number the asked node has it open; 0: not; all
     /// ones: it can't say just now`
     pub const USES: u16 = 140;

@@ -132,6 +132,9 @@ impl Store {
             // It was closed by another thread meanwhile.
             return Sending(Way::Done(Err(Errno::STALE)));
         }
+        if let Err(e) = self.check_lease(index) {
+            return Sending(Way::Done(Err(e)));
+        }
         let Some((home, id)) = self
             .live_away(index)
             .filter(|_| self.striped(index).is_none())

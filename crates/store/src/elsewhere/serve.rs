@@ -103,7 +103,7 @@ impl Server {
             kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
             kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
             kind::BEGIN_SAYING | kind::END_SAYING | kind::USES => Some(Class::Leaf),
-            kind::PLACES | kind::PLACE | kind::ASSIGN => Some(Class::Leaf),
+            kind::PLACES | kind::PLACE | kind::ASSIGN | kind::RENEW => Some(Class::Leaf),
             kind::COUNT_USES => Some(Class::Entry),
             kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
             kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
@@ -132,7 +132,7 @@ impl Server {
             kind::TOGETHER | kind::LOCK_TEST | kind::BLOCKERS | kind::WAITS | kind::HOLDS => {
                 Repeat::Harmless
             }
-            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT | kind::USES => {
+            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT | kind::USES | kind::RENEW => {
                 Repeat::Harmless
             }
             kind::SEARCH | kind::WRITTEN | kind::FIND | kind::INDEXED_NAME | kind::DESCRIBE => {
@@ -567,6 +567,14 @@ impl Server {
                 let List(asked): List<(ObjectId, Owner)> = parts(head)?;
                 let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
                 told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
+            }
+            kind::RENEW => {
+                let List(ids): List<ObjectId> = parts(head)?;
+                for &id in &ids {
+                    home(store, id)?;
+                }
+                let standing = self.fences.renew(store, from, &ids);
+                told(List(standing.iter().map(|s| s.code()).collect::<Vec<_>>()))
             }
             kind::USES => {
                 let List(ids): List<ObjectId> = parts(head)?;

@@ -252,6 +252,13 @@ impl<'a> Locks<'a> {
             .any(|(_, lock)| lock.is_note() && lock.owner() == owner)
     }
 
+    /// Whether there are notes of this node: its programs may have locks on the object, which is
+    /// another one's.
+    pub fn has_notes(&self) -> bool {
+        self.each()
+            .any(|(_, lock)| lock.is_note() && !lock.is_fence())
+    }
+
     /// Does what is asked for, unless something is in the way.
     fn set(&self, r: &Request) -> Result<Option<InTheWay>> {
         if r.sort != Sort::Range {
@@ -441,17 +448,38 @@ impl Store {
             .collect()
     }
 
+    /// The objects of other nodes on which this one's programs may have locks.
+    pub(crate) fn noted(&self) -> HashSet<ObjectId> {
+        let notes = self
+            .all_locks()
+            .filter(|(_, l)| l.is_note() && !l.is_fence());
+        notes.map(|(object, _)| object).collect()
+    }
+
     /// Gives up all locks of a node: it has gone. Where its programs had locks, a fence stays.
     ///
     /// # Errors
     /// ETIMEDOUT.
     pub fn end_node_locks(&self, node: NodeId) -> Result<()> {
+        self.end_node_locks_if(node, |_| true)
+    }
+
+    /// As [`Store::end_node_locks`], of the objects for which `may` says so, and of all that the
+    /// node's programs have no locks on.
+    pub(crate) fn end_node_locks_if(
+        &self,
+        node: NodeId,
+        may: impl Fn(ObjectId) -> bool,
+    ) -> Result<()> {
         let theirs = |l: &FileLock| l.owner().node == node && !l.is_fence();
         let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| theirs(l)))
             .map(|(object, _)| object)
             .collect();
         for object in objects {
             let locks = self.locks_of(object)?;
+            if !may(object) && locks.each().any(|(_, l)| theirs(l) && l.is_lock()) {
+                continue;
+            }
             let fenced = |l: &FileLock| l.owner().node == node && l.is_fence();
             let mut fence = locks.each().any(|(_, l)| fenced(l));
             locks.retain(|_, l| {

@@ -90,7 +90,8 @@ impl Store {
 
     /// Cuts all parts, wherever they are.
     pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
-        let nodes = self.part_nodes(f.id)?;
+        let mut nodes = self.part_nodes(f.id)?;
+        nodes.retain(|&node| Some(node) != f.lost);
         let head = encode(&(f.id, cuts, size));
         let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
         told.into_iter().try_for_each(|t| t.map(|_| ()))?;
@@ -134,7 +135,7 @@ impl Store {
 
     /// The cut that some part is ahead of the home by: its number and the size.
     fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
-        let parts = self.part_inodes(f.id)?;
+        let parts = self.part_inodes(f.id, f.lost)?;
         let ahead = parts.iter().filter(|part| part.rdev > cuts);
         Ok(ahead
             .max_by_key(|part| part.rdev)

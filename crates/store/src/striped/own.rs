@@ -36,6 +36,7 @@ impl Store {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
+        self.check_lease(index)?;
         let f = self.striped(index).ok_or(Errno::NODEV)?;
         if f.home.is_none() {
             return self.map_here(index, offset, len, budget);

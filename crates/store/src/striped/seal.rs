@@ -32,6 +32,45 @@ impl Store {
         self.live_release(index).and(told)
     }
 
+    /// How often a file was cut, as far as this node knows: 0 if it isn't open here.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    #[doc(hidden)]
+    pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let cuts = self.live(index).cuts.load(Acquire);
+        drop(held);
+        self.live_release(index).map(|()| cuts)
+    }
+
+    /// A node was given up, and is refused here what it asks of a file of this node: so are its
+    /// questions to the other nodes that have parts, since it knows of fewer cuts than they do then.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: one of them can't be told.
+    pub(crate) fn tell_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
+        if self.elsewhere.is_none() || !self.stat(id)?.is_file() {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let told = match self.striped(index).filter(|_| parts) {
+            Some(f) => {
+                let f = Striped {
+                    lost: Some(lost),
+                    ..f
+                };
+                // First: who has the lease and can't go on holds others up.
+                self.part_inodes(id, f.lost)
+                    .and_then(|_| self.fence(&f, |_, _| Ok(false)))
+            }
+            None => Ok(()),
+        };
+        drop(held);
+        self.live_release(index).and(told)
+    }
+
     /// Laminates an open file that others may have open who don't know what was said of it, unless somebody uses it for
     /// writing.
     pub(crate) fn seal(&self, index: u32) -> Result<()> {

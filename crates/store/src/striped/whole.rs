@@ -43,7 +43,7 @@ impl Store {
             return Ok(inode);
         }
         loop {
-            let parts = self.part_inodes(id)?;
+            let parts = self.part_inodes(id, None)?;
             if parts.iter().all(|part| part.rdev <= inode.rdev) {
                 return Ok(with_times_and_pages(inode, &parts));
             }
@@ -53,9 +53,10 @@ impl Store {
         }
     }
 
-    /// What the nodes that have parts of a file say of them.
-    pub(super) fn part_inodes(&self, id: ObjectId) -> Result<Vec<Inode>> {
-        let nodes = self.part_nodes(id)?;
+    /// What the nodes that have parts of a file say of them, all but `lost`.
+    pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
+        let mut nodes = self.part_nodes(id)?;
+        nodes.retain(|&node| Some(node) != lost);
         let told = self
             .other_nodes()?
             .ask_each(&nodes, kind::STAT_PART, &encode(&id));

@@ -8,9 +8,12 @@
 //! processes.
 //!
 //! Order, when a node is given up: fences first (here), then what it has asked before and is still
-//! being carried out comes to its end, then the locks go. The fences stay in the table of locks, so
-//! that a later daemon knows them.
+//! being carried out comes to its end, then the other nodes that have parts of the file are told, by
+//! a cut more where it ends ([`Store::tell_parts_without`]), and then the locks go. What lies on the
+//! lost node itself its programs leave alone when the lease is over (`leases.rs`): until then it is
+//! waited for. The fences stay in the table of locks, so that a later daemon knows them.
 
+use super::super::leases::Standing;
 use super::super::messages::kind;
 use super::{Server, lock};
 use crate::{ObjectId, Store};
@@ -31,6 +34,12 @@ pub(super) struct Fences {
     /// Questions that are being carried out, by asking node.
     at_work: Mutex<HashMap<NodeId, usize>>,
     ended: Condvar,
+    /// When a node was told last that locks of its programs hold. Locked while `all` is.
+    renewed: Mutex<HashMap<NodeId, Instant>>,
+    /// Nodes that were given up and still have locks here, since the other nodes with parts of the
+    /// files couldn't be told.
+    late: Mutex<HashSet<NodeId>>,
+    lease: OnceLock<Duration>,
 }
 
 /// A change that a node may ask for. It is being carried out until this is dropped.
@@ -60,6 +69,8 @@ fn objects(kind: u16, head: &[u8]) -> [Option<ObjectId>; 2] {
         kind::TRUNCATE | kind::RESERVE | kind::PUNCH | kind::SYNC => [at(0), None],
         kind::READ_PART | kind::WRITE_PART | kind::ROOM_PART | kind::LAYOUT => [at(0), None],
         kind::GROW | kind::LEASE | kind::LOCK | kind::LOCK_TEST => [at(0), None],
+        kind::END_LEASE | kind::PLACES | kind::PLACE | kind::ASSIGN => [at(0), None],
+        kind::SEAL => [at(0), None],
         kind::COPY => [at(0), at(1)],
         _ => [None, None],
     }
@@ -69,7 +80,7 @@ fn objects(kind: u16, head: &[u8]) -> [Option<ObjectId>; 2] {
 fn changes(kind: u16) -> bool {
     let looks = matches!(
         kind,
-        kind::READ | kind::READ_PART | kind::SEEK | kind::LAYOUT
+        kind::READ | kind::READ_PART | kind::SEEK | kind::LAYOUT | kind::PLACES
     );
     !looks && !matches!(kind, kind::SYNC | kind::LOCK_TEST)
 }
@@ -102,6 +113,9 @@ impl Fences {
             Passed(self, from)
         });
         let all = lock(self.all(store));
+        if kind == kind::LOCK {
+            lock(&self.renewed).insert(from, Instant::now());
+        }
         let fenced = |id: ObjectId| all.contains(&(from, id));
         match !all.is_empty() && (fenced(first) || second.is_some_and(fenced)) {
             true => Err(Errno::OWNERDEAD),
@@ -109,15 +123,32 @@ impl Fences {
         }
     }
 
-    /// Fences a node off from what its programs have locked here, and waits for what it has asked
-    /// before.
+    /// What a node is told of the locks that its programs have on these objects: those that it has
+    /// not lost hold for another lease from now on.
+    pub(super) fn renew(&self, store: &Store, node: NodeId, ids: &[ObjectId]) -> Vec<Standing> {
+        let all = lock(self.all(store));
+        // Who fences puts the fence first, and then looks at this.
+        lock(&self.renewed).insert(node, Instant::now());
+        store.standing(node, ids, |id| all.contains(&(node, id)))
+    }
+
+    /// Fences a node off from what its programs have locked here, waits for what it has asked
+    /// before, and until it must have noticed by itself.
     pub(super) fn raise(&self, store: &Store, node: NodeId) {
         self.lift_lost(store);
         let locked = store.locked_by(node);
         if locked.is_empty() {
             return;
         }
-        lock(self.all(store)).extend(locked.into_iter().map(|id| (node, id)));
+        let mut all = lock(self.all(store));
+        all.extend(locked.into_iter().map(|id| (node, id)));
+        let renewed = lock(&self.renewed).get(&node).copied();
+        drop(all);
+        if let (Some(renewed), Some(lease)) = (renewed, self.lease.get()) {
+            // Longer, by what a write of that node may take that has begun in time.
+            let until = renewed + *lease + *lease / 8;
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
         let mut say = Instant::now() + SAY;
         let mut at_work = lock(&self.at_work);
         while at_work.contains_key(&node) {
@@ -135,6 +166,40 @@ impl Fences {
         }
     }
 
+    /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of the
+    /// file, these are told first (a cut more, of which the fenced one doesn't know and can't ask); if
+    /// one can't be, the locks stay for now: [`Server::release_late`].
+    pub(super) fn release(&self, store: &Store, node: NodeId) {
+        let locked = store.locked_by(node);
+        let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
+        let told = fenced.filter(|&id| match store.tell_parts_without(id, node) {
+            Ok(()) | Err(Errno::NOENT) => true,
+            Err(e) => {
+                eprintln!(
+                    "forebay keeper: locks of node {} on a file ({:x}) stay: not all nodes with parts of it can be told: {e}",
+                    node.0, id.0
+                );
+                false
+            }
+        });
+        let told: HashSet<ObjectId> = told.collect();
+        // Meanwhile it may have come back, closed a file, and locked it anew.
+        let all = lock(self.all(store));
+        let ended =
+            store.end_node_locks_if(node, |id| told.contains(&id) && all.contains(&(node, id)));
+        if let Err(e) = ended {
+            eprintln!(
+                "forebay keeper: can't release the locks of node {}: {e}",
+                node.0
+            );
+        }
+        let left = store.locked_by(node);
+        match left.iter().any(|&id| all.contains(&(node, id))) {
+            true => lock(&self.late).insert(node),
+            false => lock(&self.late).remove(&node),
+        };
+    }
+
     /// Objects that are gone need no fence.
     fn lift_lost(&self, store: &Store) {
         let all: Vec<_> = lock(self.all(store)).iter().copied().collect();
@@ -148,15 +213,29 @@ impl Fences {
 
     /// The node opens the object anew: nobody there has it open from before.
     pub(super) fn lift(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
-        if self.has(store, node, id) {
+        let mut all = lock(self.all(store));
+        if all.contains(&(node, id)) {
             store.lift_fence(node, id)?;
-            lock(self.all(store)).remove(&(node, id));
+            all.remove(&(node, id));
         }
         Ok(())
     }
 }
 
 impl Server {
+    /// After how long nodes that can't be reached are given up. Who was told that its locks hold
+    /// keeps them for so long.
+    pub fn set_lease(&self, lease: Duration) {
+        let _ = self.fences.lease.set(lease);
+    }
+
+    /// Releases the locks of nodes that were given up before, where a node with parts of the file
+    /// couldn't be told then.
+    pub fn release_late(&self, store: &Store) {
+        let late = lock(&self.fences.late).clone();
+        late.iter().for_each(|&n| self.fences.release(store, n));
+    }
+
     /// How many objects nodes are fenced off from, of those that are still there.
     pub fn fences(&self, store: &Store) -> usize {
         lock(self.fences.all(store)).len()

@@ -223,12 +223,7 @@ impl Server {
     /// it has asked before.
     pub fn gone(&self, store: &Store, node: NodeId) {
         self.fences.raise(store, node);
-        if let Err(e) = store.end_node_locks(node) {
-            eprintln!(
-                "forebay keeper: can't release the locks of node {}: {e}",
-                node.0
-            );
-        }
+        self.fences.release(store, node);
         let mut left = Vec::new();
         lock(&self.open).retain(|key, there| {
             if key.0 == node {
