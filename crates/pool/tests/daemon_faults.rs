@@ -111,37 +111,22 @@ fn connections_are_cut() {
             pause: 2,
             ..Settings::default()
         };
-        // Node 0 reaches node 1 through the relay; so node 1 has to say that it is there. It is started
-        // once to have a port, which it keeps.
-        let mut daemons = nodes.processes(&settings);
-        let relay = Relay::start(daemons[1].address).unwrap();
-        daemons[1].kill();
-        let advertise = Some(relay.address());
-        let settings = Settings {
-            advertise,
-            ..settings
-        };
-        let address = daemons[1].address;
-        daemons[1] = nodes.process(1, &settings);
-        assert_eq!(daemons[1].address, address);
-        daemons[1].serve(None);
+        let (relays, _daemons) = behind_relays(&nodes, &settings);
         let channel = nodes.channel(0);
-        until("node 0 knows", 10, || {
-            let map = forebay_pool::daemon::read_map(&nodes.of(0)).unwrap();
-            map.nodes()[1].addresses[0].port == relay.address().port()
-        });
         assert!(say(&channel, 1, ECHO, b"").is_ok());
         let told = take_notes(&nodes, NOTE, || {
             for i in 0..60 {
                 std::thread::sleep(Duration::from_millis(40));
-                relay.set(Faults {
-                    cut_after: (i % 3 == 0).then_some(20_000 + i * 1000),
-                    delay: Duration::from_millis(i % 2),
-                    ..Faults::default()
-                });
-                relay.cut();
+                for relay in &relays {
+                    relay.set(Faults {
+                        cut_after: (i % 3 == 0).then_some(20_000 + i * 1000),
+                        delay: Duration::from_millis(i % 2),
+                        ..Faults::default()
+                    });
+                    relay.cut();
+                }
             }
-            relay.set(Faults::default());
+            relays.iter().for_each(|r| r.set(Faults::default()));
         });
         assert_eq!(check(&nodes, &told, false), 0);
         assert!(nodes.noted(1).len() >= told.len());
@@ -170,22 +155,37 @@ fn the_home_is_killed_and_started_again() {
     });
 }
 
-/// Node 1's daemon as a process behind a relay, by which node 0's reaches it.
-fn behind_a_relay(nodes: &Nodes, settings: &Settings) -> (Relay, Vec<Process>) {
+/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever connects, all goes
+/// through a relay. They are started once to have ports, which they keep.
+fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process>) {
     let mut daemons = nodes.processes(settings);
-    let relay = Relay::start(daemons[1].address).unwrap();
-    daemons[1].kill();
+    let relays = [0, 1].map(|i| Relay::start(daemons[i].address).unwrap());
+    let knows = |node: u32, of: usize| {
+        let map = forebay_pool::daemon::read_map(&nodes.of(node)).unwrap();
+        map.nodes()[of].addresses[0].port == relays[of].address().port()
+    };
+    for i in [0, 1] {
+        let address = daemons[i].address;
+        daemons[i].kill();
+        let settings = Settings {
+            advertise: Some(relays[i].address()),
+            ..settings.clone()
+        };
+        daemons[i] = nodes.process(i as u32, &settings);
+        assert_eq!(daemons[i].address, address);
+        daemons[i].serve(None);
+        until("the other knows", 10, || knows(1 - i as u32, i));
+    }
+    // What was made before a relay was known.
+    daemons[0].kill();
     let settings = Settings {
-        advertise: Some(relay.address()),
+        advertise: Some(relays[0].address()),
         ..settings.clone()
     };
-    daemons[1] = nodes.process(1, &settings);
-    daemons[1].serve(None);
-    until("node 0 knows", 10, || {
-        let map = forebay_pool::daemon::read_map(&nodes.of(0)).unwrap();
-        map.nodes()[1].addresses[0].port == relay.address().port()
-    });
-    (relay, daemons)
+    daemons[0] = nodes.process(0, &settings);
+    daemons[0].serve(None);
+    until("each knows the other", 10, || knows(0, 1) && knows(1, 0));
+    (relays, daemons)
 }
 
 /// The home is killed when it has carried a question out and before its answer has arrived: the
@@ -194,11 +194,16 @@ fn behind_a_relay(nodes: &Nodes, settings: &Settings) -> (Relay, Vec<Process>) {
 fn an_answer_outlives_the_daemon() {
     within(60, || {
         let nodes = Nodes::new(2);
-        let (relay, mut daemons) = behind_a_relay(&nodes, &Settings::default());
+        let (relays, mut daemons) = behind_relays(&nodes, &Settings::default());
         let channel = nodes.channel(0);
         assert!(say(&channel, 1, ECHO, b"").is_ok());
-        relay.set(Faults {
+        // Nothing that node 1 sends arrives, whoever has made the connection.
+        relays[1].set(Faults {
             hold_back: true,
+            ..Faults::default()
+        });
+        relays[0].set(Faults {
+            hold_to_node: true,
             ..Faults::default()
         });
         std::thread::scope(|s| {
@@ -209,8 +214,10 @@ fn an_answer_outlives_the_daemon() {
             // The answer is noted behind that.
             std::thread::sleep(Duration::from_millis(100));
             daemons[1].kill();
-            relay.set(Faults::default());
-            relay.cut();
+            for relay in &relays {
+                relay.set(Faults::default());
+                relay.cut();
+            }
             // It tells node 0 its own address.
             daemons[1] = nodes.process(1, &Settings::default());
             daemons[1].serve(None);
@@ -506,18 +513,21 @@ fn a_node_that_says_nothing_is_given_up() {
         let (one, _) = listen(&nodes.of(1), 1, 2, options.clone(), Duration::ZERO);
         let relay = Relay::start(one.addresses()[0]).unwrap();
         let (own, _) = listen(&nodes.of(0), 0, 2, options, Duration::ZERO);
+        let back = Relay::start(own.addresses()[0]).unwrap();
         let map = std::sync::Arc::new(map(&[own.addresses()[0], relay.address()]));
         own.serve(map).unwrap();
         // Node 1 isn't served by a map: nobody is answered before.
         let channel = nodes.channel(0);
         assert_eq!(say(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
-        let real = [own.addresses()[0], one.addresses()[0]];
+        let real = [back.address(), one.addresses()[0]];
         one.serve(std::sync::Arc::new(support::map(&real))).unwrap();
         until("it serves", 5, || say(&channel, 1, ECHO, b"x").is_ok());
-        relay.set(Faults {
+        let hold = Faults {
             hold: true,
             ..Faults::default()
-        });
+        };
+        relay.set(hold);
+        back.set(hold);
         let start = Instant::now();
         let bytes = pattern(300_000, 1);
         std::thread::scope(|s| {
@@ -534,6 +544,7 @@ fn a_node_that_says_nothing_is_given_up() {
             own.states()[0].reach == Reach::Unreachable
         });
         relay.set(Faults::default());
+        back.set(Faults::default());
         until("it is back", 10, || say(&channel, 1, ECHO, b"x").is_ok());
     });
 }
