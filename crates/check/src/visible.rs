@@ -135,9 +135,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
 /// What was done at the place of a read shortly before it, with times relative to its begin.
 fn story(history: &History, read: &Read) -> String {
     const BEFORE: u64 = 5_000_000;
-    let near = |begin: u64, end: u64| {
-        begin <= read.end && (end == NEVER || end + BEFORE >= read.begin)
-    };
+    let near =
+        |begin: u64, end: u64| begin <= read.end && (end == NEVER || end + BEFORE >= read.begin);
     let relative = |time: u64| match time {
         NEVER => "?".to_string(),
         _ => (time as i64 - read.begin as i64).to_string(),
@@ -330,13 +329,7 @@ mod tests {
         assert_eq!(judged(&writes, &[], &[saw, r(2, 0, 22, 23)]), OLDER);
         assert_eq!(judged(&writes, &[], &[r(1, 0, 18, 19), saw]), OLDER);
         // Of one write, some bytes may come before others.
-        let same = [
-            w(0, 7, 10, 13),
-            Write {
-                begin: 10,
-                ..later
-            },
-        ];
+        let same = [w(0, 7, 10, 13), Write { begin: 10, ..later }];
         assert_eq!(judged(&same, &[], &[saw, r(1, 0, 22, 23)]), OLDER);
     }
 
