@@ -360,12 +360,14 @@ pub fn summary(results: &Results, elapsed: Duration) {
     let failed = results.rows.iter().filter(|r| r.error.is_some()).count()
         + results.costs.iter().filter(|c| c.error.is_some()).count()
         + results.all_figures().filter(|f| f.error.is_some()).count();
+    let of = |reached: &[bool], what| {
+        let count = reached.iter().filter(|&&r| r).count();
+        (!reached.is_empty()).then(|| format!("{count} of {} {what}, ", reached.len()))
+    };
     println!(
-        "\n{} of {} goals reached, {} of {} limits of cost kept, {failed} failed; {:.0} s",
-        goals.iter().filter(|&&r| r).count(),
-        goals.len(),
-        limits.iter().filter(|&&r| r).count(),
-        limits.len(),
+        "\n{}{}{failed} failed; {:.0} s",
+        of(&goals, "goals reached").unwrap_or_default(),
+        of(&limits, "limits of cost kept").unwrap_or_default(),
         elapsed.as_secs_f64()
     );
 }

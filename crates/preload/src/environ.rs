@@ -142,7 +142,6 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
         None => env.remove(VARIABLE),
     }
     if leads_elsewhere(env, settings) {
-        env.remove(runtime::SLOT);
         return;
     }
     let mount: &[u8] = match settings.mount {
@@ -151,10 +150,6 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     };
     env.set(runtime::DIR, settings.dir.to_bytes());
     env.set(runtime::MOUNT, mount);
-    match slot() {
-        None => env.remove(runtime::SLOT),
-        Some(slot) => env.set(runtime::SLOT, slot.to_string().as_bytes()),
-    }
     if let Some(program) = program {
         env.set(runtime::PROGRAM, program);
     }
@@ -165,6 +160,18 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
         add_library(env, runtime::AUDIT, &audit, true);
     } else if env.value(runtime::AUDIT).is_some() {
         add_library(env, runtime::AUDIT, &audit, false);
+    }
+}
+
+/// Names the slot that the new program takes over. To be called last: between
+/// [`forebay_store::process::begin_exec`] and exec.
+pub fn hand_slot(env: &mut Strings) {
+    let Some(settings) = runtime::settings() else {
+        return;
+    };
+    match slot().filter(|_| !leads_elsewhere(env, settings)) {
+        None => env.remove(runtime::SLOT),
+        Some(slot) => env.set(runtime::SLOT, slot.to_string().as_bytes()),
     }
 }
 
@@ -190,7 +197,7 @@ fn slot() -> Option<u32> {
     if in_vfork_child() {
         return store.lent();
     }
-    store.is_attached().then(|| store.me().ok()).flatten()
+    store.settled_slot()
 }
 
 fn is_separator(b: &u8) -> bool {

@@ -12,7 +12,7 @@ use crate::{cwd, exe, fds, image, links, names, process, runtime, search, stat, 
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
 use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
-use forebay_store::process::Critical;
+use forebay_store::process::{self as slots, Critical};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CString;
 use std::sync::atomic::Ordering::*;
@@ -126,6 +126,16 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let path = a[usize::from(at)];
     // SAFETY: as above.
     let prepared = guarded(|| unsafe { prepare(&mut plan, dirfd, path, flags) });
+    let mut executing = None;
+    if prepared.is_ok() {
+        crate::map::before_exec();
+        // What other threads have written since.
+        process::publish_all();
+        process::end_readers();
+        // A vfork child's slot is its own, whatever its parent's threads do.
+        executing = (!process::in_vfork_child()).then(slots::begin_exec);
+        guarded(|| environ::hand_slot(&mut plan.env));
+    }
     let env = plan.env.finish();
     let call = match prepared {
         Err(e) => Err(e),
@@ -158,17 +168,12 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let (images, mounted) = (plan.images.clone(), plan.mounted);
     // A vfork child's memory is its parent's to free, once the child has gone.
     let kept = process::leave_to_parent(plan);
-    if call.is_ok() {
-        crate::map::before_exec();
-        // What other threads have written since.
-        process::publish_all();
-        process::end_readers();
-    }
     let result = match call {
         Ok((nr, args)) => {
             let moved = mounted.is_some_and(|dir| cwd::go_to(dir).is_ok());
             // SAFETY: paths and lists that `kept` or the parent keeps.
             let result = unsafe { raw(nr, args) };
+            drop(executing);
             if let (true, Some(fs)) = (moved, runtime::open_fs()) {
                 guarded(|| cwd::back_to_dead_end(fs));
             }

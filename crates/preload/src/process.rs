@@ -419,6 +419,7 @@ fn begin_forked_child() {
     CHANGES.store(0, SeqCst);
     COPYING.with(|c| c.set(false));
     IN_VFORK_CHILD.with(|c| c.set(false));
+    slots::forget_exec();
     runtime::after_fork_in_child();
     if slots::is_apart() {
         // Its number says nothing to the others. The slot stays its parent's, until that ends.

@@ -281,6 +281,12 @@ impl Store {
         }
     }
 
+    /// The slot of this process, if it has one: not before an attach in progress has ended.
+    pub fn settled_slot(&self) -> Option<u32> {
+        let _one = self.attaching.hold();
+        Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
+    }
+
     /// Whether this process has a slot already.
     pub fn is_attached(&self) -> bool {
         self.slot.load(Acquire) != NO_SLOT
@@ -314,11 +320,19 @@ impl Store {
     }
 
     fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
-        let _one = self.attaching.hold();
-        let slot = self.slot.load(Acquire);
-        if slot != NO_SLOT {
-            return Ok(slot);
-        }
+        let _one = loop {
+            let one = self.attaching.hold();
+            let slot = self.slot.load(Acquire);
+            if slot != NO_SLOT {
+                return Ok(slot);
+            }
+            if !process::others_execute() {
+                break one;
+            }
+            // This thread ends with that, unless the kernel refuses the program.
+            drop(one);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
         self.between_slots();
         let slot = take(&self.control);
         let slot = slot.and_then(|slot| {

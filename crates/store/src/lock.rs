@@ -121,6 +121,7 @@ impl Lock {
                         tell_if_stopped(control, holder);
                     }
                     if turns > MAX_TURNS {
+                        tell_given_up(control, holder);
                         return Err(Errno::TIMEDOUT);
                     }
                 }
@@ -185,6 +186,18 @@ fn tell_if_stopped(control: &Control, holder: u32) {
     let name = crate::process::name(pid, &mut name);
     write_notice(format_args!(
         "waiting for a lock held by process {pid} ({name}), which is stopped; kill -CONT {pid} lets it go on"
+    ));
+}
+
+/// Tells who held the lock that this process has waited for in vain.
+#[cold]
+fn tell_given_up(control: &Control, holder: u32) {
+    let pid = pid_of_identity(control, holder);
+    let mut name = [0; 16];
+    let name = crate::process::name(pid, &mut name);
+    write_notice(format_args!(
+        "process {pid} ({name}) has held a lock for 30 s: the operation that needs it fails with ETIMEDOUT; \
+         if that process hangs, ending it frees the lock"
     ));
 }
 

@@ -134,6 +134,27 @@ def exec_chains(t):
 
 
 @case(limit=60)
+def exec_beside_first_uses(t):
+    """Threads use the pool for the first time while another one executes a program: it has one slot,
+    and nothing of its former self is in its way."""
+    if not shutil.which("gcc"):
+        raise Skipped("it needs gcc")
+    program = t.work + "/births_exec"
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "births_exec.c")
+    t.command(["gcc", "-O1", "-pthread", "-o", program, source], timeout=60)
+    t.up("threads", media=("memory:64M",))
+    t.bash("threads", "seq 1000 > /fb/f")
+    for _ in range(3):
+        process = t.start([t.forebay, "exec", "--pool", "threads", "--", program, "/fb/f", "100"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        t.ok(process.stdout.readline() == b"ready\n", "not all of them could open the file")
+        slots = taken(t, "threads")["process_slots"]["used"]
+        t.finish(process, feed=b"")
+        t.ok(slots <= 101, "101 processes have %d slots" % slots)
+    nothing_taken(t, "threads", [t.keeper("threads")])
+
+
+@case(limit=60)
 def used_up(t):
     """Whatever programs have used up, the pool can be looked at, checked and saved."""
     t.up("full", media=("memory:64M",))
