@@ -25,6 +25,8 @@ pub struct Faults {
     pub hold: bool,
     /// As `hold`, of the bytes towards the caller alone: the node gets all, the caller no answers.
     pub hold_back: bool,
+    /// The other way round: the node gets nothing.
+    pub hold_to_node: bool,
     /// Each connection is cut after so many bytes towards the node.
     pub cut_after: Option<u64>,
     /// The lowest bit of this byte towards the node, of each connection, is flipped.
@@ -41,7 +43,7 @@ pub struct Relay {
 }
 
 struct Shared {
-    node: SocketAddr,
+    node: Mutex<SocketAddr>,
     faults: Mutex<Faults>,
     stopped: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
@@ -59,7 +61,7 @@ impl Relay {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            node,
+            node: Mutex::new(node),
             faults: Mutex::default(),
             stopped: AtomicBool::new(false),
             open: Mutex::default(),
@@ -77,6 +79,11 @@ impl Relay {
     /// Where to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// New connections lead to `node`, which needn't have been there when the relay was started.
+    pub fn lead_to(&self, node: SocketAddr) {
+        *lock(&self.shared.node) = node;
     }
 
     /// What happens from now on.
@@ -100,7 +107,7 @@ impl Relay {
     /// Sends what was recorded of a connection to the node again. What it answers until it closes, or
     /// for `wait`.
     pub fn replay(&self, bytes: &[u8], wait: Duration) -> std::io::Result<Vec<u8>> {
-        let mut socket = TcpStream::connect(self.shared.node)?;
+        let mut socket = TcpStream::connect(*lock(&self.shared.node))?;
         // The node may close before it has it all.
         let _ = socket.write_all(bytes);
         let until = Instant::now() + wait;
@@ -159,7 +166,8 @@ impl Shared {
     }
 
     fn connect(self: &Arc<Self>, caller: TcpStream) -> std::io::Result<[JoinHandle<()>; 2]> {
-        let node = TcpStream::connect(self.node)?;
+        let to = *lock(&self.node);
+        let node = TcpStream::connect(to)?;
         let sent = Arc::new(Mutex::new(Vec::new()));
         lock(&self.sent).push(sent.clone());
         for socket in [&caller, &node] {
@@ -192,7 +200,11 @@ impl Shared {
             };
             let mut bytes = &mut room[..n];
             let mut faults = *lock(&self.faults);
-            while (faults.hold || faults.hold_back && sent.is_none()) && !self.stopped() {
+            let held = |faults: &Faults| match sent {
+                Some(_) => faults.hold || faults.hold_to_node,
+                None => faults.hold || faults.hold_back,
+            };
+            while held(&faults) && !self.stopped() {
                 std::thread::sleep(Duration::from_millis(2));
                 faults = *lock(&self.faults);
             }

@@ -143,6 +143,10 @@ pub trait Connection: Send + Sync {
     /// Ends the connection: what is under way fails on both sides.
     fn close(&self);
 
+    /// Ends the connection once nothing is under way on it, soon, and after some seconds in any case: another one
+    /// is used from now on.
+    fn retire(&self);
+
     /// Sends a request and waits for the answer, `deadline` at most.
     fn call(&self, request: Request, deadline: Instant) -> Result<Reply, Error> {
         let answer = Arc::new((Mutex::new(None), Condvar::new()));

@@ -7,8 +7,18 @@ use forebay_placement::Slot;
 use forebay_pool::daemon::{Options, Reach};
 use forebay_store::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
+
+/// Called in the end, whatever becomes of a test.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
 
 #[test]
 fn questions_reach_other_nodes_and_come_back() {
@@ -144,6 +154,109 @@ fn slow_questions_keep_nobody_waiting() {
             assert!(took < slow / 2, "{took:?}");
         });
         assert_eq!(nodes.noted(1).len(), 20);
+    });
+}
+
+/// Whoever asks whom, also all at once: a node has two sockets for each other one, in the end.
+#[test]
+fn two_nodes_share_their_connection() {
+    within(100, || {
+        let nodes = Nodes::new(4);
+        let settings = Settings::default();
+        let mut daemons = nodes.processes(&settings);
+        let ask_all = || {
+            std::thread::scope(|s| {
+                for from in 0..4 {
+                    for to in (0..4).filter(|to| *to != from) {
+                        let nodes = &nodes;
+                        s.spawn(move || {
+                            let channel = nodes.channel(from);
+                            let bytes = pattern(100_000, from as u8);
+                            let sum = sum(&bytes).to_le_bytes().to_vec();
+                            assert_eq!(say(&channel, to, ECHO, b"x"), Ok(b"x".to_vec()));
+                            assert_eq!(send(&channel, to, ECHO, b"", &bytes), Ok(sum));
+                            assert!(receive(&channel, to, GIVE, 100_000, "").is_ok());
+                        });
+                    }
+                }
+            });
+        };
+        let settled = |daemons: &[Process]| {
+            until("two sockets for each other node", 20, || {
+                daemons.iter().all(|d| d.connections() == 2 * 3)
+            });
+        };
+        ask_all();
+        settled(&daemons);
+        // What wasn't needed has gone; what is left still serves both.
+        ask_all();
+        settled(&daemons);
+        // One is started again: the highest, which others call, and the lowest.
+        for node in [3, 0] {
+            daemons[node].kill();
+            daemons[node] = nodes.process(node as u32, &settings);
+            daemons[node].serve(None);
+            ask_all();
+            settled(&daemons);
+        }
+    });
+}
+
+/// Descriptors for two sockets for each other node and a few more, and strangers who want them all.
+#[test]
+fn strangers_leave_descriptors_for_nodes() {
+    const OTHERS: u32 = 8;
+    within(100, || {
+        let nodes = Nodes::new(OTHERS + 1);
+        let settings = Settings::default();
+        let mut daemons = nodes.processes(&settings);
+        let others = 2 * OTHERS as usize;
+        let alone = daemons[0].descriptors();
+        daemons[0].kill();
+        let limit = Some((alone + others + 12) as u64);
+        let settings = Settings {
+            descriptors: limit,
+            ..settings
+        };
+        daemons[0] = nodes.process(0, &settings);
+        daemons[0].serve(None);
+        let (over, to) = (AtomicBool::new(false), daemons[0].address);
+        std::thread::scope(|s| {
+            let over = &over;
+            s.spawn(move || {
+                // They say nothing, and come again when they are sent away.
+                let mut open = std::collections::VecDeque::new();
+                while !over.load(Relaxed) {
+                    let wait = Duration::from_millis(100);
+                    open.extend(std::net::TcpStream::connect_timeout(&to, wait));
+                    if open.len() > 100 {
+                        open.pop_front();
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let _ends = OnDrop(|| over.store(true, Relaxed));
+            let bytes = pattern(100_000, 1);
+            let sum = sum(&bytes).to_le_bytes().to_vec();
+            let channel = nodes.channel(0);
+            for _ in 0..2 {
+                for other in 1..=OTHERS {
+                    assert_eq!(
+                        send(&channel, other, ECHO, b"", &bytes),
+                        Ok(sum.clone()),
+                        "to {other}: {}",
+                        nodes.log(0)
+                    );
+                    let back = nodes.channel(other);
+                    assert_eq!(
+                        send(&back, 0, ECHO, b"", &bytes),
+                        Ok(sum.clone()),
+                        "from {other}: {}",
+                        nodes.log(other)
+                    );
+                }
+            }
+        });
     });
 }
 

@@ -19,9 +19,10 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, acceptfrom_with, bind, listen, send,
     socket_with, sockopt,
 };
+use rustix::process::{Resource, getrlimit};
 use rustix::time::Timespec;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,6 +36,9 @@ const EVENTS: usize = 64;
 /// Without a free descriptor, wait so long.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
 
+/// Connections that may be on their way where descriptors are short. The others are for nodes.
+const WHERE_SHORT: usize = 4;
+
 const WAKE: u64 = 0;
 
 pub(super) struct Acceptor {
@@ -44,6 +48,8 @@ pub(super) struct Acceptor {
     /// Their tokens are 1, 2, ...
     listeners: Vec<(TcpListener, SocketAddr)>,
     table: Mutex<Table>,
+    /// From this number on, descriptors are short.
+    short: i32,
 }
 
 impl Acceptor {
@@ -59,6 +65,7 @@ impl Acceptor {
                 .map_err(local("eventfd"))?,
             listeners,
             table: Mutex::new(table),
+            short: short_from(),
         };
         let add = |fd: std::os::fd::BorrowedFd<'_>, token: u64| {
             epoll::add(
@@ -128,6 +135,10 @@ impl Acceptor {
                         continue;
                     };
                     let mut table = lock(&self.table);
+                    // The lowest free number is given.
+                    if socket.as_raw_fd() >= self.short {
+                        while table.len() >= WHERE_SHORT && table.drop_oldest() {}
+                    }
                     let number = table.add(TcpStream::from(socket), from);
                     let data = EventData::new_u64(number);
                     let added = table
@@ -245,6 +256,12 @@ impl Acceptor {
         self.core.handler.connected(session.clone());
         let _ = self.core.adopt(&session);
     }
+}
+
+/// The last eighth of the descriptors that this process may have begins here.
+fn short_from() -> i32 {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(i32::MAX, |n| i32::try_from(n - n / 8).unwrap_or(i32::MAX))
 }
 
 fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {

@@ -158,6 +158,11 @@ impl Calls {
         true
     }
 
+    /// Whether all have been answered.
+    pub fn is_idle(&self) -> bool {
+        lock(&self.state).open.is_empty()
+    }
+
     pub fn has_ended(&self) -> bool {
         lock(&self.state).ended.is_some()
     }

@@ -25,6 +25,13 @@ pub(super) const BULK: usize = 1;
 /// Timers of a session beside those of its requests, whose ids are small: is the lane stuck?
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
+/// Has the other side stopped using what isn't needed any more?
+const RETIRES: u64 = u64::MAX - 4;
+
+/// What isn't needed any more is looked at after so long, again and again; it goes after so many looks
+/// whatever is under way.
+const RETIRING: Duration = Duration::from_secs(1);
+const RETIRING_LOOKS: usize = 10;
 
 /// The kernel asks a silent peer whether it still lives after so long, again after so long, and
 /// gives up after so many times.
@@ -44,6 +51,8 @@ pub(super) struct Session {
     /// The peer has given the session up: what it had sent before and is read only now isn't
     /// served, so that nothing happens behind its back. What it still wants it sends again.
     pub given_up: AtomicBool,
+    /// How often it was looked whether something is under way, since it isn't needed any more.
+    looks: AtomicUsize,
     pub encrypt: bool,
     pub seed: u64,
     pub lanes: [Lane; 2],
@@ -111,6 +120,7 @@ impl Session {
             calls: Calls::new(id, peer),
             serving: AtomicUsize::new(0),
             given_up: AtomicBool::new(false),
+            looks: AtomicUsize::new(0),
             encrypt,
             seed,
             lanes,
@@ -190,6 +200,9 @@ impl Session {
 
     /// A timer of this session is due.
     pub fn expire(&self, what: u64) {
+        if what == RETIRES {
+            return self.retires();
+        }
         let is = |timers: [u64; 2]| timers.iter().position(|t| *t == what);
         let stalled = match (is(OUT_STALLS), is(IN_STALLS)) {
             (Some(lane), _) => self.sending_stalled(lane),
@@ -202,6 +215,16 @@ impl Session {
                 "no progress for {stall} ms in the middle of a message"
             ));
         }
+    }
+
+    /// Goes if nothing is under way, or looks again.
+    fn retires(&self) {
+        let idle = self.calls.is_idle() && self.serving.load(Ordering::SeqCst) == 0;
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
+        if idle || looks >= RETIRING_LOOKS {
+            return self.cut("another connection is used".into());
+        }
+        self.retire();
     }
 
     /// Ends the session: all that is under way fails.
@@ -271,6 +294,11 @@ impl Connection for Session {
 
     fn close(&self) {
         self.cut("closed by this node".into());
+    }
+
+    fn retire(&self) {
+        let at = Instant::now() + RETIRING;
+        self.core.timers.add(at, (self.id, RETIRES));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The connecting side of a [`Link`]: a thread, of which there is one while it is needed.
 
 use super::core::Core;
-use super::link::{Link, Reach, State};
+use super::link::{Link, Live, Reach, State};
 use super::wire::{HELLO, Hello};
 use forebay_net::{Connection, Peer, Request};
 use forebay_store::threads::{STACK, start};
@@ -37,6 +37,7 @@ impl Link {
     /// The thread: connects until there is a connection, or nobody needs one.
     fn connect(self: &Arc<Self>) {
         let mut pause = FIRST_PAUSE;
+        let mut waited = false;
         loop {
             let Some(core) = self.core.upgrade().filter(|core| !core.stopped()) else {
                 let mut state = self.state();
@@ -45,7 +46,7 @@ impl Link {
             };
             let mut state = self.state();
             state.drop_ended();
-            if state.connection.is_some() {
+            if state.connection.is_some() && !std::mem::take(&mut waited) {
                 // It wasn't to be had just now.
                 state = self.pause(state, &mut pause);
             }
@@ -57,6 +58,7 @@ impl Link {
                     }
                     drop(core);
                     drop(self.pause(self.state(), &mut pause));
+                    waited = true;
                     continue;
                 }
                 pause = FIRST_PAUSE;
@@ -85,7 +87,7 @@ impl Link {
         state
     }
 
-    fn try_to_connect(&self, core: &Arc<Core>) -> Result<(), String> {
+    fn try_to_connect(self: &Arc<Self>, core: &Arc<Core>) -> Result<(), String> {
         let first = self.state().queue.iter().map(|q| q.deadline()).min();
         let deadline = (Instant::now() + CONNECT).min(first.unwrap_or(Instant::now() + CONNECT));
         // Where nobody can wait any more, it is still found out what is the matter.
@@ -99,7 +101,13 @@ impl Link {
             };
             match self.connect_to(core, peer, deadline) {
                 Ok((connection, hello)) => {
-                    self.connected(core, connection.clone(), hello.records);
+                    let live = Live {
+                        connection: connection.clone(),
+                        hello,
+                        ours: true,
+                        since: Instant::now(),
+                    };
+                    self.offer(core, live);
                     core.compare_maps(&connection, &hello);
                     return Ok(());
                 }
@@ -130,9 +138,8 @@ impl Link {
         Ok((connection, hello))
     }
 
-    fn connected(&self, core: &Core, connection: Arc<dyn Connection>, records: u64) {
-        let mut state = self.state();
-        state.connection = Some((connection, records));
+    /// There is a connection.
+    pub(super) fn connected(&self, core: &Core, state: &mut State) {
         state.heard = Instant::now();
         if let Some(down) = state.down.take()
             && state.said.is_some()
@@ -155,6 +162,11 @@ impl Link {
     fn failed(&self, core: &Core, why: String) -> bool {
         let now = Instant::now();
         let mut state = self.state();
+        state.drop_ended();
+        if state.connection.is_some() {
+            // The other side has made one meanwhile.
+            return true;
+        }
         if state.reach != Reach::Unreachable {
             state.since = SystemTime::now();
         }

@@ -4,6 +4,7 @@
 
 use super::Serve;
 use super::core::{Core, lock};
+use super::link::Live;
 use super::memory::{Kept, Settled, Verdict};
 use super::question::{Got, Question, code};
 use super::room::{Buffer, Buffers, Outgoing};
@@ -370,6 +371,16 @@ fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply:
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
     let node = connection.peer().node;
+    // Our own questions for that node go by it, too.
+    if let Some(link) = core.link(node) {
+        let live = Live {
+            connection: connection.clone(),
+            hello,
+            ours: false,
+            since: Instant::now(),
+        };
+        link.offer(core, live);
+    }
     core.met(node, hello.incarnation);
     core.heard_from(node);
     reply.reply(0, core.hello().encode());

@@ -1,5 +1,6 @@
 //! The link to one other node: the questions for it, and the connection by which they go, made when
-//! there is a question, made anew when it was cut.
+//! there is a question, made anew when it was cut. Whoever of the two has made it, both use it
+//! ([`Link::offer`]).
 //!
 //! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits,
 //! and a thread connects ([`super::connect`]), again and again with pauses, until the patience of
@@ -14,7 +15,7 @@
 use super::core::Core;
 use super::memory::Settled;
 use super::question::{Got, Question};
-use super::wire::{self, Asking, AtWork, PROGRESS};
+use super::wire::{self, Asking, AtWork, Hello, PROGRESS};
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
@@ -28,6 +29,9 @@ const LIST_EVERY: u32 = 64;
 /// The transport's bound for a question that is waited for as long as its home is at work: it is
 /// this daemon that gives up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Two connections that are made within this time, one by each side, were made because neither knew of the other's.
+/// More than the time for a connection.
+const CROSSING: Duration = Duration::from_secs(5);
 /// Once a node is given up, a try that failed speaks for so long.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
 
@@ -62,9 +66,33 @@ pub struct Link {
     pub(super) wake: Condvar,
 }
 
+/// A connection on which both sides have said hello.
+pub(super) struct Live {
+    pub connection: Arc<dyn Connection>,
+    /// What the daemon at its other end has said of itself.
+    pub hello: Hello,
+    /// Made by this daemon.
+    pub ours: bool,
+    pub since: Instant,
+}
+
+impl Live {
+    /// Whether it is the one that stays if each side has made one: that of the lower number.
+    fn stays(&self, me: NodeId, other: NodeId) -> bool {
+        self.ours == (me < other)
+    }
+
+    /// Whether each side has made one of these at the same time.
+    fn crosses(&self, newer: &Live) -> bool {
+        self.ours != newer.ours
+            && self.hello.incarnation == newer.hello.incarnation
+            && self.since.elapsed() < CROSSING
+    }
+}
+
 pub(super) struct State {
-    /// With the records of the daemon at its other end.
-    pub connection: Option<(Arc<dyn Connection>, u64)>,
+    /// The one that questions go by.
+    pub connection: Option<Live>,
     /// Not sent yet, or to be sent again.
     pub queue: VecDeque<Arc<Question>>,
     /// Numbers of all that isn't answered.
@@ -197,7 +225,7 @@ impl Link {
         state.open.remove(&question.number());
         // As for others: a connection that says nothing may be one to nowhere.
         let silent = state.heard + core.options.patience <= question.deadline();
-        let connection = state.connection.as_ref().map(|c| c.0.clone());
+        let connection = state.connection.as_ref().map(|c| c.connection.clone());
         drop(state);
         question.fail(Errno::HOSTDOWN);
         if let Some(connection) = connection.filter(|_| silent) {
@@ -236,7 +264,36 @@ impl Link {
     pub fn connection(&self) -> Option<Arc<dyn Connection>> {
         let mut state = self.state();
         state.drop_ended();
-        state.connection.as_ref().map(|c| c.0.clone())
+        state.connection.as_ref().map(|c| c.connection.clone())
+    }
+
+    /// Both sides have said hello on this one: questions go by it from now on, unless there is a better one. What
+    /// is under way on one that has to go for it is sent again, or waited for.
+    pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
+        let mut state = self.state();
+        state.drop_ended();
+        if new.connection.ended().is_some() {
+            return;
+        }
+        let crossed = (state.connection.as_ref()).is_some_and(|old| old.crosses(&new));
+        if crossed && !new.stays(core.me, self.node) {
+            drop(state);
+            // Only who has made it knows whether he needs it.
+            if new.ours {
+                new.connection.retire();
+            }
+            return;
+        }
+        let old = state.connection.replace(new);
+        self.connected(core, &mut state);
+        self.wake.notify_all();
+        drop(state);
+        match old {
+            Some(old) if !crossed => old.connection.close(),
+            Some(old) if old.ours => old.connection.retire(),
+            _ => {}
+        }
+        self.pump(core);
     }
 
     /// Sends what waits, as long as there is a connection that takes it.
@@ -251,9 +308,10 @@ impl Link {
                 return;
             }
             state.drop_ended();
-            let Some((connection, records)) = state.connection.clone() else {
+            let Some(live) = &state.connection else {
                 return self.need_connection(state);
             };
+            let (connection, records) = (live.connection.clone(), live.hello.records);
             if state.under_way >= MOST {
                 return;
             }
@@ -413,7 +471,7 @@ impl State {
         if self
             .connection
             .as_ref()
-            .is_some_and(|c| c.0.ended().is_some())
+            .is_some_and(|c| c.connection.ended().is_some())
         {
             self.connection = None;
         }

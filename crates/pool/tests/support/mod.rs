@@ -288,6 +288,8 @@ pub struct Settings {
     pub gone_after: u64,
     pub pause: u64,
     pub advertise: Option<SocketAddr>,
+    /// The limit of its descriptors.
+    pub descriptors: Option<u64>,
 }
 
 impl Default for Settings {
@@ -297,6 +299,7 @@ impl Default for Settings {
             gone_after: 30_000,
             pause: 0,
             advertise: None,
+            descriptors: None,
         }
     }
 }
@@ -310,12 +313,22 @@ impl Settings {
             pause,
             ..
         } = self;
-        format!("{patience} {gone_after} {pause} {advertise}")
+        let descriptors = self.descriptors.unwrap_or(0);
+        format!("{patience} {gone_after} {pause} {advertise} {descriptors}")
     }
 
     fn from(text: &str) -> (Options, Duration) {
         let words: Vec<&str> = text.split(' ').collect();
         let ms = |i: usize| Duration::from_millis(words[i].parse().unwrap());
+        // Before the options, some of which depend on it.
+        let descriptors: u64 = words[4].parse().unwrap();
+        if descriptors > 0 {
+            let limit = rustix::process::Rlimit {
+                current: Some(descriptors),
+                maximum: Some(descriptors),
+            };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        }
         let options = Options {
             patience: ms(0),
             gone_after: ms(1),
@@ -345,6 +358,34 @@ impl Process {
             line.clear();
             assert!(self.out.read_line(&mut line).unwrap() > 0);
         }
+    }
+
+    /// How many descriptors it has.
+    pub fn descriptors(&self) -> usize {
+        let dir = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(dir).unwrap().count()
+    }
+
+    /// Its connections by TCP that are there at both ends.
+    pub fn connections(&self) -> usize {
+        let mut established = std::collections::HashSet::new();
+        for table in ["tcp", "tcp6"] {
+            let path = format!("/proc/{}/net/{table}", self.child.id());
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            for line in text.lines().skip(1) {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                if fields[3] == "01" {
+                    established.insert(format!("socket:[{}]", fields[9]));
+                }
+            }
+        }
+        let dir = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(dir)
+            .unwrap()
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .filter(|link| link.to_str().is_some_and(|link| established.contains(link)))
+            .count()
     }
 
     pub fn kill(&mut self) {
