@@ -341,6 +341,15 @@ fn nothing_is_carried_out_behind_the_askers_back() {
 fn stand_still(process: &mut Process) {
     let pid = rustix::process::Pid::from_child(&process.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    // Its threads stop one by one.
+    let tasks = format!("/proc/{}/task", process.child.id());
+    let stands = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" T")
+    };
+    until("it stands still", 5, || {
+        std::fs::read_dir(&tasks).unwrap().all(stands)
+    });
 }
 
 #[test]

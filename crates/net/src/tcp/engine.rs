@@ -109,7 +109,7 @@ impl Group {
     fn flags(&self) -> EventFlags {
         match self.edges {
             true => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
-            false => EventFlags::IN,
+            false => EventFlags::IN | EventFlags::RDHUP,
         }
     }
 
