@@ -1,5 +1,5 @@
-//! `docs/limits.md` against the code: each test that it names exists, and each value that it gives for a constant is the
-//! constant's.
+//! Docs against what is there: each test that `docs/limits.md` names exists, each value that it gives
+//! for a constant is the constant's, and `docs/decisions/README.md` names each decision.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -160,4 +160,17 @@ fn each_value_is_the_constants() {
         compared > 40,
         "only {compared} values were found in the table"
     );
+}
+
+#[test]
+fn each_decision_is_in_the_index() {
+    let dir = root().join("docs/decisions");
+    let index = fs::read_to_string(dir.join("README.md")).unwrap();
+    for entry in fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(
+            name == "README.md" || index.contains(&format!("({name})")),
+            "docs/decisions/README.md doesn't name {name}"
+        );
+    }
 }
