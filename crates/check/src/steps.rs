@@ -552,7 +552,8 @@ impl Stepping<'_> {
                 None => f.cells.push(Cell::of(value(k))),
             }
         }
-        f.writer = if end == n { NONE } else { o.id };
+        // Others may write behind the end at the same time: whose piece comes last differs from one to the next.
+        f.writer = if end == n || pieces { NONE } else { o.id };
         let added = if pieces { (1 << (end * steps)) - 1 } else { 0 };
         self.push(state, moved(seen | added), end == n);
     }

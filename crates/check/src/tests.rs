@@ -395,6 +395,33 @@ fn in_pieces_an_append_may_come_into_a_write() {
 }
 
 #[test]
+fn in_pieces_two_writes_behind_the_end_may_mix() {
+    let w = |writer, cell| value(writer, cell);
+    let mixed: [&[u64]; 4] = [&[w(5, 1)], &[w(4, 1)], &[w(5, 3)], &[w(4, 3)]];
+    let history = vec![
+        vec![
+            (1, 2, creating()),
+            (3, 4, append(2)),
+            (20, 90, write(4, 1, 3)),
+            (100, 110, read(&mixed)),
+        ],
+        vec![(5, 6, open(A, APPEND)), (20, 90, write(5, 0, 3))],
+    ];
+    let by_cells = Rules {
+        by_cells: true,
+        ..Rules::default()
+    };
+    let pieces = Rules {
+        pieces: true,
+        ..by_cells
+    };
+    let told = verdict_by(by_cells, history.clone());
+    assert!(matches!(told, Verdict::Impossible), "{told:?}");
+    let told = verdict_by(pieces, history);
+    assert!(matches!(told, Verdict::Possible(_)), "{told:?}");
+}
+
+#[test]
 fn what_grows_a_file_shows_whole() {
     let all = |cells: &[&[u64]]| {
         vec![
