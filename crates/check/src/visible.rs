@@ -132,7 +132,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// What was done at the place of a read shortly before it, with times relative to its begin.
+/// Lists the operations on a cell in the 5 ms before a read of it, one per line. Their times are
+/// nanoseconds relative to the beginning of that read.
 fn story(history: &History, read: &Read) -> String {
     const BEFORE: u64 = 5_000_000;
     let near =

@@ -18,11 +18,10 @@ use crate::serve::Server;
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::process::is_answering;
-use forebay_store::threads::start;
+use forebay_store::threads::watch;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(5);
@@ -237,16 +236,7 @@ impl Cached {
     /// If there can't be a thread.
     pub fn watch(&self, server: &Arc<Server>) -> io::Result<()> {
         let server = Arc::downgrade(server);
-        let builder = Builder::new().name("pages".into());
-        start(
-            builder,
-            256 << 10,
-            0,
-            move || {
-                while look(&server).is_some() {}
-            },
-        )?;
-        Ok(())
+        watch("pages", move || look(&server))
     }
 }
 

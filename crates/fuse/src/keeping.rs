@@ -30,12 +30,11 @@ use crate::serve::Server;
 use forebay_client::Pool;
 use forebay_posix::{Errno, ObjectId};
 use forebay_store::Store;
-use forebay_store::threads::start;
+use forebay_store::threads::watch;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long what the kernel keeps holds, if nobody says otherwise. Seconds.
@@ -300,16 +299,7 @@ impl Keeping {
     /// If there can't be a thread.
     pub fn watch(server: &Arc<Server>) -> io::Result<()> {
         let server = Arc::downgrade(server);
-        let builder = Builder::new().name("keeping".into());
-        start(
-            builder,
-            256 << 10,
-            0,
-            move || {
-                while look(&server).is_some() {}
-            },
-        )?;
-        Ok(())
+        watch("keeping", move || look(&server))
     }
 }
 

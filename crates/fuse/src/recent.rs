@@ -6,11 +6,10 @@
 //! process that has it open.
 
 use forebay_posix::Fs;
-use forebay_store::threads::start;
+use forebay_store::threads::watch;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long a file is kept, at least; twice as long at most.
@@ -98,16 +97,7 @@ impl Recent {
     /// If there can't be a thread.
     pub fn watch(this: &Arc<Recent>, fs: Arc<Fs>) -> io::Result<()> {
         let recent = Arc::downgrade(this);
-        let builder = Builder::new().name("recent".into());
-        start(
-            builder,
-            256 << 10,
-            0,
-            move || {
-                while look(&recent, &fs).is_some() {}
-            },
-        )?;
-        Ok(())
+        watch("recent", move || look(&recent, &fs))
     }
 }
 

@@ -571,7 +571,8 @@ fn a_daemon_with_another_port_tells_the_others() {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // It is asked by its own connection, too, before it has told where it is.
+        // The other nodes can reach it by the connection that it has made, so a request may have been
+        // answered before its new address has arrived everywhere.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())

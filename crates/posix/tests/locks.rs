@@ -181,7 +181,7 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
 }
 
 const MIB: u64 = 1 << 20;
-/// So many chunks that each of three nodes has some.
+/// Number of chunks of the test file: each of the three nodes gets some of them.
 const CHUNKS: u64 = 64;
 
 /// A striped file of node 1, with some bytes in each chunk, open on the three nodes; and its name.

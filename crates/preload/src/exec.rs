@@ -8,7 +8,9 @@
 
 use crate::environ::{self, Strings};
 use crate::paths::{self, Where, bytes, errno, locate};
-use crate::{cwd, exe, fds, image, links, names, process, runtime, search, stat, unseen};
+use crate::{
+    cwd, exe, fds, image, links, names, process, runtime, search, stat, strangers, unseen,
+};
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
 use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
@@ -132,8 +134,10 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         // What other threads have written since.
         process::publish_all();
         process::end_readers();
-        // A vfork child's slot is its own, whatever its parent's threads do.
-        executing = (!process::in_vfork_child()).then(slots::begin_exec);
+        // A child that shares its parent's memory must not hold up the parent's threads: after exec
+        // nobody would let them go on.
+        let shares = process::in_vfork_child() || strangers::is_one();
+        executing = (!shares).then(slots::begin_exec);
         guarded(|| environ::hand_slot(&mut plan.env));
     }
     let env = plan.env.finish();

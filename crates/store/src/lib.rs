@@ -95,6 +95,10 @@ thread_local! {
     static BORROWED: Cell<(u32, *mut ProcessArea)> = const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
 }
 
+/// How long a thread that takes the process's slot waits for one that executes a program.
+/// Milliseconds.
+const EXEC_TURNS: u32 = 10_000;
+
 /// A node store, opened by this process.
 pub struct Store {
     control: Control,
@@ -321,18 +325,20 @@ impl Store {
     }
 
     fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
+        let mut turns = 0;
         let _one = loop {
             let one = self.attaching.hold();
             let slot = self.slot.load(Acquire);
             if slot != NO_SLOT {
                 return Ok(slot);
             }
-            if !process::others_execute() {
+            if !process::others_execute() || turns == EXEC_TURNS {
                 break one;
             }
             // This thread ends with that, unless the kernel refuses the program.
             drop(one);
             std::thread::sleep(std::time::Duration::from_millis(1));
+            turns += 1;
         };
         self.between_slots();
         let slot = take(&self.control);

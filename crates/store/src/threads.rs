@@ -10,12 +10,14 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of address space that must be left besides a thread's stack: for its signal stack and its first allocations.
 const BEGINNING: usize = 2 << 20;
 /// Bytes of a stack as Rust gives it where nothing is said.
 pub const STACK: usize = 2 << 20;
+/// Bytes of the stack of a thread that only looks after something.
+const WATCH_STACK: usize = 256 << 10;
 /// Threads that were started, and haven't begun.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -43,9 +45,20 @@ pub fn start<T: Send + 'static>(
     started
 }
 
-/// Waits until all threads that were started here have begun. From then on a lack of memory doesn't end them.
+/// Starts a thread that calls `look` again and again until it returns None.
+///
+/// # Errors
+/// As for [`start`].
+pub fn watch(name: &str, mut look: impl FnMut() -> Option<()> + Send + 'static) -> io::Result<()> {
+    let watch = move || while look().is_some() {};
+    start(Builder::new().name(name.into()), WATCH_STACK, 0, watch).map(drop)
+}
+
+/// Waits until all threads that were started here have begun, 10 s at most. From then on a lack of
+/// memory doesn't end them.
 pub fn have_begun() {
-    while STARTED.load(Acquire) > 0 {
+    let until = Instant::now() + Duration::from_secs(10);
+    while STARTED.load(Acquire) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_micros(100));
     }
 }

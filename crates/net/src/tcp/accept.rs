@@ -36,7 +36,7 @@ const EVENTS: usize = 64;
 /// Without a free descriptor, wait so long.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Connections that may be on their way where descriptors are short. The others are for nodes.
+/// Number of unproved connections that are kept while descriptors are short. The rest is for nodes.
 const WHERE_SHORT: usize = 4;
 
 const WAKE: u64 = 0;

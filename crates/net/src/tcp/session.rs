@@ -25,12 +25,12 @@ pub(super) const BULK: usize = 1;
 /// Timers of a session beside those of its requests, whose ids are small: is the lane stuck?
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
-/// Has the other side stopped using what isn't needed any more?
+/// Timer of a retired session: is anything still in progress on it?
 const RETIRES: u64 = u64::MAX - 4;
 
-/// What isn't needed any more is looked at after so long, again and again; it goes after so many looks
-/// whatever is under way.
+/// Time between two checks whether a retired session still has requests in progress.
 const RETIRING: Duration = Duration::from_secs(1);
+/// After this many checks a retired session is cut, whatever is in progress.
 const RETIRING_LOOKS: usize = 10;
 
 /// The kernel asks a silent peer whether it still lives after so long, again after so long, and
@@ -51,7 +51,7 @@ pub(super) struct Session {
     /// The peer has given the session up: what it had sent before and is read only now isn't
     /// served, so that nothing happens behind its back. What it still wants it sends again.
     pub given_up: AtomicBool,
-    /// How often it was looked whether something is under way, since it isn't needed any more.
+    /// Number of checks since the session was retired.
     looks: AtomicUsize,
     pub encrypt: bool,
     pub seed: u64,
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Goes if nothing is under way, or looks again.
+    /// Cuts the session if nothing is in progress, or checks again later.
     fn retires(&self) {
         let idle = self.calls.is_idle() && self.serving.load(Ordering::SeqCst) == 0;
         let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;

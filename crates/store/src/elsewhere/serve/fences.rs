@@ -127,7 +127,8 @@ impl Fences {
     /// not lost hold for another lease from now on.
     pub(super) fn renew(&self, store: &Store, node: NodeId, ids: &[ObjectId]) -> Vec<Standing> {
         let all = lock(self.all(store));
-        // Who fences puts the fence first, and then looks at this.
+        // `raise` adds its fences under the same lock before it reads this time: a node that is told
+        // here that its locks hold has them for a whole lease.
         lock(&self.renewed).insert(node, Instant::now());
         store.standing(node, ids, |id| all.contains(&(node, id)))
     }
@@ -155,7 +156,8 @@ impl Fences {
             let left = say.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 eprintln!(
-                    "forebay keeper: changes that node {} has asked for before it was lost take more than {} s: its locks stay until they are done",
+                    "forebay keeper: changes that node {} has asked for before it was lost take more \
+                     than {} s: its locks stay until they are done",
                     node.0,
                     SAY.as_secs()
                 );
@@ -176,7 +178,8 @@ impl Fences {
             Ok(()) | Err(Errno::NOENT) => true,
             Err(e) => {
                 eprintln!(
-                    "forebay keeper: locks of node {} on a file ({:x}) stay: not all nodes with parts of it can be told: {e}",
+                    "forebay keeper: locks of node {} on a file ({:x}) stay: not all nodes with parts \
+                     of it can be told: {e}",
                     node.0, id.0
                 );
                 false
