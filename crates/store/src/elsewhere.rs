@@ -23,7 +23,6 @@ pub(crate) use copy::with_open;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
 pub use pieces::{Pieces, Sending};
-use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
@@ -314,26 +313,6 @@ impl Store {
         };
         let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
         Ok((answer, told.received))
-    }
-
-    /// Takes over the pool's part of an epoch of names that another node has, if it is later.
-    pub(crate) fn raise_epoch(&self, theirs: u64) {
-        let pools = theirs >> 32 << 32;
-        self.control.header().names_epoch.fetch_max(pools, AcqRel);
-    }
-
-    /// This node's epoch of names for a question that was asked under `theirs`.
-    ///
-    /// # Errors
-    /// ESTALE if one of the two doesn't know of a change.
-    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
-        self.raise_epoch(theirs);
-        let here = self.names_epoch();
-        if here >> 32 == theirs >> 32 {
-            Ok(here)
-        } else {
-            Err(Errno::STALE)
-        }
     }
 
     /// The node on which directories change, one at a time.

@@ -9,6 +9,7 @@ use crate::control::live_flag as flag;
 use crate::live::Chain;
 use crate::locks::Owner;
 use crate::process::Critical;
+use crate::record::Inode;
 use crate::{NodeId, ObjectId, Result, Slot, Store};
 use std::sync::atomic::Ordering::*;
 
@@ -31,6 +32,12 @@ pub trait Foreign: Send + Sync {
     /// # Errors
     /// EIO and the like; none if its home is out of reach.
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
+
+    /// The attributes of another node's object, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
 
     /// A description has ended that may laminate an object by that: another node's, or one that other nodes have
     /// parts of; `live` is its live entry here.
@@ -56,6 +63,17 @@ impl Store {
         self.foreign.as_ref().is_some_and(|foreign| {
             !Store::is_in_view(parent, name) && !foreign.keeps(Slot::of_entry(parent, name))
         })
+    }
+
+    /// The attributes of an object of any node, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    pub(crate) fn inode_of(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        match &self.foreign {
+            Some(foreign) if self.is_object_away(id) => foreign.inode_of(self, id),
+            _ => self.inode_tail_here(id),
+        }
     }
 
     /// Whether a live entry stands for an object of another node.

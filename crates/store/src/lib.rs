@@ -58,7 +58,7 @@ pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use cluster::{Away, COPIED_AT_ONCE};
+pub use cluster::{Away, COPIED_AT_ONCE, Found};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
@@ -73,7 +73,7 @@ pub use live::Held;
 pub use locks::LockType;
 pub use makers::{Followed, Maker};
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
-pub use names::{Found, NewObject, RenameMode, SetAttr};
+pub use names::{NewObject, RenameMode, SetAttr};
 pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;

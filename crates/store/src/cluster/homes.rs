@@ -3,6 +3,7 @@
 use crate::elsewhere::Elsewhere;
 use crate::elsewhere::messages::{encode, kind};
 use crate::locks::Owner;
+use crate::record::Inode;
 use crate::{Foreign, NodeId, ObjectId, Result, Slot, Store};
 use std::sync::Arc;
 
@@ -27,6 +28,10 @@ impl Foreign for Homes {
 
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()> {
         store.end_locks_there(self.0.node_of(id.slot()), id, owner)
+    }
+
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        store.inode_tail(id)
     }
 
     fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()> {

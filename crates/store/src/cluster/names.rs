@@ -4,11 +4,24 @@ use crate::across::Nap;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::live::new_use;
-use crate::names::{Found, SetAttr};
+use crate::names::SetAttr;
 use crate::record::{Entry, Inode};
 use crate::{NAME_MAX, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::time::Instant;
+
+/// What a name leads to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// None: nothing.
+    pub entry: Option<Entry>,
+    /// The attributes, if they came along.
+    pub inode: Option<Inode>,
+    /// The file is open on its home.
+    pub opened: Option<Opened>,
+    /// [`Store::counts`], as of before that was asked.
+    pub counts: u32,
+}
 
 impl Store {
     /// The entry `name` of `parent`.
@@ -86,6 +99,9 @@ impl Store {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| record.0);
         }
+        if id.is_view() {
+            return self.stat_in_view(id).map(|(inode, _)| inode);
+        }
         self.stat_here(id)
     }
 
@@ -96,6 +112,9 @@ impl Store {
     pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| (record.0, record.1));
+        }
+        if id.is_view() {
+            return self.stat_in_view(id);
         }
         self.inode_tail_here(id)
     }
