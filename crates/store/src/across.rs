@@ -291,7 +291,7 @@ impl Store {
     }
 
     /// Makes a file on this node whose entry lies on `home`, or a directory that keeps its entries.
-    pub(crate) fn create_here(
+    pub(crate) fn create_apart(
         &self,
         home: NodeId,
         name: Named<'_>,

@@ -15,6 +15,7 @@ pub mod accounting;
 mod across;
 mod attributes;
 mod checkpoint;
+mod cluster;
 pub mod control;
 pub mod copies;
 mod data;
@@ -35,6 +36,8 @@ mod mapped;
 mod models;
 mod names;
 mod open;
+mod parts;
+mod placements;
 pub mod process;
 mod quiet;
 pub mod record;
@@ -52,8 +55,9 @@ pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
+pub use cluster::COPIED_AT_ONCE;
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
-pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};
+pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
@@ -117,6 +121,8 @@ pub struct Store {
     attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
+    /// This is the share of one node among several: entries may name objects of other nodes.
+    several: bool,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
     /// Where chunks of files lie that have grown on other nodes.
@@ -209,6 +215,7 @@ impl Store {
             attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
+            several: false,
             elsewhere: None,
             placed: Default::default(),
         })
@@ -237,6 +244,7 @@ impl Store {
 
     /// Makes this the store of one node among several.
     pub fn among(mut self, others: std::sync::Arc<dyn elsewhere::Elsewhere>) -> Store {
+        self.several = true;
         self.elsewhere = Some(others);
         self
     }

@@ -642,7 +642,7 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.controls.store(inode.controls, Release);
     live.edition.store(inode.edition, Release);
     let id = ObjectId(live.id.load(Relaxed));
-    let (cuts, parts) = crate::striped::parts_in(id, inode);
+    let (cuts, parts) = crate::parts::parts_in(id, inode);
     live.cuts.store(cuts, Release);
     live.lease_until.store(0, Relaxed);
     live.flags.fetch_or(flags | parts, AcqRel);

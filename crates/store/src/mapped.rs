@@ -273,22 +273,6 @@ impl Store {
 
     // ---- pages ----
 
-    /// Which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and where
-    /// they lie. Pages that aren't there yet (holes, and room nobody has written to) are
-    /// made if they are at most `budget`; otherwise they are left out, as is what lies
-    /// behind the end of the file.
-    ///
-    /// The caller holds a place from [`Store::map_claim`].
-    ///
-    /// # Errors
-    /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
-    pub fn map(&self, index: u32, offset: u64, len: usize, budget: usize) -> Result<Vec<MapPiece>> {
-        if self.is_away(index) {
-            return Err(Errno::NODEV);
-        }
-        self.map_here(index, offset, len, budget)
-    }
-
     /// As [`Store::map`], of what this node has of the file.
     pub(crate) fn map_here(
         &self,

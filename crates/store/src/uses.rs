@@ -21,9 +21,9 @@ use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::elsewhere::messages::kind;
 use crate::locks::{InTheWay, LockType, Locks, Request, Sort};
+use crate::parts::CHANGED;
 use crate::process::{Critical, pid_of, process_of};
 use crate::shards::Need;
-use crate::striped::CHANGED;
 use crate::{Inode, NodeId, ObjectId, Store, now};
 use forebay_controls::{
     Controls, Declared, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
@@ -203,7 +203,7 @@ impl Store {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
-        match id.stripe().is_some() && self.elsewhere.is_some() {
+        match id.stripe().is_some() && self.several {
             true => Ok(()),
             false => check_word(word, live.size.load(Relaxed), change),
         }

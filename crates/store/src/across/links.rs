@@ -88,7 +88,7 @@ impl Store {
         id: ObjectId,
         name: Named<'_>,
     ) -> Result<bool> {
-        if self.elsewhere.is_none() {
+        if !self.several {
             return Ok(false);
         }
         match self.link_state(w, id, name)? {

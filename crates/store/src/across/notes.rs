@@ -118,7 +118,7 @@ impl Store {
     /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
     /// finished; see [`Store::retry_noted`].
     pub(crate) fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
-        if self.elsewhere.is_none() || self.note_on(w, name)?.is_none() {
+        if !self.several || self.note_on(w, name)?.is_none() {
             return Ok(());
         }
         Err(Errno::AGAIN)

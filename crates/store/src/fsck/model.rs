@@ -5,12 +5,12 @@ use super::findings::Report;
 use crate::across::{entry_in, is_unconfirmed, link_in};
 use crate::index::{Indexed, key_of, known_in};
 use crate::makers::is_note;
+use crate::parts::has_parts;
+use crate::placements::Placed;
 use crate::record::{
     Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
 use crate::recount::View;
-use crate::striped::has_parts;
-use crate::striped::placed::Placed;
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -7,7 +7,6 @@
 use super::*;
 use crate::control::map_flag;
 use crate::mapped::MapPiece;
-use crate::process::Critical;
 use forebay_media::PAGE;
 
 impl Store {
@@ -59,22 +58,6 @@ impl Store {
             self.reach(part, known.cuts, end)?;
             self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })
-    }
-
-    /// A part that is, or will be, mapped reaches at least to `end`; what is new of it is zero.
-    pub(super) fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
-        let _critical = Critical::enter();
-        let lock = self.lock_live(part)?;
-        let live = lock.0;
-        Store::check_cuts(live, cuts)?;
-        let size = live.size.load(Relaxed);
-        if size < end {
-            self.promote(part)?;
-            self.clear_tail(part, size, end)?;
-            live.size.store(end, Release);
-            live.flags.fetch_or(flag::DIRTY, AcqRel);
-        }
-        Ok(())
     }
 
     /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
