@@ -1,8 +1,8 @@
 //! Extended attributes: a record each, beside the record of their object; those of users also in the index
 //! (`index.rs`).
 
-use crate::across::Named;
 use crate::index::key_of;
+use crate::names::Named;
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};

@@ -6,11 +6,17 @@
 //! Modules outside of this one never ask another node.
 
 mod attributes;
+mod copies;
 mod copy;
 mod create;
 mod data;
+mod declare;
 mod dirs;
 mod drain;
+mod homes;
+mod live;
+mod locks;
+mod makers;
 mod mapped;
 mod names;
 mod on_files;
@@ -18,6 +24,9 @@ mod remove;
 mod rename;
 mod room;
 mod sync;
+mod uses;
 
 pub use copy::COPIED_AT_ONCE;
 pub(crate) use copy::{Range, Source, Target};
+pub(crate) use homes::Homes;
+pub use live::Away;

@@ -410,7 +410,7 @@ impl Store {
                 done += n;
             }
         }
-        if done < len && at_end && self.several && result == Err(Errno::NOSPC) {
+        if done < len && at_end && self.foreign.is_some() && result == Err(Errno::NOSPC) {
             // All of it is appended, here or on other nodes. What was written behind the end isn't
             // part of the file: who has it next cuts it off.
             live.flags.fetch_or(flag::TORN, AcqRel);
@@ -528,5 +528,16 @@ impl Store {
         let state = live.lock.acquire(&self.control, self.me()?)?;
         live.lock.release();
         Ok(state == Acquired::Abandoned)
+    }
+
+    /// Notes a change of the data through a mapping.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn touch_open(&self, index: u32) -> Result<()> {
+        if self.is_live_away(index) {
+            return Ok(());
+        }
+        self.touch_here(index)
     }
 }

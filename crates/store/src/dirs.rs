@@ -8,8 +8,8 @@
 //! kept in a table in shared memory and written to the record when its place is needed
 //! for another directory.
 
-use crate::across::entry_in;
 use crate::elsewhere::messages::Part;
+use crate::names::entry_in;
 use crate::process::Critical;
 use crate::record::{Entry, Inode, Key};
 use crate::shards::Need;

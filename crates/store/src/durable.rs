@@ -164,7 +164,7 @@ impl Store {
                 continue;
             }
             // Gone meanwhile: there is nothing to write.
-            let Ok((index, held)) = self.live_acquire_held(id) else {
+            let Ok((index, held)) = self.live_acquire_here(id) else {
                 continue;
             };
             written = self.flush(index, false).and(written);

@@ -23,7 +23,7 @@ mod query;
 pub use find::{Description, Match, Term};
 pub use number::Number;
 
-use crate::across::{Named, entry_in, link_in};
+use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
 use crate::uses::goes_with_maker;

@@ -23,6 +23,7 @@ mod dirs;
 mod durable;
 pub mod elsewhere;
 mod extent_cache;
+mod foreign;
 mod fsck;
 mod index;
 mod journal;
@@ -55,18 +56,18 @@ pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use cluster::COPIED_AT_ONCE;
+pub use cluster::{Away, COPIED_AT_ONCE};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
-pub use forebay_runtime::threads;
+pub use foreign::Foreign;
 pub use fsck::{Finding, Report};
 pub use index::{Description, Match, Number, OwnedName, Term};
 pub use journal::{Journal, RING};
-pub use live::{Away, Held};
+pub use live::Held;
 pub use locks::LockType;
 pub use makers::{Followed, Maker};
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
@@ -77,7 +78,9 @@ pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
 pub use tables::Table;
 
+// Where they lay.
 pub(crate) use forebay_runtime::lock;
+pub use forebay_runtime::threads;
 
 use control::{Control, ProcessArea};
 use extent_cache::ExtentCache;
@@ -121,8 +124,8 @@ pub struct Store {
     attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
-    /// This is the share of one node among several: entries may name objects of other nodes.
-    several: bool,
+    /// What belongs to other nodes, if this is the share of one node among several.
+    foreign: Option<std::sync::Arc<dyn Foreign>>,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
     /// Where chunks of files lie that have grown on other nodes.
@@ -215,7 +218,7 @@ impl Store {
             attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
-            several: false,
+            foreign: None,
             elsewhere: None,
             placed: Default::default(),
         })
@@ -244,7 +247,7 @@ impl Store {
 
     /// Makes this the store of one node among several.
     pub fn among(mut self, others: std::sync::Arc<dyn elsewhere::Elsewhere>) -> Store {
-        self.several = true;
+        self.foreign = Some(std::sync::Arc::new(cluster::Homes(others.clone())));
         self.elsewhere = Some(others);
         self
     }

@@ -551,6 +551,32 @@ impl Store {
     pub(crate) fn is_mapped(live: &Live) -> bool {
         live.flags.load(Relaxed) & flag::MAPPED != 0
     }
+
+    /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
+    /// mapping.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
+        if kind & map_flag::COPY == 0 {
+            return self.touch_open(index);
+        }
+        // Of a copy, times change when it is written back; but some of it may be no copy.
+        let live = self.live(index);
+        let id = self.live_id(index);
+        let parts = id.stripe().is_some() || live.flags.load(Acquire) & flag::PARTS != 0;
+        if !parts || id.is_part() || self.foreign.is_none() {
+            return Ok(());
+        }
+        let own = match self.is_live_away(index) {
+            false => Some(index),
+            true => live.part.load(Acquire).checked_sub(1),
+        };
+        match own.filter(|&own| Store::is_mapped(self.live(own))) {
+            Some(own) => self.touch_open(own),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Sends a notice to process `pid`; false if there is none.

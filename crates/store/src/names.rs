@@ -6,12 +6,15 @@
 //! could matter: the caller then resolves anew.
 
 mod create;
+mod intents;
+mod links;
 mod remove;
 mod rename;
 
+pub(crate) use intents::{Exchange, Note, Phase, is_on_paths};
+pub(crate) use links::{Link, is_unconfirmed, link_in};
 pub(crate) use rename::Renamed;
 
-use crate::across::entry_in;
 use crate::control::{Live, live_flag};
 use crate::elsewhere::Opened;
 use crate::live::Held;
@@ -23,6 +26,24 @@ use crate::{Distribution, Maker, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
+
+/// A name: its directory and itself.
+pub(crate) type Named<'a> = (ObjectId, &'a [u8]);
+
+/// Bytes of an entry that is being renamed: one more than otherwise.
+pub(crate) fn moving(entry: Entry) -> [u8; 10] {
+    let mut bytes = [0; 10];
+    bytes[..9].copy_from_slice(&entry.encode());
+    bytes
+}
+
+/// The entry in the bytes of one, and whether it is being renamed.
+pub(crate) fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
+    match bytes.len() {
+        10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
+        _ => Entry::decode(bytes).map(|e| (e, false)),
+    }
+}
 
 /// What a new object is.
 #[derive(Clone, Copy, Debug)]
@@ -238,7 +259,7 @@ impl Store {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
         }
-        if inode.is_dir() && self.several {
+        if inode.is_dir() && self.foreign.is_some() {
             // See `add_dir_links`.
             inode.nlink = (inode.nlink as i32).max(2) as u32;
         }

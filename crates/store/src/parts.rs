@@ -129,7 +129,7 @@ impl Store {
         check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        if (beyond || end > size && Store::is_lent(live)) && self.several {
+        if (beyond || end > size && Store::is_lent(live)) && self.foreign.is_some() {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
@@ -359,7 +359,7 @@ impl Store {
     /// Cuts this node's part of a file, the `cuts`th time that it is cut.
     pub(crate) fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
         self.make_part(id)?;
-        let (part, held) = self.live_acquire_held(id.part())?;
+        let (part, held) = self.live_acquire_here(id.part())?;
         let cut = self.cut_open_part(part, cuts, size);
         drop(held);
         self.live_release(part).and(cut)
@@ -399,7 +399,7 @@ impl Store {
     /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
     /// the size that the last one gave the file.
     pub(crate) fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
-        match self.stat(id.part()) {
+        match self.stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
@@ -409,7 +409,7 @@ impl Store {
     /// The file is gone, and its part here goes.
     pub(crate) fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
-        let (index, held) = match self.live_acquire_held(part) {
+        let (index, held) = match self.live_acquire_here(part) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };

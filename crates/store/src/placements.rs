@@ -106,7 +106,10 @@ impl Store {
     pub(crate) fn spill_here(&self, index: u32) -> Result<bool> {
         let live = self.live(index);
         let id = ObjectId(live.id.load(Relaxed));
-        if !self.several || id.stripe().is_some() || id.is_part() || self.live_away(index).is_some()
+        if self.foreign.is_none()
+            || id.stripe().is_some()
+            || id.is_part()
+            || self.is_live_away(index)
         {
             return Ok(false);
         }

@@ -1,9 +1,9 @@
 //! Extended attributes of objects of any node.
 
-use crate::across::Named;
 use crate::attributes::MAX_VALUE;
 use crate::elsewhere::Bytes;
 use crate::elsewhere::messages::{List, kind};
+use crate::names::Named;
 use crate::{ObjectId, Result, Store};
 
 impl Store {

@@ -1,8 +1,9 @@
 //! Making objects: on this node, where the entry lies, or on a node with room.
 
+use crate::cluster::Away;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::kind;
-use crate::live::{Away, Held, new_use};
+use crate::live::{Held, new_use};
 use crate::names::Opening;
 use crate::record::{Entry, Inode};
 use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result, Slot, Store, now};

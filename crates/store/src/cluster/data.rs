@@ -135,15 +135,4 @@ impl Store {
             },
         }
     }
-
-    /// Notes a change of the data through a mapping.
-    ///
-    /// # Errors
-    /// ETIMEDOUT.
-    pub fn touch_open(&self, index: u32) -> Result<()> {
-        if self.live_away(index).is_some() {
-            return Ok(());
-        }
-        self.touch_here(index)
-    }
 }

@@ -36,11 +36,6 @@ impl Store {
         }
     }
 
-    /// Whether only another node knows what the entry is.
-    pub fn is_entry_away(&self, parent: ObjectId, name: &[u8]) -> bool {
-        self.entry_away(parent, name).is_some()
-    }
-
     /// As [`Store::lookup`]; also what comes from another node with the same question: the attributes
     /// of the object, and with `open`, if it is a file, its being open.
     ///
@@ -149,5 +144,20 @@ impl Store {
             return self.ask(home, kind::SET_ATTR, &(id, *set));
         }
         self.set_attr_here(id, set)
+    }
+
+    /// The name of `id` in directory `parent`, found by listing it; None if it has none.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn name_in(&self, parent: ObjectId, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        self.list(parent, &mut Default::default(), |name, entry| {
+            if entry.id == id {
+                found = Some(name.to_vec());
+            }
+            found.is_none()
+        })?;
+        Ok(found)
     }
 }

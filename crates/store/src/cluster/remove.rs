@@ -1,7 +1,7 @@
 //! Removing names of any node, and objects with their last name.
 
-use crate::across::Named;
 use crate::elsewhere::messages::kind;
+use crate::names::Named;
 use crate::record::Entry;
 use crate::{ObjectId, Result, Store, now};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! rename(2): within this node, or over several.
 
-use crate::across::Named;
+use crate::names::Named;
 use crate::names::Renamed;
 use crate::shards::Write;
 use crate::{RenameMode, Result, Store, now};

@@ -234,7 +234,7 @@ impl Store {
         bytes: &mut u64,
         landed_all: impl Fn(u32, ObjectId),
     ) -> Result<bool> {
-        let (index, held) = match self.live_acquire_held(id) {
+        let (index, held) = match self.live_acquire_here(id) {
             Err(Errno::NOENT) => {
                 self.forget_landed(shard, id)?;
                 return Ok(true);

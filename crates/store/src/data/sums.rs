@@ -399,7 +399,7 @@ impl Store {
     /// EIO and the like: the store couldn't be read.
     pub(crate) fn verify_all(&self, mut each: impl FnMut(ObjectId, u64)) -> Result<()> {
         for id in self.summed_objects()? {
-            let (index, held) = match self.live_acquire_held(id) {
+            let (index, held) = match self.live_acquire_here(id) {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };

@@ -3,8 +3,8 @@
 
 use super::findings::Report;
 use crate::Store;
-use crate::across::link_in;
 use crate::elsewhere::messages::{Record, kind};
+use crate::names::link_in;
 use crate::record::{Entry, Key, parse_key};
 use crate::shards::Need;
 use rustix::io::{Errno, Result};

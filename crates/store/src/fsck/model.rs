@@ -2,9 +2,9 @@
 //! mend them.
 
 use super::findings::Report;
-use crate::across::{entry_in, is_unconfirmed, link_in};
 use crate::index::{Indexed, key_of, known_in};
 use crate::makers::is_note;
+use crate::names::{entry_in, is_unconfirmed, link_in};
 use crate::parts::has_parts;
 use crate::placements::Placed;
 use crate::record::{

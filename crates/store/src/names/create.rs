@@ -1,7 +1,6 @@
 //! Making objects and their names.
 
 use super::*;
-use crate::across::Named;
 
 impl Store {
     /// Makes an object and its entry, both on this node, at time `t`. With `counts`, the directory, which

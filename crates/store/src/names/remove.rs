@@ -1,7 +1,6 @@
 //! Taking names away, and objects with their last name.
 
 use super::*;
-use crate::across::Named;
 use crate::data::is_summed;
 use crate::uses::goes_with_maker;
 

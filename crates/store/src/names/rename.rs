@@ -1,7 +1,6 @@
 //! rename(2), as far as it concerns this node.
 
 use super::*;
-use crate::across::Named;
 
 /// What [`Store::rename_known`] has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

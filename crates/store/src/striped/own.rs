@@ -5,7 +5,6 @@
 //! make it longer without telling the part, so nobody would clear what is behind the end in that page.
 
 use super::*;
-use crate::control::map_flag;
 use crate::mapped::MapPiece;
 use forebay_media::PAGE;
 
@@ -58,28 +57,5 @@ impl Store {
             self.reach(part, known.cuts, end)?;
             self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })
-    }
-
-    /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
-    /// mapping.
-    ///
-    /// # Errors
-    /// ETIMEDOUT.
-    pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
-        if kind & map_flag::COPY == 0 {
-            return self.touch_open(index);
-        }
-        // Of a copy, times change when it is written back; but some of it may be no copy.
-        let Some(f) = self.striped(index) else {
-            return Ok(());
-        };
-        let own = match f.home {
-            None => Some(index),
-            Some(_) => self.live(index).part.load(Acquire).checked_sub(1),
-        };
-        match own.filter(|&own| Store::is_mapped(self.live(own))) {
-            Some(own) => self.touch_open(own),
-            None => Ok(()),
-        }
     }
 }
