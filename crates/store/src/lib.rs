@@ -29,7 +29,6 @@ mod index;
 mod journal;
 mod live;
 pub mod lmdb;
-mod lock;
 pub mod locks;
 mod makers;
 pub mod map_table;
@@ -51,7 +50,6 @@ mod shards;
 mod sole;
 mod striped;
 mod tables;
-pub mod threads;
 pub mod uses;
 mod view;
 pub mod watches;
@@ -79,6 +77,10 @@ pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
 pub use tables::Table;
+
+// Where they lay.
+pub(crate) use forebay_runtime::lock;
+pub use forebay_runtime::threads;
 
 use control::{Control, ProcessArea};
 use extent_cache::ExtentCache;
