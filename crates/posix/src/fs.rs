@@ -9,7 +9,8 @@ use crate::rule_cache::RuleCache;
 use crate::writeback::Kept;
 use crate::{File, RenameMode};
 use forebay_client::Pool;
-use forebay_store::{Cluster, Distribution, Inode, ObjectId, PAGE, Store};
+use forebay_cluster::Cluster;
+use forebay_store::{Distribution, Inode, ObjectId, PAGE, Store};
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
 

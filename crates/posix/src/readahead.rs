@@ -10,9 +10,10 @@
 use crate::fs::Fs;
 use crate::places::Held;
 use forebay_client::controls::Consistency;
+use forebay_cluster::Cluster;
 use forebay_media::guard;
+use forebay_store::ObjectId;
 use forebay_store::uses::said;
-use forebay_store::{Cluster, ObjectId};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
