@@ -439,21 +439,6 @@ impl Store {
         }
         Ok((objects, entries))
     }
-
-    /// The name of `id` in directory `parent`, found by listing it; None if it has none.
-    ///
-    /// # Errors
-    /// EIO.
-    pub fn name_in(&self, parent: ObjectId, id: ObjectId) -> Result<Option<Vec<u8>>> {
-        let mut found = None;
-        self.list(parent, &mut Default::default(), |name, entry| {
-            if entry.id == id {
-                found = Some(name.to_vec());
-            }
-            found.is_none()
-        })?;
-        Ok(found)
-    }
 }
 
 #[cfg(test)]
@@ -464,7 +449,7 @@ mod tests {
     #[test]
     fn what_threads_were_opening_when_their_process_ended_is_given_back() {
         let s = store("ends-with-threads");
-        let live = s.live_acquire(make(&s, "f")).unwrap();
+        let live = s.live_acquire_here(make(&s, "f")).unwrap().0;
         // Between this and its place in a table of descriptors, it is noted nowhere else.
         let open = s
             .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")

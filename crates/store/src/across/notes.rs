@@ -1,129 +1,11 @@
-//! Notes: what is still to be done for an entry on other nodes, so that it is done whatever happens.
+//! Completing intents: what processes of this node have begun with entries, and other nodes have to take part in.
 
-use super::exchange::{Exchange, Phase};
 use super::*;
+use crate::cluster::Cluster;
+use crate::names::{Link, Note};
+use crate::process::identity_lives;
 
-/// What is still to be done for an entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Note {
-    /// Its object has to be told that it has lost the name.
-    Drop(Entry),
-    /// Of a file that is gone (the entry has no name): its parts on other nodes are to go.
-    Parts,
-    /// It is made, but its object doesn't count the name yet, and may come not to.
-    Held(Entry),
-    /// It is being renamed.
-    Move {
-        source: Entry,
-        to: (ObjectId, Vec<u8>),
-        /// Whether the new name's link record has been made.
-        announced: bool,
-        /// Whether the new entry is there.
-        placed: bool,
-    },
-    /// It is being exchanged with another one, and leads.
-    Exchange(Exchange),
-    /// The same, of the other one.
-    Joined {
-        there: Entry,
-        comes: Entry,
-        /// Which name leads, and the number of the exchange.
-        led: (ObjectId, Vec<u8>, u64),
-    },
-}
-
-impl Note {
-    pub(super) fn encode(&self, owner: u32) -> Vec<u8> {
-        match self {
-            Note::Drop(entry) => encode(&(0u8, owner, *entry)),
-            Note::Parts => encode(&(3u8, owner)),
-            Note::Held(entry) => encode(&(2u8, owner, *entry)),
-            Note::Move {
-                source,
-                to,
-                announced,
-                placed,
-            } => encode(&(1u8, owner, *source, to.0, to.1.clone(), *announced, *placed)),
-            Note::Exchange(e) => {
-                let with = (e.with.0, &e.with.1[..]);
-                encode(&(
-                    4u8,
-                    owner,
-                    e.number,
-                    e.source,
-                    with,
-                    e.target,
-                    e.phase as u8,
-                ))
-            }
-            Note::Joined { there, comes, led } => {
-                let led = (led.0, &led.1[..], led.2);
-                encode(&(5u8, owner, *there, *comes, led))
-            }
-        }
-    }
-
-    pub(super) fn decode(mut bytes: &[u8]) -> Option<(Note, u32)> {
-        let (what, owner) = <(u8, u32)>::take(&mut bytes)?;
-        let note = match what {
-            0 => Note::Drop(decode(bytes)?),
-            2 => Note::Held(decode(bytes)?),
-            3 => {
-                let () = decode(bytes)?;
-                Note::Parts
-            }
-            1 => {
-                let (source, dir, name, announced, placed) = decode(bytes)?;
-                Note::Move {
-                    source,
-                    to: (dir, name),
-                    announced,
-                    placed,
-                }
-            }
-            4 => {
-                let (number, source, with, target, phase) = decode(bytes)?;
-                Note::Exchange(Exchange {
-                    number,
-                    source,
-                    with,
-                    target,
-                    phase: Phase::decode(phase)?,
-                })
-            }
-            5 => {
-                let (there, comes, led) = decode(bytes)?;
-                Note::Joined { there, comes, led }
-            }
-            _ => return None,
-        };
-        Some((note, owner))
-    }
-}
-
-impl Store {
-    /// In a transaction: the note on an entry, if there is one.
-    pub(super) fn note_on(
-        &self,
-        w: &mut Write<'_>,
-        name: Named<'_>,
-    ) -> Result<Option<(Note, u32)>> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        match w.get(shard, &Key::note(name.0, name.1))? {
-            None => Ok(None),
-            Some(bytes) => Note::decode(bytes).map(Some).ok_or(Errno::IO),
-        }
-    }
-
-    /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
-    /// finished; see [`Store::retry_noted`].
-    pub(crate) fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
-        if self.elsewhere.is_none() || self.note_on(w, name)?.is_none() {
-            return Ok(());
-        }
-        Err(Errno::AGAIN)
-    }
-
+impl<'a> Cluster<'a> {
     /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
     pub(crate) fn retry_noted<T>(
         &self,
@@ -150,122 +32,9 @@ impl Store {
         }
     }
 
-    /// EAGAIN while there is a note on the entry.
-    pub(crate) fn note_gone(&self, name: Named<'_>) -> Result<()> {
-        let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
-        match snapshot.get(&Key::note(name.0, name.1))? {
-            Some(_) => Err(Errno::AGAIN),
-            None => Ok(()),
-        }
-    }
-
     /// Waits until an entry is no longer being renamed.
     pub(crate) fn wait_for_move(&self, name: Named<'_>, nap: &mut Nap) -> Result<()> {
         self.wait_for_note(name, nap)
-    }
-
-    /// Sets the note on an entry, whose home this is.
-    pub(super) fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
-        let owner = self.own_identity()?;
-        let shard = self.shard_of_entry(name.0, name.1);
-        w.put(shard, &Key::note(name.0, name.1), &note.encode(owner))
-    }
-
-    /// In a transaction that removes the file `id`: its parts on other nodes are to go as well.
-    pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
-        w.leave_unsettled();
-        let note = Note::Parts.encode(0);
-        w.put(self.shard_of(id), &Key::note(id, b""), &note)
-    }
-
-    pub(super) fn forget_note(&self, name: Named<'_>) -> Result<()> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
-        })
-    }
-
-    /// What was left undone is for the keeper.
-    pub(crate) fn leave_unsettled(&self) {
-        self.control.header().unsettled.store(1, Release);
-        self.control.wake_keeper();
-    }
-
-    /// Lets the keeper find out whether the entry was made.
-    pub(super) fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.leave_unsettled();
-        self.write(self.object_set(id), Need::Removal, |w| {
-            match self.link_state(w, id, name)? {
-                Some(Link::Unconfirmed) => {
-                    let key = Key::link(id, name.0, name.1);
-                    w.put(self.shard_of(id), &key, &Link::Unconfirmed.encode(0))
-                }
-                _ => Ok(()),
-            }
-        })
-    }
-
-    /// Lets others take care of a note.
-    pub(super) fn disown_note(&self, name: Named<'_>) -> Result<()> {
-        self.leave_unsettled();
-        let shard = self.shard_of_entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            match self.note_on(w, name)? {
-                Some((note, _)) => {
-                    let key = Key::note(name.0, name.1);
-                    w.put(shard, &key, &note.encode(0))
-                }
-                None => Ok(()),
-            }
-        })
-    }
-
-    // ---- after deaths ----
-
-    /// After a loss of shared memory: nobody is at anything that was noted. The identities in the
-    /// notes are of processes that are gone, and are about to be given to others.
-    ///
-    /// # Errors
-    /// EIO.
-    pub(crate) fn disown_intents(&self) -> Result<()> {
-        for shard in 0..self.envs.len() {
-            let mut changed: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-            let snapshot = self.envs[shard].snapshot()?;
-            snapshot.scan(b"L", |key, value| {
-                let of_process = matches!(
-                    Link::decode(value),
-                    Some((Link::Unconfirmed | Link::Offered, owner)) if owner != 0
-                );
-                if of_process && parse_key(key).is_some_and(|k| k.0 == b'L') {
-                    let link = if is_unconfirmed(value) {
-                        Link::Unconfirmed
-                    } else {
-                        Link::Offered
-                    };
-                    changed.push((key.to_vec(), link.encode(0).to_vec()));
-                }
-                key.first() == Some(&b'L')
-            })?;
-            snapshot.scan(b"N", |key, value| {
-                if parse_key(key).is_some_and(|k| k.0 == b'N')
-                    && let Some((note, owner)) = Note::decode(value)
-                    && owner != 0
-                {
-                    changed.push((key.to_vec(), note.encode(0)));
-                }
-                key.first() == Some(&b'N')
-            })?;
-            drop(snapshot);
-            if changed.is_empty() {
-                continue;
-            }
-            self.leave_unsettled();
-            self.write(self.set(&[shard]), Need::Removal, |w| {
-                let mut all = changed.iter();
-                all.try_for_each(|(key, value)| w.put(shard, key, value))
-            })?;
-        }
-        Ok(())
     }
 
     /// Completes the note on an entry, if whoever began is gone. False: it is still at it.
@@ -346,7 +115,7 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN: some of it has to wait for another node.
     pub fn settle_notes(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(0);
         }
         let (mut notes, mut links) = (Vec::new(), Vec::new());

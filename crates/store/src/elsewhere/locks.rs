@@ -7,8 +7,9 @@
 
 use super::leases::clock;
 use super::messages::{List, kind};
-use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waiting};
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::cluster::Cluster;
+use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -17,11 +18,12 @@ const LONGEST: Duration = Duration::from_millis(5);
 /// Owners that one question is about, at most.
 const AT_ONCE: usize = 500;
 
-impl Store {
+impl<'a> Cluster<'a> {
     pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
         self.check_lease_of(request.object)?;
         self.locks_of(request.object)?.note(request.owner)?;
         let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
+        let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
         let mut waiting: Option<Waiting<'_>> = None;
         let mut step = Duration::from_micros(100);
         loop {
@@ -36,7 +38,7 @@ impl Store {
             if !wait {
                 return Err(Errno::AGAIN);
             }
-            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home));
+            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home, &search));
             let most = waiting.check()?;
             let nap = rustix::thread::Timespec {
                 tv_sec: 0,
