@@ -12,7 +12,7 @@
 //!   loss of power only those count. Removing one of these is on stable storage before bytes change.
 //!
 //! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor have
-//! small files that lie in their record, which is sealed as a whole (decision 0017).
+//! small files that lie in their record, which is sealed as a whole (decision 0001).
 
 use super::*;
 use crate::uses::said;
