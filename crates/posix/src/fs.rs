@@ -6,7 +6,7 @@ use crate::kept::{Kept, Window};
 use crate::places::Places;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
-use forebay_store::{Inode, ObjectId, PAGE, Store};
+use forebay_store::{Cluster, Inode, ObjectId, PAGE, Store};
 use std::sync::Arc;
 
 /// Attributes of an object. Times are nanoseconds since 1970; blocks are of 512 bytes.
@@ -128,6 +128,11 @@ impl Fs {
     /// The node store.
     pub fn store(&self) -> &Store {
         self.pool.store()
+    }
+
+    /// The pool as one store, on whatever nodes its objects lie.
+    pub fn cluster(&self) -> Cluster<'_> {
+        self.pool.cluster()
     }
 
     pub(crate) fn cred(&self) -> &Cred {

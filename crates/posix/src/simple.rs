@@ -128,7 +128,7 @@ impl Fs {
                 return Err(Errno::NOTDIR);
             }
             let mut entries = Vec::new();
-            self.store()
+            self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {
                     entries.push(DirEntry {
                         name: name.to_vec(),
@@ -143,7 +143,9 @@ impl Fs {
 
     /// Names of the extended attributes.
     pub fn xattrs(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
-        self.simple(path, follow, |p| self.store().attributes(p.existing()?.id))
+        self.simple(path, follow, |p| {
+            self.cluster().attributes(p.existing()?.id)
+        })
     }
 
     pub fn xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {

@@ -92,19 +92,6 @@ impl SetAttr {
     }
 }
 
-/// What a name leads to.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// None: nothing.
-    pub entry: Option<Entry>,
-    /// The attributes, if they came along.
-    pub inode: Option<Inode>,
-    /// The file is open on its home.
-    pub opened: Option<Opened>,
-    /// [`Store::counts`], as of before that was asked.
-    pub counts: u32,
-}
-
 /// What became of an object that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dropped {
@@ -214,9 +201,6 @@ impl Store {
     /// # Errors
     /// ENOENT if there is no such object.
     pub(crate) fn stat_here(&self, id: ObjectId) -> Result<Inode> {
-        if id.is_view() {
-            return self.stat_in_view(id).map(|(inode, _)| inode);
-        }
         self.with_inode(id, |inode, _| inode)
     }
 
@@ -225,9 +209,6 @@ impl Store {
     /// # Errors
     /// ENOENT if there is no such object.
     pub(crate) fn inode_tail_here(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        if id.is_view() {
-            return self.stat_in_view(id);
-        }
         self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
 
@@ -409,5 +390,25 @@ impl Store {
     /// The set of shards of a transaction over one object.
     pub(crate) fn object_set(&self, id: ObjectId) -> ShardSet {
         self.set(&[self.shard_of(id)])
+    }
+
+    /// Takes over the pool's part of an epoch of names that another node has, if it is later.
+    pub(crate) fn raise_epoch(&self, theirs: u64) {
+        let pools = theirs >> 32 << 32;
+        self.control.header().names_epoch.fetch_max(pools, AcqRel);
+    }
+
+    /// This node's epoch of names for a question that was asked under `theirs`.
+    ///
+    /// # Errors
+    /// ESTALE if one of the two doesn't know of a change.
+    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
+        self.raise_epoch(theirs);
+        let here = self.names_epoch();
+        if here >> 32 == theirs >> 32 {
+            Ok(here)
+        } else {
+            Err(Errno::STALE)
+        }
     }
 }

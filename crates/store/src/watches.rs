@@ -190,7 +190,7 @@ impl Store {
     pub fn tell_if_gone(&self, id: ObjectId, kind: u32) {
         if self.has_watches()
             && self.watches().may_be_watched(id)
-            && self.stat(id) == Err(Errno::NOENT)
+            && self.inode_of(id).map(|_| ()) == Err(Errno::NOENT)
         {
             self.tell_self(id, kind, libc::IN_DELETE_SELF);
             self.end_watches(id);
@@ -202,7 +202,7 @@ impl Store {
         let by_itself;
         let at = match at {
             Some((_, b"")) | None if kind == libc::S_IFDIR && id != ObjectId::ROOT => {
-                let found = self.inode_tail(id).ok();
+                let found = self.inode_of(id).ok();
                 by_itself = found.map(|(inode, name)| (ObjectId(inode.parent), name));
                 by_itself.as_ref().map(|(dir, name)| (*dir, &name[..]))
             }
@@ -232,7 +232,7 @@ impl Store {
         let mut name = Vec::new();
         self.open_name(o, &mut name);
         let there = self
-            .lookup(dir, &name)
+            .entry_of(dir, &name)
             .is_ok_and(|e| e.is_some_and(|e| e.id == id));
         if !name.is_empty() {
             self.tell_watchers(dir, &Happened::new(what, kind, &name, 0), !there);

@@ -1,16 +1,30 @@
 //! Looking up names and attributes of any node, and changing attributes.
 
 use crate::across::Nap;
+use crate::cluster::Cluster;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::live::new_use;
-use crate::names::{Found, SetAttr};
+use crate::names::SetAttr;
 use crate::record::{Entry, Inode};
 use crate::{NAME_MAX, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::time::Instant;
 
-impl Store {
+/// What a name leads to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// None: nothing.
+    pub entry: Option<Entry>,
+    /// The attributes, if they came along.
+    pub inode: Option<Inode>,
+    /// The file is open on its home.
+    pub opened: Option<Opened>,
+    /// [`Store::counts`], as of before that was asked.
+    pub counts: u32,
+}
+
+impl<'a> Cluster<'a> {
     /// The entry `name` of `parent`.
     ///
     /// # Errors
@@ -86,6 +100,9 @@ impl Store {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| record.0);
         }
+        if id.is_view() {
+            return self.stat_in_view(id).map(|(inode, _)| inode);
+        }
         self.stat_here(id)
     }
 
@@ -97,33 +114,18 @@ impl Store {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| (record.0, record.1));
         }
+        if id.is_view() {
+            return self.stat_in_view(id);
+        }
         self.inode_tail_here(id)
     }
 
-    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
+    /// As [`Store::path_of`](crate::Store::path_of), of a directory of the view, too.
     ///
     /// # Errors
     /// ENOENT if it has been removed.
     pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = dir;
-        while at != ObjectId::ROOT {
-            let (inode, name) = self.inode_tail(at)?;
-            if !inode.is_dir() || names.len() > crate::PATH_MAX {
-                return Err(Errno::NOENT);
-            }
-            names.push(name);
-            at = ObjectId(inode.parent);
-        }
-        if names.is_empty() {
-            return Ok(b"/".to_vec());
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        Ok(path)
+        self.store.path_by(dir, |id| self.inode_tail(id))
     }
 
     /// Changes attributes of `id`.

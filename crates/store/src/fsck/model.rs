@@ -99,7 +99,7 @@ impl Store {
                     );
                     return true;
                 };
-                let among = self.elsewhere.is_some() && b"LNE".contains(&tag);
+                let among = self.foreign.is_some() && b"LNE".contains(&tag);
                 if !b"IDXOAPVRWBMK".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
@@ -131,7 +131,7 @@ impl Store {
                         ),
                     },
                     b'D' => match entry_in(value) {
-                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.elsewhere.is_some()) => {
+                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.foreign.is_some()) => {
                             m.entries.insert((id.0, rest.to_vec()), e);
                         }
                         _ => bad(
@@ -155,7 +155,7 @@ impl Store {
                     },
                     b'L' => match link_in(rest, value) {
                         Some((parent, name, counts)) => {
-                            let away = self.entry_away(parent, name).is_some();
+                            let away = self.is_entry_away(parent, name);
                             let link = counts && away;
                             let name = link.then(|| (parent.0, name.to_vec()));
                             links.push((id.0, name, is_unconfirmed(value), key.to_vec()));
