@@ -350,10 +350,12 @@ pub fn of_crate(src: &Path) -> Imports {
                 while text(i) != ";" {
                     i += 1;
                 }
-            } else if begins && module.is_empty() && root.modules.contains(text(i)) {
-                if text(i + 1) == "::" {
-                    note(text(i), tokens[i].line);
-                }
+            } else if begins
+                && module.is_empty()
+                && text(i + 1) == "::"
+                && root.modules.contains(text(i))
+            {
+                note(text(i), tokens[i].line);
             }
             i += 1;
         }
