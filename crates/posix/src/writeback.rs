@@ -14,6 +14,7 @@
 //! Other faces than the library ([`Fs::for_program`]) don't, either.
 
 use crate::fs::Fs;
+use crate::kept::Kept;
 use crate::places::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
@@ -27,22 +28,6 @@ use std::sync::atomic::Ordering::*;
 
 /// So many bytes of a file are kept back; as many more may be under way.
 const MOST: usize = 512 << 10;
-
-/// What is kept back of a file.
-#[derive(Default)]
-pub(crate) struct Kept {
-    /// Its live entry, the description that was written to last, and its controls.
-    live: u32,
-    open: u32,
-    word: u64,
-    pieces: Pieces,
-    /// They come before the others.
-    under_way: Option<(Pieces, Sending)>,
-    /// Memory for the next.
-    spare: Pieces,
-    /// What wasn't told yet.
-    error: Option<Errno>,
-}
 
 /// What becomes of a read.
 enum Read {
