@@ -12,8 +12,9 @@
 use crate::home::is_absent;
 use crate::host::Host;
 use crate::{Pool, PoolError};
+use forebay_cluster::Cluster;
 use forebay_media::{Medium, MediumKind};
-use forebay_store::{Cluster, Store, Table};
+use forebay_store::{Store, Table};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;

@@ -50,10 +50,11 @@ pub use lifetime::{Lifetime, boot_clock};
 pub use nodes::{Place, PoolState, choose, places, take_over, write_kept};
 pub use violations::Violation;
 
+use forebay_cluster::elsewhere::Elsewhere;
+use forebay_cluster::{Cluster, Nodes};
 use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
-use forebay_store::elsewhere::Elsewhere;
-use forebay_store::{Cluster, Journal, Loaded, Nodes, Store};
+use forebay_store::{Journal, Loaded, Store};
 use home::{is_absent, make_home, sync_path};
 use nodes::check_absent;
 use private::Above;
@@ -295,7 +296,7 @@ impl Pool {
     }
 
     /// The same, as one node of a pool of several.
-    pub fn among(self, others: std::sync::Arc<dyn forebay_store::elsewhere::Elsewhere>) -> Pool {
+    pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::elsewhere::Elsewhere>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
             store: self.store.among(nodes.clone()),

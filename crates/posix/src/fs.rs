@@ -6,7 +6,8 @@ use crate::kept::{Kept, Window};
 use crate::places::Places;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
-use forebay_store::{Cluster, Inode, ObjectId, PAGE, Store};
+use forebay_cluster::Cluster;
+use forebay_store::{Inode, ObjectId, PAGE, Store};
 use std::sync::Arc;
 
 /// Attributes of an object. Times are nanoseconds since 1970; blocks are of 512 bytes.

@@ -9,7 +9,8 @@
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::{EXEC, WRITE};
 use crate::fs::Fs;
-use forebay_store::{Away, Entry, Found, Inode, NAME_MAX, ObjectId, PATH_MAX};
+use forebay_cluster::{Away, Found};
+use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
 use rustix::io::{Errno, Result};
 use std::cell::RefCell;
 

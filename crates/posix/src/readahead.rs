@@ -11,9 +11,10 @@ use crate::fs::Fs;
 use crate::kept::Window;
 use crate::places::Held;
 use forebay_client::controls::Consistency;
+use forebay_cluster::Cluster;
 use forebay_media::guard;
+use forebay_store::ObjectId;
 use forebay_store::uses::said;
-use forebay_store::{Cluster, ObjectId};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 

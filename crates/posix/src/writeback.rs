@@ -17,11 +17,12 @@ use crate::fs::Fs;
 use crate::kept::Kept;
 use crate::places::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
+use forebay_cluster::Cluster;
+use forebay_cluster::elsewhere::Pieces;
 use forebay_media::guard;
-use forebay_store::elsewhere::Pieces;
 use forebay_store::process::write_notice;
 use forebay_store::uses::said;
-use forebay_store::{Cluster, MAX_SIZE, ObjectId};
+use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
