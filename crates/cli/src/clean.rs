@@ -5,8 +5,9 @@
 //! what lives on other hosts, and what couldn't be looked at; for each it is said why.
 
 use crate::args::{Down, Pools};
-use crate::down::{down, named, open_each, users};
+use crate::down::down;
 use crate::fail::{Fail, code};
+use crate::found::{named, open_each, users};
 use crate::lifetime;
 use crate::output::{json, say};
 use forebay_client::{Pool, PoolState, places};

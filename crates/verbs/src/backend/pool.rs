@@ -7,7 +7,7 @@
 //! is left out.
 
 use super::{Address, Backend, Mapped, Object};
-use crate::chunk::Access;
+use crate::mapped::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
