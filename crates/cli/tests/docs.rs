@@ -1,6 +1,6 @@
-//! Docs against the code: numbers and record kinds in `docs/internals.md`, the functions that the
-//! newcomer's walk in `ARCHITECTURE.md` names, links, line lengths, words, and decisions' status.
-//! (`limits.rs` does the same for `docs/limits.md`.)
+//! Docs against the code: numbers in `docs/internals.md` and `docs/semantics.md`, kinds of records,
+//! the functions that the newcomer's walk in `ARCHITECTURE.md` names, links, line lengths, words,
+//! and decisions' status. (`limits.rs` does the same for `docs/limits.md`.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,13 +49,16 @@ fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
 
-/// The value of an expression of whole numbers, `<<`, `*`, parentheses and a few names.
+/// The value of an expression of whole numbers, `<<`, `*`, parentheses and a few names; of a time,
+/// the number of its unit.
 fn value(text: &str) -> Option<u64> {
     let text = match text.strip_prefix("if cfg!(loom) {") {
         Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),
         None => text,
     };
     let text = text.replace(['(', ')'], "");
+    let units = ["Duration::from_secs", "Duration::from_millis"];
+    let text = units.iter().fold(text, |text, unit| text.replace(unit, ""));
     if let Some((a, b)) = text.split_once("<<") {
         return Some(value(a)? << value(b)?);
     }
@@ -65,6 +68,7 @@ fn value(text: &str) -> Option<u64> {
     let names = |name: &str| match name {
         "CELL_PAGES" => Some(256),
         "PAGE" => Some(4096),
+        "CHUNK" => Some(1 << 20),
         "SLOTS as usize / 16" => Some(16384),
         _ => None,
     };
@@ -73,15 +77,19 @@ fn value(text: &str) -> Option<u64> {
 }
 
 #[test]
-fn each_number_of_the_formats_is_the_constants() {
-    let text = read("docs/internals.md");
-    let section = text.split("## Numbers of the formats").nth(1).unwrap();
-    let section = section.split("\n## ").next().unwrap();
+fn each_number_is_the_constants() {
     let mut compared = 0;
-    for line in section.lines().filter(|l| l.starts_with("| ")).skip(1) {
+    let pages = ["docs/internals.md", "docs/semantics.md"].map(|page| (page, read(page)));
+    let tables = pages.iter().flat_map(|(page, text)| {
+        let section = text.split("\n## Numbers of ").nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter(|l| l.starts_with("| ")).skip(1);
+        rows.map(move |row| (page, row))
+    });
+    for (page, line) in tables {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         let [name, said, place] = cells[..] else {
-            panic!("docs/internals.md: three cells, not {line}");
+            panic!("{page}: three cells, not {line}");
         };
         let said: u64 = said.parse().unwrap_or_else(|_| panic!("a number: {line}"));
         let (file, constant) = quoted(place)[0].split_once(':').unwrap();
@@ -95,11 +103,11 @@ fn each_number_of_the_formats_is_the_constants() {
             .collect();
         assert!(
             values.contains(&Some(said)),
-            "docs/internals.md: {name} is said to be {said}; {file} has {constant} = {values:?}"
+            "{page}: {name} is said to be {said}; {file} has {constant} = {values:?}"
         );
         compared += 1;
     }
-    assert!(compared > 40, "only {compared} numbers were compared");
+    assert!(compared > 60, "only {compared} numbers were compared");
 }
 
 #[test]
