@@ -140,7 +140,7 @@ impl Driver<'_> {
         words.push(self.options.top.clone());
         words.push(self.options.cell.to_string());
         words.push(self.options.operations.to_string());
-        words.push(self.options.locks.number().to_string());
+        words.push(self.options.locks().number().to_string());
         words.push(self.options.weak_name.clone());
         self.shared.worker[w].phase.store(0, Relaxed);
         std::process::Command::new(&words[0])

@@ -27,6 +27,7 @@ mod visible;
 mod weak;
 mod worker;
 
+use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -37,15 +38,7 @@ fn main() -> ExitCode {
             Err(e) => stop(&e),
         };
     }
-    let options = match options::parse(&arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            let kinds: Vec<&str> = weak::KINDS.iter().map(|k| k.0).collect();
-            println!("{}{}", options::HELP, kinds.join(", "));
-            return ExitCode::SUCCESS;
-        }
-        Err(e) => return stop(&format!("{e} (--help says what there is)")),
-    };
+    let options = options::Options::parse();
     let ended = match options.consistency {
         Some(consistency) => later::run(&options, consistency),
         None => driver::run(&options),

@@ -15,10 +15,10 @@
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
-pub(crate) mod find;
+pub mod find;
 mod number;
 mod order;
-pub(crate) mod query;
+pub mod query;
 
 pub use find::{Description, Match, Term};
 pub use number::Number;
@@ -48,7 +48,7 @@ pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
 }
 
 /// The hash of a key or of a name.
-pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
+pub fn hash_of(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
@@ -101,7 +101,7 @@ impl Indexed {
 type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
 /// The name by which `id` is in the index.
-pub(crate) fn known_name(
+pub fn known_name(
     mut scan: impl FnMut(&[u8], Each<'_>) -> Result<()>,
     id: ObjectId,
 ) -> Result<Option<OwnedName>> {
@@ -131,7 +131,7 @@ pub(crate) fn known_name(
 }
 
 /// From the rest of a 'P' key: the name.
-pub(crate) fn known_in(rest: &[u8]) -> Option<OwnedName> {
+pub fn known_in(rest: &[u8]) -> Option<OwnedName> {
     let (parent, name) = rest.split_first_chunk()?;
     let sound = (1..=crate::NAME_MAX).contains(&name.len());
     sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
@@ -204,7 +204,7 @@ impl Store {
     }
 
     /// An object loses a name, or gets one, or both, in a transaction of its home.
-    pub(crate) fn names_in_index(
+    pub fn names_in_index(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,

@@ -239,9 +239,7 @@ mod tests {
             assert!(left <= parked / 2, "{left} of {parked}");
             highest = all;
             for i in 0..4000 {
-                let epoch = s.names_epoch();
-                s.unlink(ObjectId::ROOT, name(i).as_bytes(), None, epoch)
-                    .unwrap();
+                s.unlink(ObjectId::ROOT, name(i).as_bytes()).unwrap();
             }
             let free;
             (parked, free, _) = pages(&s);
