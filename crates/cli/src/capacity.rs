@@ -66,7 +66,8 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     ))
 }
 
-/// Refuses media that this host can't hold, for so many nodes with these each; with `force`, a warning instead.
+/// Refuses media that this host can't hold, for so many nodes with these each; with `force`, a
+/// warning instead.
 pub fn check(media: &[MediumSpec], nodes: usize, force: bool) -> Result<Option<String>, Fail> {
     match check_host(media, nodes as u64) {
         Ok(()) => Ok(None),

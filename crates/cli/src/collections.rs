@@ -1,7 +1,7 @@
 //! `forebay workspace` and `forebay collection`: the verbs on the command line.
 //!
-//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold them (`import`,
-//! `export`: [`transfer`]).
+//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold
+//! them (`import`, `export`: [`transfer`]).
 
 mod records;
 mod transfer;
@@ -41,7 +41,8 @@ pub struct CollectionCommand {
 /// Who knows of workspaces and collections.
 #[derive(Debug, Args)]
 struct Known {
-    /// Where metadata lie, if not in the pool: etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
+    /// Where metadata lie, if not in the pool:
+    /// etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
     #[arg(
         long = "store",
         global = true,
@@ -49,7 +50,8 @@ struct Known {
         env = "FOREBAY_METADATA"
     )]
     store: Option<String>,
-    /// Where the bytes of collections lie that name the back end NAME: in files below the directory DIR; repeatable
+    /// Where the bytes of collections lie that name the back end NAME: in files below the directory
+    /// DIR; repeatable
     #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
     attached: Vec<(String, String)>,
 }
@@ -66,7 +68,8 @@ struct At<'a> {
 /// Which back end gets the bytes.
 #[derive(Debug, Args)]
 struct Target {
-    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if there is one)
+    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if
+    /// there is one)
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
 }

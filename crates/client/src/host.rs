@@ -35,7 +35,8 @@ pub struct Host {
     pub limit: u64,
 }
 
-/// Calls `each` for all media of this user's pools on this host: whether it is in memory, and its segment.
+/// Calls `each` for all media of this user's pools on this host: whether it is in memory, and its
+/// segment.
 fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     let mut of_node = |dir: &Path| {
         for i in 0.. {
@@ -72,8 +73,8 @@ fn free_at(path: &Path) -> Option<(u64, u64)> {
     Some((s.f_bavail.saturating_mul(s.f_frsize), device))
 }
 
-/// Whether this host can hold `nodes` more nodes with these media each, beside what other pools have been
-/// promised.
+/// Whether this host can hold `nodes` more nodes with these media each, beside what other pools
+/// have been promised.
 ///
 /// # Errors
 /// Both figures and what can be done, in words.

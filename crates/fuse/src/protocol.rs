@@ -4,7 +4,8 @@
 
 use forebay_posix::{Errno, Stat};
 
-/// The version that we speak. Kernels with an older minor than [`OLDEST_MINOR`] (Linux 5.4) are refused.
+/// The version that we speak. Kernels with an older minor than [`OLDEST_MINOR`] (Linux 5.4) are
+/// refused.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
 pub const OLDEST_MINOR: u32 = 31;
@@ -15,8 +16,8 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Bytes of what LOOKUP answers with.
 pub const ENTRY: usize = 128;
-/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so of the
-/// attributes.
+/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so
+/// of the attributes.
 pub const ENTRY_VALID: usize = 16;
 pub const ATTR_VALID: usize = 0;
 /// Most bytes of one write.
@@ -300,7 +301,8 @@ impl Reply {
 
     /// What LOOKUP and all that make a name answer with.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
-        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs says so.
+        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs
+        // says so.
         self.u64(node_of(s.ino)).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.attributes(s)
     }

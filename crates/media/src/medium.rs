@@ -173,8 +173,8 @@ impl Medium {
         }
     }
 
-    /// Reserves room for up to `step` more cells: those first whose room was given back. False if all
-    /// is reserved already.
+    /// Reserves room for up to `step` more cells: those first whose room was given back. False if
+    /// all is reserved already.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC where memory is short.
@@ -182,8 +182,8 @@ impl Medium {
         Ok(self.reserve_cells(step)?.is_some())
     }
 
-    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for that who
-    /// writes them first.
+    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for
+    /// that who writes them first.
     ///
     /// # Errors
     /// As for [`Medium::reserve`].
@@ -486,7 +486,8 @@ impl Medium {
         Ok(())
     }
 
-    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of them and has written.
+    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of
+    /// them and has written.
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);

@@ -32,8 +32,8 @@ const HOST_KEEPS: u64 = 256 << 20;
 /// A limit from here on is none (version 1 says so by a number near 2^63).
 const NO_LIMIT: u64 = 1 << 60;
 
-/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then, less what this
-/// process has reserved since.
+/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then,
+/// less what this process has reserved since.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 

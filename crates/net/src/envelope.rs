@@ -1,8 +1,8 @@
 //! The envelope of a message, and how large messages may be. Pure: no I/O.
 //!
 //! Everything that is sent behind the handshake is a *frame*: the length of what follows (2 bytes,
-//! little-endian), then a Noise message. The plain text of a frame is a [`Header`] and a head. On the
-//! bulk lane a body follows the frame. See "Wire format" in the internals.
+//! little-endian), then a Noise message. The plain text of a frame is a [`Header`] and a head. On
+//! the bulk lane a body follows the frame. See "Wire format" in the internals.
 
 /// Version of the protocol: of everything behind the handshake.
 pub const VERSION: u16 = 4;

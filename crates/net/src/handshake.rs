@@ -159,8 +159,8 @@ impl Caller {
         Ok((Caller(state), bytes))
     }
 
-    /// Reads the welcome: what it says, the keys, and the confirm to be sent. None: who sent it doesn't
-    /// hold the key.
+    /// Reads the welcome: what it says, the keys, and the confirm to be sent. None: who sent it
+    /// doesn't hold the key.
     pub fn finish(mut self, bytes: &[u8; HELLO]) -> Option<(Welcome, Seal, [u8; CONFIRM])> {
         let mut payload = [0; HELLO];
         let n = self.0.read_message(bytes, &mut payload).ok()?;
@@ -190,8 +190,8 @@ impl Caller {
 pub struct Called(HandshakeState);
 
 impl Called {
-    /// Reads a hello. None: who sent it doesn't hold the key. The hello inside is None if its version is
-    /// another one than ours (given), which has to be told.
+    /// Reads a hello. None: who sent it doesn't hold the key. The hello inside is None if its
+    /// version is another one than ours (given), which has to be told.
     pub fn read(
         key: &PoolKey,
         pool: &PoolId,

@@ -1,7 +1,8 @@
 //! The key of a pool: 32 random bytes that all its nodes hold.
 //!
 //! It is never printed, and its memory is cleared when it is dropped. (`snow` has copies while a
-//! handshake runs, which it doesn't clear.) It lies in a file of mode 0600, never on a command line.
+//! handshake runs, which it doesn't clear.) It lies in a file of mode 0600, never on a command
+//! line.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags};

@@ -1,5 +1,6 @@
-//! The checksum of a body: XXH3 of its blocks, each with what came out of the block before as its seed. So whole
-//! blocks are summed from where they lie, which is twice as fast as XXH3's way of taking bytes bit by bit.
+//! The checksum of a body: XXH3 of its blocks, each with what came out of the block before as its
+//! seed. So whole blocks are summed from where they lie, which is twice as fast as XXH3's way of
+//! taking bytes bit by bit.
 
 use twox_hash::XxHash3_64;
 

@@ -135,8 +135,8 @@ fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 }
 
 impl TcpTransport {
-    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`. Without
-    /// addresses the node only calls others.
+    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`.
+    /// Without addresses the node only calls others.
     pub fn start(
         options: Options,
         handler: Arc<dyn Handler>,

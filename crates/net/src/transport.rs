@@ -44,8 +44,8 @@ impl<T: Source + Sync> Source for Arc<T> {
     }
 }
 
-/// Where a body is received. It belongs to the connection until the request is answered; it is dropped
-/// when the request has failed and no more bytes can come.
+/// Where a body is received. It belongs to the connection until the request is answered; it is
+/// dropped when the request has failed and no more bytes can come.
 pub trait Landing: Any + Send {
     /// Bytes that fit.
     fn length(&self) -> usize;
@@ -103,8 +103,9 @@ pub struct Reply {
     pub body: Option<Body>,
 }
 
-/// Called once with what became of a request: on a thread of the transport, or, if the connection ends just
-/// then, on the one that sends. It must be quick, never wait, and take no lock that is held while sending.
+/// Called once with what became of a request: on a thread of the transport, or, if the connection
+/// ends just then, on the one that sends. It must be quick, never wait, and take no lock that is
+/// held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
 /// A link to one other node. It works in both directions, whoever made it.
@@ -128,8 +129,8 @@ pub trait Connection: Send + Sync {
     /// Ends the connection: what is under way fails on both sides.
     fn close(&self);
 
-    /// Ends the connection once nothing is under way on it, soon, and after some seconds in any case: another one
-    /// is used from now on.
+    /// Ends the connection once nothing is under way on it, soon, and after some seconds in any
+    /// case: another one is used from now on.
     fn retire(&self);
 
     /// Sends a request and waits for the answer, `deadline` at most.
@@ -188,8 +189,8 @@ pub trait Handler: Send + Sync {
     /// Serves a request. The answer is given through `reply`, now or later.
     fn serve(&self, request: Incoming, reply: Responder);
 
-    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here and now, even
-    /// if that takes long. Saves waking another thread.
+    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here
+    /// and now, even if that takes long. Saves waking another thread.
     fn serve_here(&self, request: Incoming, reply: Responder) {
         self.serve(request, reply);
     }
@@ -200,8 +201,8 @@ pub trait Handler: Send + Sync {
         false
     }
 
-    /// Where the body of a request goes that is arriving, at least `length` bytes. None: the request is
-    /// refused.
+    /// Where the body of a request goes that is arriving, at least `length` bytes. None: the
+    /// request is refused.
     fn landing(
         &self,
         from: Peer,

@@ -135,7 +135,8 @@ fn a_recorded_handshake_is_worth_nothing() {
         let c = a.connect(behind(&relay, &b)).unwrap();
         echo(&c).unwrap();
         let mut recorded = relay.recorded();
-        // The second lane's hello may have overtaken the first one's confirm, been refused, and come again.
+        // The second lane's hello may have overtaken the first one's confirm, been refused, and
+        // come again.
         recorded.retain(|lane| lane.len() >= HELLO + CONFIRM);
         assert_eq!(recorded.len(), 2);
         for lane in &recorded {

@@ -62,8 +62,9 @@ pub enum Cpus {
 }
 
 impl Cpus {
-    /// Those for the daemon that is number `index` of its host, out of `all`: the last ones, since systems and
-    /// schedulers begin with the first. Several daemons get different ones as long as there are any.
+    /// Those for the daemon that is number `index` of its host, out of `all`: the last ones, since
+    /// systems and schedulers begin with the first. Several daemons get different ones as long as
+    /// there are any.
     ///
     /// # Errors
     /// If a core of the list isn't there.
@@ -131,7 +132,8 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("--cpus: the daemon can't be bound: {e}");
     let mut done = BTreeSet::new();
     loop {
-        // One that was just being made has its cores from another one: none is left when there are no new ones.
+        // One that was just being made has its cores from another one: none is left when there are
+        // no new ones.
         let tasks = std::fs::read_dir("/proc/self/task").map_err(|e| failed(&e))?;
         let tasks = tasks
             .flatten()

@@ -1,5 +1,6 @@
-//! Questions while daemons are killed and started again, connections cut, askers killed: each question is
-//! carried out at most once, and exactly once if its asker is told so; nobody waits longer than the patience.
+//! Questions while daemons are killed and started again, connections cut, askers killed: each
+//! question is carried out at most once, and exactly once if its asker is told so; nobody waits
+//! longer than the patience.
 
 mod support;
 
@@ -86,7 +87,8 @@ fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings)
     process.serve(None);
 }
 
-/// Two nodes, of which one's daemon was killed and started again so often, and what askers were told meanwhile.
+/// Two nodes, of which one's daemon was killed and started again so often, and what askers were
+/// told meanwhile.
 fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Told) {
     let nodes = Nodes::new(2);
     let settings = Settings {
@@ -155,8 +157,8 @@ fn the_home_is_killed_and_started_again() {
     });
 }
 
-/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever connects, all goes
-/// through a relay.
+/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever
+/// connects, all goes through a relay.
 fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process>) {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let relays = [0, 1].map(|_| Relay::start(nowhere).unwrap());
@@ -571,8 +573,8 @@ fn a_daemon_with_another_port_tells_the_others() {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // The other nodes can reach it by the connection that it has made, so a request may have been
-        // answered before its new address has arrived everywhere.
+        // The other nodes can reach it by the connection that it has made, so a request may have
+        // been answered before its new address has arrived everywhere.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())

@@ -429,7 +429,8 @@ impl Fs {
     /// fallocate(2).
     ///
     /// # Errors
-    /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC, EIO.
+    /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC,
+    /// EIO.
     pub fn allocate(&self, open: u32, mode: i32, at: u64, len: u64) -> Result<()> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
@@ -547,7 +548,8 @@ impl<'a> File<'a> {
         self.fs.cluster().flock(self.open(), want, wait)
     }
 
-    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's own.
+    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's
+    /// own.
     pub fn lock_range(
         &self,
         own: bool,

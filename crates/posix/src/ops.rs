@@ -271,11 +271,12 @@ impl Fs {
         self.cluster().draw_files(dir, names)
     }
 
-    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its name and its extended attributes,
-    /// which it has when it is first seen. Each by itself.
+    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its
+    /// name and its extended attributes, which it has when it is first seen. Each by itself.
     ///
     /// # Errors
-    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its attributes; ESTALE if names have changed meanwhile.
+    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its
+    /// attributes; ESTALE if names have changed meanwhile.
     pub fn make_files(
         &self,
         dir: ObjectId,
@@ -321,10 +322,12 @@ impl Fs {
         Ok(self.cluster().lookup_all(dir, names))
     }
 
-    /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it was that entry, and is gone.
+    /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it
+    /// was that entry, and is gone.
     ///
     /// # Errors
-    /// ENOENT, EACCES for all of them. Of each: EPERM; others as for [`forebay_store::Store::unlink_files`].
+    /// ENOENT, EACCES for all of them. Of each: EPERM; others as for
+    /// [`forebay_store::Store::unlink_files`].
     pub fn remove_files(
         &self,
         dir: ObjectId,

@@ -1,4 +1,5 @@
-//! The simple path interface of a view: paths are absolute inside the pool, and links out of it are EXDEV.
+//! The simple path interface of a view: paths are absolute inside the pool, and links out of it are
+//! EXDEV.
 
 use crate::file::File;
 use crate::fs::{DirEntry, Fs, Stat};
@@ -8,7 +9,8 @@ use rustix::io::{Errno, Result};
 
 impl Fs {
     /// Tells those who watch what is at a place, or the directory it is in, that `what` (bits of
-    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told anyway.
+    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told
+    /// anyway.
     pub fn tell_place(&self, place: &Place, what: u32) {
         if self.store().has_watches()
             && let Ok(e) = place.existing()
@@ -51,8 +53,8 @@ impl Fs {
         self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
     }
 
-    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is distributed as of what is made there by
-    /// that name.
+    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is
+    /// distributed as of what is made there by that name.
     ///
     /// # Errors
     /// As for `mkdir`.

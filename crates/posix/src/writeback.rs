@@ -1,17 +1,18 @@
-//! What a program has written to files of which it was said `consistency = "commit"` or `"session"`, and what isn't at
-//! their homes yet.
+//! What a program has written to files of which it was said `consistency = "commit"` or
+//! `"session"`, and what isn't at their homes yet.
 //!
-//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to the home together with
-//! others: when there are [`MOST`] bytes (they are then under way while the next are written), and at the latest when it
-//! is *published*: at fsync, close, before a lock is given up, fork, exec and exit. What isn't published is lost with the
-//! process. The process itself sees what it wrote: what is read of it comes from here, or it is published before
-//! anything else is done to the file.
+//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to
+//! the home together with others: when there are [`MOST`] bytes (they are then under way while the
+//! next are written), and at the latest when it is *published*: at fsync, close, before a lock is
+//! given up, fork, exec and exit. What isn't published is lost with the process. The process itself
+//! sees what it wrote: what is read of it comes from here, or it is published before anything else
+//! is done to the file.
 //!
-//! An error of publishing is told once, by the next fsync or close of the file, or on standard error if nobody can be told. As
-//! long as it isn't, writes go through.
+//! An error of publishing is told once, by the next fsync or close of the file, or on standard
+//! error if nobody can be told. As long as it isn't, writes go through.
 //!
-//! A forked child begins without: what its parent has kept is the parent's to publish. A child of vfork keeps nothing back.
-//! Other faces than the library ([`Fs::for_program`]) don't, either.
+//! A forked child begins without: what its parent has kept is the parent's to publish. A child of
+//! vfork keeps nothing back. Other faces than the library ([`Fs::for_program`]) don't, either.
 
 use crate::fs::Fs;
 use crate::kept::Kept;
@@ -159,8 +160,8 @@ impl Fs {
             && id.0 != 0
     }
 
-    /// Keeps a write to an open file back, if that may be: how much of it. None: it is to go through, and what was
-    /// kept back has.
+    /// Keeps a write to an open file back, if that may be: how much of it. None: it is to go
+    /// through, and what was kept back has.
     ///
     /// # Errors
     /// EFAULT; EIO: its locks are lost ([`forebay_store::Store::check_lease`]).

@@ -1,5 +1,5 @@
-//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to each
-//! other its nodes are strangers, as far as locks of the process go.
+//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to
+//! each other its nodes are strangers, as far as locks of the process go.
 
 mod support;
 
@@ -102,8 +102,8 @@ fn one_of_a_circle_is_told() {
     assert_eq!(told.into_inner(), ROUNDS);
 }
 
-/// What a node has locked on another one without knowing of it (its end wasn't told) is dropped when it
-/// is asked; what it knows of stays. With the node itself, all goes.
+/// What a node has locked on another one without knowing of it (its end wasn't told) is dropped
+/// when it is asked; what it knows of stays. With the node itself, all goes.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
@@ -139,8 +139,8 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert!(free((5, 5)) && cluster.nodes_with_locks().is_empty());
 }
 
-/// A node that was given up has lost its locks: what it had locked it can't change until it has closed it and opens it
-/// again, whatever daemon is asked. Other files it can.
+/// A node that was given up has lost its locks: what it had locked it can't change until it has
+/// closed it and opens it again, whatever daemon is asked. Other files it can.
 #[test]
 fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
@@ -247,8 +247,8 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     nodes.assert_whole();
 }
 
-/// A node that hasn't heard of a home for the lease leaves files alone that its programs have locked
-/// there, wherever their bytes lie: also what it needn't ask anybody for.
+/// A node that hasn't heard of a home for the lease leaves files alone that its programs have
+/// locked there, wherever their bytes lie: also what it needn't ask anybody for.
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);

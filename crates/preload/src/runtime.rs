@@ -278,8 +278,8 @@ pub fn open_all() {
 }
 
 /// Before prctl and seccomp. The program may be about to forbid itself, and so us, to open
-/// anything: all that work in the pool needs is opened first. What is left then are calls on memory and
-/// descriptors, getpid and futex.
+/// anything: all that work in the pool needs is opened first. What is left then are calls on memory
+/// and descriptors, getpid and futex.
 pub fn before_filter(nr: i64, a: &[i64; 6]) {
     let filters = match nr {
         libc::SYS_prctl => a[0] == i64::from(libc::PR_SET_SECCOMP),

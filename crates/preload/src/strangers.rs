@@ -1,10 +1,10 @@
-//! Processes and threads that share the memory and the thread area of the thread that made them, while both
-//! run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
+//! Processes and threads that share the memory and the thread area of the thread that made them,
+//! while both run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
 //!
 //! What libc and we keep for each thread (errno, critical sections, the slot of a vfork child) is
 //! found by the thread area, so two that run at once must not share one. Such a process, a
-//! *stranger*, has a thread area of its own while it is in our code, and the shared one again when it
-//! goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
+//! *stranger*, has a thread area of its own while it is in our code, and the shared one again when
+//! it goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
 
 use crate::paths;
 use forebay_intercept::{CALL_DEPTH, Call, raw};
@@ -66,7 +66,8 @@ impl Stranger {
             && (self.tid.load(Relaxed) == tid || self.child.load(Relaxed) == tid)
     }
 
-    /// Whether who finds this call may be the process that it is making, on the thread area `shared`.
+    /// Whether who finds this call may be the process that it is making, on the thread area
+    /// `shared`.
     fn makes(&self, call: &Call, shared: usize) -> bool {
         self.state.load(Acquire) == USED
             && self.shared.load(Relaxed) == shared
@@ -212,8 +213,8 @@ pub fn enter() -> Option<Inside> {
     found.map(|s| go_over(s, shared))
 }
 
-/// As [`enter`], after a clone that returned `ret`: who runs may be the child that a stranger has made, which begins with
-/// what that has.
+/// As [`enter`], after a clone that returned `ret`: who runs may be the child that a stranger has
+/// made, which begins with what that has.
 #[inline(never)]
 pub fn enter_after(call: &Call, ret: i64) -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -278,8 +279,8 @@ fn is_at(call: &Call, stack: usize) -> bool {
     (at..=at + CALL_DEPTH).contains(&stack)
 }
 
-/// The stranger that is prepared for and has this call near the end of its stack. (There may be more where
-/// stacks are smaller than that; its own end is the nearest.)
+/// The stranger that is prepared for and has this call near the end of its stack. (There may be
+/// more where stacks are smaller than that; its own end is the nearest.)
 fn awaited(call: &Call) -> Option<&'static Stranger> {
     let stack = |s: &&Stranger| s.stack.load(Relaxed);
     all()
@@ -338,7 +339,8 @@ pub struct Begun {
     pub mask: u64,
 }
 
-/// In a child of clone: if it was prepared for, it is a stranger from now on. All signals are blocked.
+/// In a child of clone: if it was prepared for, it is a stranger from now on. All signals are
+/// blocked.
 #[inline(never)]
 pub fn begin(call: &Call) -> Option<Begun> {
     let s = awaited(call)?;
@@ -421,7 +423,8 @@ impl Areas {
     }
 }
 
-/// Whether there can be strangers. If not, such children share all that they have with their parent.
+/// Whether there can be strangers. If not, such children share all that they have with their
+/// parent.
 pub fn supported() -> bool {
     Areas::of_libc().is_some()
 }

@@ -1,5 +1,5 @@
-//! The files of a staging: each is copied under a name of its own, verified, given its attributes and its
-//! name. Small ones go in parallel, large ones one by one with all threads on their ranges.
+//! The files of a staging: each is copied under a name of its own, verified, given its attributes
+//! and its name. Small ones go in parallel, large ones one by one with all threads on their ranges.
 
 use crate::attributes;
 use crate::copy::{self, RANGE, Trouble};
@@ -303,7 +303,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         })
     }
 
-    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if that fails.
+    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if
+    /// that fails.
     fn copy(
         &self,
         entry: &Entry,

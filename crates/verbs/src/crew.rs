@@ -1,8 +1,8 @@
 //! The threads that run batches: a few for each session, made when there is work.
 //!
-//! They take operations that nothing holds up any more, in the order in which that came to be, whatever batch they
-//! belong to: a batch that is long or slow leaves the other threads to others. Signals stay with the program's
-//! own threads.
+//! They take operations that nothing holds up any more, in the order in which that came to be,
+//! whatever batch they belong to: a batch that is long or slow leaves the other threads to others.
+//! Signals stay with the program's own threads.
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
@@ -50,7 +50,8 @@ pub(crate) struct Crew {
     generation: Generation,
 }
 
-/// Threads where operations ask other nodes: most of them wait, and so many questions can be on their way together.
+/// Threads where operations ask other nodes: most of them wait, and so many questions can be on
+/// their way together.
 const ASKING: usize = 32;
 
 impl Crew {

@@ -1,8 +1,8 @@
 //! The asker's end: how the store of a process asks other nodes.
 //!
-//! Runs inside any program: on any thread, in forked children and in vfork children (which use their parent's
-//! memory, but have cells of their own: an owner is a process id, asked of the kernel each time).
-//! Nothing here is locked while waiting.
+//! Runs inside any program: on any thread, in forked children and in vfork children (which use
+//! their parent's memory, but have cells of their own: an owner is a process id, asked of the
+//! kernel each time). Nothing here is locked while waiting.
 
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// The daemon says so much earlier that the patience is over, at most; for who can't wait for that either.
+/// The daemon says so much earlier that the patience is over, at most; for who can't wait for that
+/// either.
 const EARLIER: u64 = 300_000_000;
 /// Longest sleep between looks at the clock.
 const TURN: Duration = Duration::from_secs(1);

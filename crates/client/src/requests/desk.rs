@@ -1,7 +1,7 @@
 //! The daemon's end: takes what was posted, and answers.
 //!
-//! What lies in a cell was written by a process of the same user, which may be dying or mad: every length
-//! is checked when the cell is taken, and used as it was then.
+//! What lies in a cell was written by a process of the same user, which may be dying or mad: every
+//! length is checked when the cell is taken, and used as it was then.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};
@@ -22,8 +22,9 @@ const DYING: Duration = Duration::from_secs(3);
 /// The daemon looks for what is posted at least so often: a word that was written to by who
 /// shouldn't must not make it sleep for ever.
 const TURN: Duration = Duration::from_secs(3600);
-/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer than a tick of the
-/// kernel's: a nearer timer has the processor's set for each question, 10 us in a virtual machine.
+/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer
+/// than a tick of the kernel's: a nearer timer has the processor's set for each question, 10 us in
+/// a virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 
 /// The daemon's end of all cells of a node. There is one per node: it is locked.
@@ -66,8 +67,8 @@ impl Desk {
         self.shared.header().lease.store(lease, Relaxed);
     }
 
-    /// Begins to serve: the questions that the daemon before had taken and not answered. What it had sent
-    /// keeps its number.
+    /// Begins to serve: the questions that the daemon before had taken and not answered. What it
+    /// had sent keeps its number.
     pub fn begin(&self, patience: Duration) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
@@ -108,7 +109,8 @@ impl Desk {
         self.shared.header().map.fetch_add(1, AcqRel);
     }
 
-    /// The questions that are posted; sleeps until there are some. Empty once [`Desk::stop`] was called.
+    /// The questions that are posted; sleeps until there are some. Empty once [`Desk::stop`] was
+    /// called.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         // Something was asked a moment ago.

@@ -61,7 +61,8 @@ pub struct Header {
     pub room: AtomicU32,
     /// How many do.
     pub wanting: AtomicU32,
-    /// The same of cells for a node, by its number: who may have no more for this node sleeps there.
+    /// The same of cells for a node, by its number: who may have no more for this node sleeps
+    /// there.
     share: [AtomicU32; SHARES],
     /// When cells of dead processes were looked for last.
     pub reclaimed: AtomicU64,
@@ -185,7 +186,8 @@ impl Shared {
     }
 }
 
-/// How many questions the processes of the node in `dir` have asked others, and its daemon, since the file is there.
+/// How many questions the processes of the node in `dir` have asked others, and its daemon, since
+/// the file is there.
 ///
 /// # Errors
 /// ENOENT if there is none; EINVAL if it isn't of this version.

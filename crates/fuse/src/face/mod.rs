@@ -74,8 +74,8 @@ impl Face {
         })
     }
 
-    /// There are no more requests, and nobody answers: what is kept for the next ones is closed, and what
-    /// the kernel hasn't closed.
+    /// There are no more requests, and nobody answers: what is kept for the next ones is closed,
+    /// and what the kernel hasn't closed.
     ///
     /// # Errors
     /// What writing files back says.

@@ -1,7 +1,8 @@
 //! A limit on bytes per second, in one direction, for all connections of a node.
 //!
-//! What is sent and received is counted as it goes; who moves bulk and is ahead of the limit sleeps. Only the
-//! threads of bulk lanes do, so that messages without a body are never held up; they count all the same.
+//! What is sent and received is counted as it goes; who moves bulk and is ahead of the limit
+//! sleeps. Only the threads of bulk lanes do, so that messages without a body are never held up;
+//! they count all the same.
 
 use crate::lock;
 use std::sync::Mutex;

@@ -302,8 +302,9 @@ impl Connection for Session {
     }
 }
 
-/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it takes a third of
-/// the throughput between nodes that are near each other. Others are left as the host has them.
+/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it
+/// takes a third of the throughput between nodes that are near each other. Others are left as the
+/// host has them.
 fn unpaced(socket: &TcpStream) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
         // Which ones a user may take is the host's business.

@@ -65,7 +65,8 @@ impl Capacity {
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
             // Somebody finds it out just now. Who knows nothing yet waits for that.
             Err(TryLockError::WouldBlock) => {
-                // Not in a match on the guard: it would be held while this waits for who is to write there.
+                // Not in a match on the guard: it would be held while this waits for who is to
+                // write there.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {
                     let known = lock(&self.known);

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The threads for the questions of each class, in the order of [`Class`], and the most there are of each.
+/// The threads for the questions of each class, in the order of [`Class`], and the most there are
+/// of each.
 const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
     ("fb-entry", usize::MAX),
@@ -273,9 +274,9 @@ impl Core {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// The daemon of `node` is the one with this incarnation. If there was another one before, it is
-    /// told what this node has open there. What its processes have open and locked here stays: they
-    /// live on, and what those held that have died meanwhile, their node gives back.
+    /// The daemon of `node` is the one with this incarnation. If there was another one before, it
+    /// is told what this node has open there. What its processes have open and locked here stays:
+    /// they live on, and what those held that have died meanwhile, their node gives back.
     pub fn met(&self, node: NodeId, incarnation: u64) {
         let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0

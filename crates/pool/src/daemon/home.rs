@@ -198,7 +198,8 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
         // Not answering says that it wasn't carried out: it comes again.
         Verdict::Full(way) => return drop(way),
     };
-    // The thread may wait for other nodes: as long as it does, others are left to receive their answers.
+    // The thread may wait for other nodes: as long as it does, others are left to receive their
+    // answers.
     if here && class <= Class::Entry {
         return job();
     }

@@ -29,8 +29,8 @@ const LIST_EVERY: u32 = 64;
 /// The transport's bound for a question that is waited for as long as its home is at work: it is
 /// this daemon that gives up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Two connections that are made within this time, one by each side, were made because neither knew of the other's.
-/// More than the time for a connection.
+/// Two connections that are made within this time, one by each side, were made because neither knew
+/// of the other's. More than the time for a connection.
 const CROSSING: Duration = Duration::from_secs(5);
 /// Once a node is given up, a try that failed speaks for so long.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
@@ -157,8 +157,8 @@ impl Link {
         }
     }
 
-    /// Sends a question; its answer, or an error, comes to who waits for it. With `lazily` it goes with the
-    /// next one, or when the connection is flushed.
+    /// Sends a question; its answer, or an error, comes to who waits for it. With `lazily` it goes
+    /// with the next one, or when the connection is flushed.
     pub fn post(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
         let Some(core) = self.core.upgrade() else {
             return question.fail(Errno::HOSTDOWN);
@@ -234,7 +234,8 @@ impl Link {
         }
     }
 
-    /// The node has been heard of: questions to it don't fail at once, and who is connecting tries again now.
+    /// The node has been heard of: questions to it don't fail at once, and who is connecting tries
+    /// again now.
     pub fn heard(&self) {
         let mut state = self.state();
         if state.connection.is_none() {
@@ -267,8 +268,8 @@ impl Link {
         state.connection.as_ref().map(|c| c.connection.clone())
     }
 
-    /// Both sides have said hello on this one: questions go by it from now on, unless there is a better one. What
-    /// is under way on one that has to go for it is sent again, or waited for.
+    /// Both sides have said hello on this one: questions go by it from now on, unless there is a
+    /// better one. What is under way on one that has to go for it is sent again, or waited for.
     pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
         let mut state = self.state();
         state.drop_ended();

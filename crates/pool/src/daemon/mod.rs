@@ -1,12 +1,13 @@
-//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the node's
-//! processes to them. It runs inside the node's keeper.
+//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the
+//! node's processes to them. It runs inside the node's keeper.
 //!
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
-//!   of the daemon's own store;
-//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
+//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node;
+//!   [`direct`]: those of the daemon's own store;
+//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who
+//!   carries it out;
 //! - [`renewals`]: what takes longer than the patience;
 //! - [`room`]: bounds of what is held in memory meanwhile;
 //! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
@@ -124,8 +125,8 @@ pub trait Serve: Send + Sync {
     fn anew(&self, node: NodeId) -> Result<(), Errno>;
 }
 
-/// Between two looks at the locks that programs of this node have on others: an eighth of the lease,
-/// within these.
+/// Between two looks at the locks that programs of this node have on others: an eighth of the
+/// lease, within these.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -274,7 +275,8 @@ impl Daemon {
     /// Makes the daemon of the node in `dir` and listens. Nobody is served yet.
     ///
     /// # Errors
-    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened on.
+    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened
+    /// on.
     pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
         let config = PoolConfig::read(dir)?;
         let Some(member) = config.member else {
@@ -404,8 +406,8 @@ impl Daemon {
         self.pool.as_ref()
     }
 
-    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map` says,
-    /// others are told.
+    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map`
+    /// says, others are told.
     ///
     /// # Errors
     /// If the map is of another pool, or can't be written.
@@ -500,8 +502,8 @@ fn dispatch(core: &Arc<Core>) {
         if core.stopped() {
             return;
         }
-        // What is only told goes before what the same process has asked since, in one write with it. Sending
-        // much takes a while; others needn't wait for it.
+        // What is only told goes before what the same process has asked since, in one write with
+        // it. Sending much takes a while; others needn't wait for it.
         all.sort_by_key(|t| match t.asked() {
             _ if t.is_told() => 0,
             Asked::Send(n) if n > SMALL_BODY => 2,

@@ -1,5 +1,5 @@
-//! A question on its way to another node: from a cell of a process of this node, or from this daemon
-//! itself.
+//! A question on its way to another node: from a cell of a process of this node, or from this
+//! daemon itself.
 
 use forebay_client::requests::{self, Asked, Taken, clock};
 use forebay_net::{Body, Landing, NodeId, Source};

@@ -1,5 +1,5 @@
-//! Memory that questions and answers have on their way, bounded: buffers for what comes, and room for what is
-//! to be sent.
+//! Memory that questions and answers have on their way, bounded: buffers for what comes, and room
+//! for what is to be sent.
 
 use super::core::lock;
 use forebay_net::{Landing, Source};

@@ -1,6 +1,6 @@
 //! Threads that carry out questions. They are started when there is work and nobody idle, up to a
-//! limit, and end when fewer would have done for a while: work now and then, which wakes one after the
-//! other, keeps one.
+//! limit, and end when fewer would have done for a while: work now and then, which wakes one after
+//! the other, keeps one.
 
 use forebay_store::threads::{STACK, start};
 use std::collections::VecDeque;

@@ -30,8 +30,9 @@ pub trait Work: Send + 'static {
     fn remove(self);
 }
 
-/// Starts the node that `begin` says: with what the one above says on `from`, and saying to it on `to`.
-/// Returns its work if the pool runs, None if it doesn't; then nothing is left of it, nor of those below.
+/// Starts the node that `begin` says: with what the one above says on `from`, and saying to it on
+/// `to`. Returns its work if the pool runs, None if it doesn't; then nothing is left of it, nor of
+/// those below.
 pub fn drive<W: Work>(
     begin: &Begin,
     launcher: &dyn Launcher,

@@ -250,7 +250,8 @@ impl Plan {
     /// Reads it from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged, or others could have written it: it names programs that are run.
+    /// If it isn't there, or damaged, or others could have written it: it names programs that are
+    /// run.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
         use forebay_client::private::{Above, check};
         check(dir, Above::Strict).map_err(std::io::Error::other)?;

@@ -1,5 +1,6 @@
-//! Pools of several nodes in one process: each node has its store, and asks the others by calling what
-//! their daemons call. So everything that a store does about other nodes is tried, without networks.
+//! Pools of several nodes in one process: each node has its store, and asks the others by calling
+//! what their daemons call. So everything that a store does about other nodes is tried, without
+//! networks.
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
@@ -60,7 +61,8 @@ pub struct Together {
     pub asked: AtomicUsize,
     /// Those of them whose answers nobody waits for.
     pub told: AtomicUsize,
-    /// Of each node: questions it has asked, and bytes that went with them or came with the answers.
+    /// Of each node: questions it has asked, and bytes that went with them or came with the
+    /// answers.
     pub traffic: Vec<[AtomicUsize; 2]>,
     /// The process is killed at this question; 0: at none.
     pub kill_at: AtomicUsize,

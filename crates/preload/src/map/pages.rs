@@ -329,8 +329,8 @@ pub fn cut(spans: &Spans) {
         if span.open().is_none() || span.len() == 0 {
             continue;
         }
-        // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't asked for. What the file
-        // still has of it comes back when it is touched.
+        // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't
+        // asked for. What the file still has of it comes back when it is touched.
         let size = match span.has(map_flag::COPY) {
             true => Some(u64::MAX),
             false => span.file(spans.fs).map(|(_, size)| size),

@@ -1,14 +1,16 @@
 //! The copy of a file whose bytes lie on other nodes, for shared mappings: a *twin*.
 //!
-//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of the node that map the
-//! file map it, so their stores are seen by all of them at once, over fork too. It holds, at the file's own offsets,
-//! what is mapped; from [`BEFORE`] on the same bytes as they were fetched or last written back, which tell what has been
-//! changed; from [`STATE`] on for each chunk how much of it has been fetched. It is sparse: what nobody has asked for
-//! takes no room.
+//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of
+//! the node that map the file map it, so their stores are seen by all of them at once, over fork
+//! too. It holds, at the file's own offsets, what is mapped; from [`BEFORE`] on the same bytes as
+//! they were fetched or last written back, which tell what has been changed; from [`STATE`] on for
+//! each chunk how much of it has been fetched. It is sparse: what nobody has asked for takes no
+//! room.
 //!
-//! Who fetches or writes back has a lock on it, which the kernel gives up for who dies. Nothing is kept open. It is made
-//! by the first process that maps the file and removed after the last; that is known from the table of mappings, so a
-//! process that is killed leaves nothing behind that would be taken for newer than it is.
+//! Who fetches or writes back has a lock on it, which the kernel gives up for who dies. Nothing is
+//! kept open. It is made by the first process that maps the file and removed after the last; that
+//! is known from the table of mappings, so a process that is killed leaves nothing behind that
+//! would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
 use crate::process;
@@ -32,8 +34,8 @@ const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
 const OWN: u16 = u16::MAX;
 /// Pieces of it have this added to the descriptor for a medium.
 pub const MEDIUM: usize = 1 << 32;
-/// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't fault for system calls,
-/// so what is there at once works as a buffer for all of them.
+/// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't
+/// fault for system calls, so what is there at once works as a buffer for all of them.
 pub const EAGER: usize = 64 << 20;
 /// So much behind what is touched is fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
@@ -177,8 +179,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Takes what was changed elsewhere over into a word that may have been changed here: `before` it was both. Whether the
-/// same bytes were changed, to something else.
+/// Takes what was changed elsewhere over into a word that may have been changed here: `before` it
+/// was both. Whether the same bytes were changed, to something else.
 fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
     let mut conflict = false;
     let _ = here.fetch_update(AcqRel, Acquire, |now| {
@@ -329,7 +331,8 @@ impl<'a> Twin<'a> {
         Ok(pages as u16 + 1)
     }
 
-    /// Fetches what of `range` hasn't been, if that is at most `budget` pages. What can be mapped, in order.
+    /// Fetches what of `range` hasn't been, if that is at most `budget` pages. What can be mapped,
+    /// in order.
     ///
     /// # Errors
     /// EHOSTDOWN and the like; ENOSPC if the copy has no room.

@@ -1,4 +1,5 @@
-//! Records as C structures: the texts and pairs of all of them are kept until they are freed together.
+//! Records as C structures: the texts and pairs of all of them are kept until they are freed
+//! together.
 
 use crate::abi;
 use crate::said::write_controls;

@@ -1,7 +1,8 @@
-//! Where the metadata lie: `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
+//! Where the metadata lie:
+//! `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
 //!
-//! A place is seen by others: it stands in command lines and messages. So a password isn't part of it, but lies in a file that only its
-//! user can read, or in the environment.
+//! A place is seen by others: it stands in command lines and messages. So a password isn't part of
+//! it, but lies in a file that only its user can read, or in the environment.
 
 use crate::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -107,7 +108,8 @@ pub(super) struct Place {
     pub age: Duration,
 }
 
-/// The directory of local copies, where none is named: in memory, so that it goes with a restart of the node.
+/// The directory of local copies, where none is named: in memory, so that it goes with a restart of
+/// the node.
 fn default_cache() -> PathBuf {
     let home = forebay_client::home();
     // Without a slash at its end.

@@ -1,7 +1,8 @@
-//! Directories that aren't whole yet: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
+//! Directories that aren't whole yet: a workspace is made as `/.new-UUID`, gets its attributes,
+//! then its name.
 //!
-//! Who makes one holds it locked. When the process is killed, its lock goes with it, and who loads a workspace next
-//! removes what it has left.
+//! Who makes one holds it locked. When the process is killed, its lock goes with it, and who loads
+//! a workspace next removes what it has left.
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -12,7 +13,8 @@ use rustix::io::Errno;
 
 const NAME: &[u8] = b".new-";
 
-/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has gone.
+/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has
+/// gone.
 pub(super) struct Hidden {
     fs: Attached,
     path: Vec<u8>,

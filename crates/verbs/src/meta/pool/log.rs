@@ -1,8 +1,10 @@
-//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by who runs the batch.
+//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by who runs the
+//! batch.
 //!
-//! An entry is appended before its operation is done. When the process is killed, its lock goes with it, and who
-//! loads a workspace next finds a log that nobody holds: it undoes what is in it, or carries on where the batch
-//! was committed already. Doing that twice does no harm, so it may be killed as well.
+//! An entry is appended before its operation is done. When the process is killed, its lock goes
+//! with it, and who loads a workspace next finds a log that nobody holds: it undoes what is in it,
+//! or carries on where the batch was committed already. Doing that twice does no harm, so it may be
+//! killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
