@@ -1,4 +1,4 @@
-//! Making those files of a pool anew that can't even be opened: the control region, and the
+//! Making those files of a pool again that can't even be opened: the control region, and the
 //! maps of media. What they held is found again in the records, or lost; bytes and records
 //! are never touched here.
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Makes anew what of a pool, or of one node of it, can't be opened. A finding for each such file;
+/// Makes again what of a pool, or of one node of it, can't be opened. A finding for each such file;
 /// none if it can be opened. Its keeper is ended if there is one.
 ///
 /// # Errors

@@ -82,7 +82,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the map of the medium in `dir` anew. No page is in use then, and every page
+    /// Makes the map of the medium in `dir` again. No page is in use then, and every page
     /// counts as written: what is read of a file is what lies in the segment.
     ///
     /// # Errors
@@ -263,7 +263,7 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, hole, at, len))
             });
-            // What was given back in part is reserved anew before it is used.
+            // What was given back in part is reserved again before it is used.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -277,7 +277,7 @@ impl Medium {
         Ok(None)
     }
 
-    /// Reserves room anew for all cells up to the last one in use: nothing new where there is
+    /// Reserves room again for all cells up to the last one in use: nothing new where there is
     /// room already. Only while nobody else uses the medium.
     ///
     /// # Errors
@@ -491,7 +491,7 @@ impl Medium {
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
-            // Who can't be advised does it as ever.
+            // Who can't be advised does it as always.
             let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
         }
     }

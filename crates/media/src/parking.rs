@@ -17,7 +17,7 @@
 //! | set *parked* | free all pages |
 //!
 //! Both happen in sections of the store. If a process dies on the way, the pages belong to
-//! nobody; at the next quiet moment ([`Cells::recount`]) a cell in *holes* is parked again, and
+//! nobody; at the next quiescence ([`Cells::recount`]) a cell in *holes* is parked again, and
 //! the pages of another one are found to be lost and become free.
 
 use crate::CELL_PAGES;

@@ -47,7 +47,7 @@ pub enum Error {
         /// What happened.
         why: String,
     },
-    /// As many requests as there may be are under way already.
+    /// As many requests as there may be are in progress already.
     Full {
         /// Who has so many to answer.
         peer: Peer,

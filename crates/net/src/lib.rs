@@ -10,10 +10,10 @@
 //! with a Noise handshake of fixed size ([`handshake`]), before which nothing is parsed. Heads are
 //! always encrypted and authenticated, bodies if either side asks for it.
 //!
-//! Everything is bounded: sizes ([`envelope`]), requests under way ([`WINDOW`]), waits (a deadline
-//! for each request, a limit for a peer that stops in the middle), connections that haven't proved
-//! anything yet. A connection that was cut stays cut; its requests have failed, and the caller
-//! makes another. Without work no thread wakes up.
+//! Everything is bounded: sizes ([`envelope`]), requests in progress ([`WINDOW`]), waits (a
+//! deadline for each request, a limit for a peer that stops in the middle), connections that
+//! haven't proved anything yet. A connection that was cut stays cut; its requests have failed, and
+//! the caller makes another. Without work no thread wakes up.
 //!
 //! What is above this crate sees the traits in [`transport`] only; [`tcp`] is the transport there
 //! is. [`faults`] delays, cuts and distorts, for tests.

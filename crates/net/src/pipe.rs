@@ -226,7 +226,7 @@ mod tests {
         let soon = || Instant::now() + Duration::from_secs(10);
         let theirs = key.clone();
         let server = std::thread::spawn(move || {
-            // Strangers, a call for somebody else, and nonsense come first.
+            // Unauthenticated peers, a call for somebody else, and nonsense come first.
             let mut refused = 0;
             loop {
                 let (socket, _) = listener.accept().unwrap();

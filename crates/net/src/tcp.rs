@@ -85,7 +85,7 @@ fn half_open_by_descriptors() -> usize {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // Strangers never take more than an eighth of the descriptors.
+            // Unauthenticated peers never take more than an eighth of the descriptors.
             half_open: half_open_by_descriptors(),
             half_open_of_one: half_open_by_descriptors() / 2,
             sessions: 20_000,
@@ -182,7 +182,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    /// Ends all connections and threads. What is under way fails.
+    /// Ends all connections and threads. What is in progress fails.
     pub fn shutdown(&self) {
         self.core.stopped.store(true, Ordering::SeqCst);
         self.acceptor.wake();

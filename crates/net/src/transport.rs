@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most requests that each side of a connection may have under way.
+/// Most requests that each side of a connection may have in progress.
 pub const WINDOW: usize = 256;
 
 /// Identity of a pool: random, no secret.
@@ -114,7 +114,7 @@ pub trait Connection: Send + Sync {
     fn peer(&self) -> Peer;
 
     /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest;
-    /// not at all if this fails. With [`WINDOW`] requests under way it fails: [`Error::Full`].
+    /// not at all if this fails. With [`WINDOW`] requests in progress it fails: [`Error::Full`].
     fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error>;
 
     /// Sends what was left to go with the next message.
@@ -126,10 +126,10 @@ pub trait Connection: Send + Sync {
     /// Why the connection ended, if it has.
     fn ended(&self) -> Option<Error>;
 
-    /// Ends the connection: what is under way fails on both sides.
+    /// Ends the connection: what is in progress fails on both sides.
     fn close(&self);
 
-    /// Ends the connection once nothing is under way on it, soon, and after some seconds in any
+    /// Ends the connection once nothing is in progress on it, soon, and after some seconds in any
     /// case: another one is used from now on.
     fn retire(&self);
 

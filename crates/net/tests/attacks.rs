@@ -377,7 +377,7 @@ fn ten_thousand_connections_of_a_stranger() {
             while made.load(Ordering::SeqCst) < 10_000 {
                 for (turn, on) in [false, true].into_iter().enumerate() {
                     attacking.store(on, Ordering::SeqCst);
-                    // What is under way of the turn before isn't counted.
+                    // What is in progress of the turn before isn't counted.
                     std::thread::sleep(Duration::from_millis(5));
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_millis(50) {

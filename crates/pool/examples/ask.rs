@@ -26,7 +26,7 @@ const SMALL: u16 = 1;
 const PUT: u16 = 2;
 const GET: u16 = 3;
 const POOL: PoolId = PoolId([3; 16]);
-/// Bytes in a small question.
+/// Bytes in a small request.
 const HEAD: usize = 64;
 
 /// Answers at once.

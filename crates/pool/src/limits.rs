@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 /// Least memory that a daemon can work with.
 pub const LEAST_MEMORY: u64 = 32 << 20;
-/// Most bytes of questions that one node has under way.
+/// Most bytes of requests that one node has in progress.
 const UNDER_WAY: u64 = 256 << 20;
 
 /// What a daemon may take; what isn't said isn't limited.
@@ -40,7 +40,7 @@ impl Limits {
                 LEAST_MEMORY >> 20
             ));
         }
-        // What a node has under way must get through before programs stop waiting for it.
+        // What a node has in progress must get through before programs stop waiting for it.
         let least = (UNDER_WAY as f64 / patience) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
             return Err(format!(
@@ -154,7 +154,7 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
 /// How a daemon divides what it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Bytes that came with questions which aren't carried out yet.
+    /// Bytes that came with requests which aren't carried out yet.
     pub questions: usize,
     /// Buffers for them that are kept for later.
     pub kept: usize,

@@ -1,6 +1,6 @@
-//! Questions while daemons are killed and started again, connections cut, askers killed: each
-//! question is carried out at most once, and exactly once if its asker is told so; nobody waits
-//! longer than the patience.
+//! Requests while daemons are killed and started again, connections cut, askers killed: each
+//! request is carried out at most once, and exactly once if its asker is told so; nobody waits
+//! longer than the request timeout.
 
 mod support;
 
@@ -38,7 +38,7 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
                                 assert!(got == pattern(50_000, 50_000u64 as u8));
                             })
                         }
-                        // Some with many bytes in the question.
+                        // Some with many bytes in the request.
                         1 => send(&channel, 1, kind, note.as_bytes(), &pattern(100_000, 1))
                             .map(|head| assert_eq!(head, b"noted")),
                         _ => say(&channel, 1, kind, note.as_bytes())
@@ -178,7 +178,7 @@ fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process
     (relays, daemons)
 }
 
-/// The home is killed when it has carried a question out and before its answer has arrived: the
+/// The home is killed when it has carried a request out and before its answer has arrived: the
 /// next daemon gives the answer, and doesn't carry it out again.
 #[test]
 fn an_answer_outlives_the_daemon() {
@@ -219,7 +219,7 @@ fn an_answer_outlives_the_daemon() {
     });
 }
 
-/// One question isn't answered for a while; thousands of others by the same daemon are.
+/// One request isn't answered for a while; thousands of others by the same daemon are.
 #[test]
 fn a_question_that_takes_long_fails_no_others() {
     within(100, || {
@@ -251,7 +251,8 @@ fn a_question_that_takes_long_fails_no_others() {
     });
 }
 
-/// What takes longer than the patience is waited for as long as its home is at it, and not longer.
+/// What takes longer than the request timeout is waited for as long as its home is at it, and not
+/// longer.
 #[test]
 fn long_work_is_waited_for() {
     within(60, || {
@@ -272,7 +273,7 @@ fn long_work_is_waited_for() {
                 done.store(true, SeqCst);
                 answer
             });
-            // Five times the patience.
+            // Five times the request timeout.
             std::thread::sleep(Duration::from_secs(3));
             assert!(
                 !far.is_finished() && !done.load(SeqCst),

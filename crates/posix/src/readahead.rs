@@ -106,7 +106,7 @@ impl Fs {
         }
     }
 
-    /// From now on, what is read of the file is fetched anew.
+    /// From now on, what is read of the file is fetched again.
     pub(crate) fn look_again(&self, id: ObjectId) {
         if let Some(window) = self.windows().and_then(|windows| windows.of(id)) {
             self.end_window(window);

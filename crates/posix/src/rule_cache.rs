@@ -2,7 +2,7 @@
 //! process.
 //!
 //! Rules go by path, and a directory knows but its own name: without this, each new file would take
-//! a question to the home of every directory above it. What is kept holds as long as the epoch of
+//! a request to the home of every directory above it. What is kept holds as long as the epoch of
 //! names: the path is the same then.
 
 use crate::guarded::Guarded;

@@ -1,4 +1,4 @@
-//! Two operations over several nodes, the second in the middle of the first: at every question that
+//! Two operations over several nodes, the second in the middle of the first: at every request that
 //! one node asks another, before it is carried out and behind it. What both return and what is
 //! there then has to be what a local file system has when the one comes before the other, or the
 //! other way round.

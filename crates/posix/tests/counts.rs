@@ -1,4 +1,4 @@
-//! How many questions to other nodes an operation takes: each costs a round trip.
+//! How many requests to other nodes an operation takes: each costs a round trip.
 
 mod support;
 

@@ -122,7 +122,7 @@ fn worker() {
         return;
     };
     match role.as_str() {
-        // On all stores of a pool of several nodes: is killed at a question in the middle of
+        // On all stores of a pool of several nodes: is killed at a request in the middle of
         // something.
         "among" => among(&a),
         "makes" => {
@@ -391,7 +391,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
 }
 
 /// Arguments: the nodes' directories, operation, number, where to be killed, whether behind that
-/// question.
+/// request.
 fn among(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let (n, at): (usize, usize) = (a[2].parse().unwrap(), a[3].parse().unwrap());
@@ -491,7 +491,7 @@ fn a_maker_on_another_node_is_asked_for() {
     assert_eq!(homes.len(), 3);
     let asked = nodes.together.asked.load(SeqCst);
     assert_eq!(follow(&views), Followed { gone: 0, left: 24 });
-    // One question for all of a node, from each other one.
+    // One request for all of a node, from each other one.
     assert!(nodes.together.asked.load(SeqCst) - asked <= 6);
     fs_unlink_all(views[2]);
     assert_eq!(follow(&views), Followed::default());

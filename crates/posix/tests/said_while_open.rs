@@ -40,8 +40,8 @@ fn only_map(fs: &Fs, a: &[String]) {
     fs.mkdir(b"/ready", 0o700).unwrap();
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
-/// Opens and closes a file for writing on all stores of a pool, and is killed at a question of
-/// closing it. Arguments: the nodes' directories, path, which question, whether behind it.
+/// Opens and closes a file for writing on all stores of a pool, and is killed at a request of
+/// closing it. Arguments: the nodes' directories, path, which request, whether behind it.
 fn laminate(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let f = nodes.views[1].open(a[1].as_bytes(), O_WRONLY, 0).unwrap();
@@ -55,7 +55,7 @@ fn laminate(a: &[String]) {
     unsafe { libc::_exit(0) };
 }
 
-/// Says of a file that it is exclusive, and is killed at a question of that. Arguments: as for
+/// Says of a file that it is exclusive, and is killed at a request of that. Arguments: as for
 /// [`laminate`].
 fn say_and_be_killed(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);

@@ -299,7 +299,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
 }
 
 /// After a vfork: if it was the child that opened the pool, its descriptors went with it.
-/// The pool is opened anew when it is needed.
+/// The pool is opened again when it is needed.
 pub fn forget_childs() {
     if OPENED_BY_CHILD.swap(false, AcqRel) {
         FS.store(std::ptr::null_mut(), Release);

@@ -267,7 +267,7 @@ impl Batch {
     ///
     /// # Errors
     /// EPERM in a forked child; if no thread can be started, or the log of a batch that can be
-    /// undone; EAGAIN if too many batches are under way. Nothing has been done then.
+    /// undone; EAGAIN if too many batches are in progress. Nothing has been done then.
     pub fn start(self) -> Result<Running> {
         self.session.check()?;
         Running::start(self)

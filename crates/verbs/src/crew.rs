@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, available_parallelism};
 
-/// Operations under way in one session, at most.
+/// Operations in progress in one session, at most.
 pub(crate) const UNDER_WAY_MAX: usize = 1 << 20;
 
 /// Something to run.

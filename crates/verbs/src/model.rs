@@ -446,7 +446,7 @@ impl Collection {
         set_meta(&workspace.session, scope, uuid, changes, log)
     }
 
-    /// Ends its use, behind all verbs that are under way in other threads.
+    /// Ends its use, behind all verbs that are in progress in other threads.
     ///
     /// # Errors
     /// EBADF if it isn't open; what couldn't be written back.

@@ -48,7 +48,7 @@ pub struct Claim {
     pub node: NodeId,
     /// Bytes of the body, or of the room for it.
     pub body: usize,
-    /// Nobody may look at the answer for long: such questions get half of the cells, and only large
+    /// Nobody may look at the answer for long: such requests get half of the cells, and only large
     /// ones.
     pub is_kept: bool,
 }

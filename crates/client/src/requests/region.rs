@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
-/// Questions that may be under way on a node.
+/// Requests that may be in progress on a node.
 pub const CELLS: usize = 256;
 /// Those of them that may carry much.
 pub const LARGE: usize = 64;
@@ -38,9 +38,9 @@ const LEN: usize = BODIES_AT + LARGE * MAX_BODY;
 #[repr(C, align(64))]
 pub struct Header {
     magic: AtomicU64,
-    /// Tells these questions from those of all other nodes; random.
+    /// Tells these requests from those of all other nodes; random.
     pub id: AtomicU64,
-    /// The last number that a question has got.
+    /// The last number that a request has got.
     pub numbers: AtomicU64,
     /// The daemon, as in [`forebay_store::process::own_word`]; 0: none so far.
     pub daemon: AtomicU64,
@@ -77,7 +77,7 @@ impl Header {
     }
 }
 
-/// One question and its answer.
+/// One request and its answer.
 #[repr(C, align(128))]
 pub struct Cell {
     /// Who asks: an owner word; 0: the cell is free.
@@ -91,7 +91,7 @@ pub struct Cell {
     pub reserved: AtomicU32,
     pub node: AtomicU32,
     pub kind: AtomicU32,
-    /// 0: no bytes; 1: they go with the question; 2: with the answer.
+    /// 0: no bytes; 1: they go with the request; 2: with the answer.
     pub way: AtomicU32,
     /// Bytes of the head, and of the body or of the room for it.
     pub head: AtomicU32,
@@ -99,7 +99,7 @@ pub struct Cell {
     /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
     /// other node says that it is at work.
     pub deadline: AtomicU64,
-    /// The question's number, once the daemon has given it one.
+    /// The request's number, once the daemon has given it one.
     pub number: AtomicU64,
     /// The home's records that know of it, once it was sent ([`super::Replies::id`]); 0: it wasn't.
     pub sent_to: AtomicU64,
@@ -149,7 +149,7 @@ impl Shared {
         unsafe { self.region.at(CELLS_AT + index * size_of::<Cell>()) }
     }
 
-    /// Where the head of a question or an answer lies: room for [`MAX_HEAD`] bytes.
+    /// Where the head of a request or an answer lies: room for [`MAX_HEAD`] bytes.
     pub fn head_at(&self, index: usize) -> *mut u8 {
         assert!(index < CELLS);
         // SAFETY: inside the region.
@@ -186,7 +186,7 @@ impl Shared {
     }
 }
 
-/// How many questions the processes of the node in `dir` have asked others, and its daemon, since
+/// How many requests the processes of the node in `dir` have asked others, and its daemon, since
 /// the file is there.
 ///
 /// # Errors

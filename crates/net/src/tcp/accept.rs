@@ -1,8 +1,8 @@
 //! The thread that accepts connections and takes them through the handshake.
 //!
-//! It is alone with what strangers send: nothing that they do makes the I/O threads wait, and what
-//! they take of memory and descriptors is bounded ([`super::half_open`]). Whoever doesn't prove the
-//! key is answered by silence.
+//! It is alone with what unauthenticated peers send: nothing that they do makes the I/O threads
+//! wait, and what they take of memory and descriptors is bounded ([`super::half_open`]). Whoever
+//! doesn't prove the key is answered by silence.
 
 use super::half_open::{Brought, Table};
 use super::session::{Proved, Session};

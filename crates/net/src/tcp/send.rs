@@ -4,7 +4,7 @@
 //! queue is empty: the thread that put a message there, if nobody else is at it. So what several
 //! threads have to send at once goes out in one write. When the socket is full, the writer is
 //! *parked*, and the I/O thread goes on when there is room. The queue is bounded by the number of
-//! requests that may be under way.
+//! requests that may be in progress.
 
 use super::Way;
 use super::engine::on_io_thread;

@@ -1,4 +1,4 @@
-//! A connection behind the handshake: two lanes, and what is under way on them.
+//! A connection behind the handshake: two lanes, and what is in progress on them.
 
 use super::calls::Calls;
 use super::engine::{Group, Scratch, in_passing, pass};
@@ -227,7 +227,7 @@ impl Session {
         self.retire();
     }
 
-    /// Ends the session: all that is under way fails.
+    /// Ends the session: all that is in progress fails.
     pub fn cut(&self, why: String) {
         let error = Error::Cut {
             peer: self.peer,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kind of this question: the last that isn't the daemons' own. It has no head, and is answered
+/// The kind of this request: the last that isn't the daemons' own. It has no head, and is answered
 /// by an [`About`] as JSON.
 pub const ABOUT: u16 = wire::OWN - 1;
 /// Nodes out of reach that are told of.

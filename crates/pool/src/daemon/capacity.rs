@@ -44,7 +44,7 @@ struct Known {
 #[derive(Default)]
 pub struct Capacity {
     known: Mutex<Known>,
-    /// The last sum, for who comes while it is found out anew.
+    /// The last sum, for who comes while it is found out again.
     last: Mutex<(Bytes, Vec<u8>)>,
 }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The threads for the questions of each class, in the order of [`Class`], and the most there are
+/// The threads for the requests of each class, in the order of [`Class`], and the most there are
 /// of each.
 const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
@@ -40,7 +40,7 @@ pub struct Core {
     pub desk: Desk,
     pub maps: Maps,
     pub memory: Memory<Way>,
-    /// Questions that this daemon carries out for its own node.
+    /// Requests that this daemon carries out for its own node.
     pub own: Mutex<BTreeSet<u64>>,
     pub renewals: Arc<Renewals>,
     pub served: Served,
@@ -178,13 +178,13 @@ impl Core {
         }
     }
 
-    /// Whether questions of this kind may be repeated, and whether they may take long.
+    /// Whether requests of this kind may be repeated, and whether they may take long.
     fn sort_of(&self, kind: u16) -> (bool, bool) {
         let serve = self.serve.get();
         serve.map_or((false, false), |s| (s.repeatable(kind), s.is_long(kind)))
     }
 
-    /// How a question of this kind may be repeated.
+    /// How a request of this kind may be repeated.
     pub fn nature(serve: &dyn Serve, kind: u16) -> Nature {
         Nature {
             repeatable: serve.repeatable(kind),
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    // ---- questions of this node ----
+    // ---- requests of this node ----
 
     /// A process of this node asks.
     pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {

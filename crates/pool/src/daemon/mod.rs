@@ -1,14 +1,14 @@
-//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the
+//! The daemon of a node: serves the node's store to other nodes, and carries the requests of the
 //! node's processes to them. It runs inside the node's keeper.
 //!
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node;
+//! - [`question`]: a request and who waits for it; [`link`]: the requests for one other node;
 //!   [`direct`]: those of the daemon's own store;
 //! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who
 //!   carries it out;
-//! - [`renewals`]: what takes longer than the patience;
+//! - [`renewals`]: what takes longer than the request timeout;
 //! - [`room`]: bounds of what is held in memory meanwhile;
 //! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
@@ -87,9 +87,9 @@ impl Default for Options {
     }
 }
 
-/// What answers questions: the store, or what tests have in its place.
+/// What answers requests: the store, or what tests have in its place.
 pub trait Serve: Send + Sync {
-    /// The class of a kind of question; None if there is none.
+    /// The class of a kind of request; None if there is none.
     fn class(&self, kind: u16) -> Option<Class>;
 
     /// Whether it may be carried out a second time.
@@ -101,15 +101,16 @@ pub trait Serve: Send + Sync {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying it out may take longer than the patience. It comes without room for bytes.
+    /// Whether carrying it out may take longer than the request timeout. It comes without room for
+    /// bytes.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
 
-    /// `from` is about to get the answer that an earlier daemon has given to this question.
+    /// `from` is about to get the answer that an earlier daemon has given to this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
-    /// Carries a question out. May wait.
+    /// Carries a request out. May wait.
     ///
     /// # Errors
     /// What the asker is told.
@@ -118,7 +119,7 @@ pub trait Serve: Send + Sync {
     /// Gives up what is kept for `node`.
     fn gone(&self, node: NodeId);
 
-    /// The daemon of `node` has been started anew: it doesn't know what it kept for this node.
+    /// The daemon of `node` has been started again: it doesn't know what it kept for this node.
     ///
     /// # Errors
     /// EHOSTDOWN: it is gone already.
@@ -482,7 +483,7 @@ impl Daemon {
         self.core.maps.get()
     }
 
-    /// Ends it. Questions of processes that have no answer are left to the next daemon.
+    /// Ends it. Requests of processes that have no answer are left to the next daemon.
     pub fn shutdown(self) {}
 }
 

@@ -1,4 +1,4 @@
-//! Memory that questions and answers have on their way, bounded: buffers for what comes, and room
+//! Memory that requests and answers have on their way, bounded: buffers for what comes, and room
 //! for what is to be sent.
 
 use super::core::lock;
@@ -6,7 +6,7 @@ use forebay_net::{Landing, Source};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a question waits for room before it is refused, and comes again later.
+/// How long a request waits for room before it is refused, and comes again later.
 const WAITS: Duration = Duration::from_millis(50);
 
 /// Bytes that may be in use.
@@ -49,7 +49,7 @@ impl Room {
     }
 }
 
-/// Buffers for the bytes of questions. Their memory is used again.
+/// Buffers for the bytes of requests. Their memory is used again.
 pub struct Buffers {
     room: Room,
     keeps: usize,

@@ -1,4 +1,4 @@
-//! Threads that carry out questions. They are started when there is work and nobody idle, up to a
+//! Threads that carry out requests. They are started when there is work and nobody idle, up to a
 //! limit, and end when fewer would have done for a while: work now and then, which wakes one after
 //! the other, keeps one.
 
@@ -67,7 +67,8 @@ impl Workers {
         let this = self.clone();
         let thread = std::thread::Builder::new().name(self.name.into());
         if start(thread, STACK, 0, move || this.run()).is_err() {
-            // The others will get there; if there are none, the asker's patience is its bound.
+            // The others will get there; if there are none, the asker's request timeout is its
+            // bound.
             self.state().threads -= 1;
         }
     }

@@ -80,7 +80,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     }
 }
 
-/// The twin of an open file, if a process of this node maps it.
+/// The shadow copy of an open file, if a process of this node maps it.
 fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
     let live = fs.live_of(open).ok()?;
     match fs.store().may_be_copied(live) {

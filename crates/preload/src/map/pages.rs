@@ -146,7 +146,7 @@ pub unsafe fn put_pieces(
 unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
     if let Some(fd) = piece.medium.checked_sub(twin::MEDIUM) {
         let flags = libc::MAP_FIXED | how.flags;
-        // SAFETY: the caller's range; the descriptor is that of an open twin.
+        // SAFETY: the caller's range; the descriptor is that of an open shadow copy.
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
             .map(|_| ());
     }

@@ -1,4 +1,4 @@
-//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *twin*.
+//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *shadow copy*.
 //!
 //! A file of this node's kernel, in the pool's directory, under the object's id. All processes of
 //! the node that map the file map it, so their stores are seen by all of them at once, over fork
@@ -42,7 +42,7 @@ pub const AHEAD: u64 = 3 * CHUNK;
 /// How long one process waits for another to have fetched, or written back.
 const TURNS: u32 = 30_000;
 
-/// The twin of a file, open.
+/// The shadow copy of a file, open.
 pub struct Twin<'a> {
     pub file: OwnedFd,
     fs: &'a Fs,
@@ -60,7 +60,7 @@ fn path(fs: &Fs, id: ObjectId) -> PathBuf {
     directory(fs).join(format!("{:016x}", id.0))
 }
 
-/// Held while twins are made or removed, by one process at a time.
+/// Held while shadow copies are made or removed, by one process at a time.
 fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     let path = directory(fs);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -89,7 +89,7 @@ fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
     Err(Errno::TIMEDOUT)
 }
 
-/// Removes all twins that no process maps any more: those of killed processes.
+/// Removes all shadow copies that no process maps any more: those of killed processes.
 pub fn sweep(fs: &Fs) {
     let Ok(dir) = lock_directory(fs, false) else {
         return;
@@ -105,7 +105,7 @@ pub fn sweep(fs: &Fs) {
     }
 }
 
-/// Removes the twin of a file that this process doesn't map any more, if no other does.
+/// Removes the shadow copy of a file that this process doesn't map any more, if no other does.
 pub fn leave(fs: &Fs, id: ObjectId) {
     if let Ok(dir) = lock_directory(fs, false) {
         remove(fs, &dir, id);
@@ -118,7 +118,7 @@ fn remove(fs: &Fs, _locked: &OwnedFd, id: ObjectId) {
     }
 }
 
-/// A part of a twin in our own memory.
+/// A part of a shadow copy in our own memory.
 struct View {
     at: *mut u8,
     len: usize,
@@ -170,7 +170,7 @@ impl Drop for View {
     }
 }
 
-/// The lock on a twin: of what this thread has opened, so that other threads wait, too.
+/// The lock on a shadow copy: of what this thread has opened, so that other threads wait, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {
@@ -203,7 +203,7 @@ fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
 }
 
 impl<'a> Twin<'a> {
-    /// The twin of a file that this process maps, or None if there is none.
+    /// The shadow copy of a file that this process maps, or None if there is none.
     pub fn of(fs: &'a Fs, live: u32) -> Option<Twin<'a>> {
         let path = path(fs, fs.store().live_id(live));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;

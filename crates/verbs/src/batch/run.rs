@@ -186,7 +186,7 @@ impl Running {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Skips what hasn't begun. What is under way is done; wait for the end.
+    /// Skips what hasn't begun. What is in progress is done; wait for the end.
     ///
     /// # Errors
     /// EPERM in a forked child.

@@ -43,7 +43,7 @@ pub struct Pool {
 /// Records that are asked for together where all are looked at.
 const AT_ONCE: usize = 1024;
 
-/// How often something is made anew, because names have changed meanwhile.
+/// How often something is made again, because names have changed meanwhile.
 const ATTEMPTS: usize = 1000;
 
 type Errnos<T> = std::result::Result<T, Errno>;

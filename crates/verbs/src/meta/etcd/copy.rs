@@ -260,7 +260,7 @@ impl Copy {
         )
     }
 
-    /// Begins to load a scope anew, for `by`. False if somebody else is at it.
+    /// Begins to load a scope again, for `by`. False if somebody else is at it.
     pub fn begin(&self, scope: Scope, by: Uuid) -> Errnos<bool> {
         let free = |head| match head {
             Head::Loading(since, _) => now() > since + GIVEN_UP,
