@@ -1,4 +1,4 @@
-//! How much a pool takes when nobody says, and whether what was said can be had.
+//! Default sizes of a pool's media, and whether the host has room for requested ones.
 
 use crate::fail::Fail;
 use forebay_client::{Host, check_host, home};

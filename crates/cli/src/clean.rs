@@ -1,9 +1,8 @@
 //! `forebay pools --clean`: removes pools that nobody needs any more.
 //!
-//! Stale is a pool whose keepers on this host are all dead and which nobody uses, and one whose
-//! time is over ([`crate::lifetime`]). Everything else stays: what is in use, what can be opened
-//! again (unless `--all`), what lives on other hosts, and what couldn't be looked at; for each it
-//! is said why.
+//! A pool is stale if all its keepers on this host are dead and nobody uses it, or if its time is
+//! over ([`crate::lifetime`]). All others stay, each with a reason: pools in use, pools that can be
+//! opened again (unless `--all`), pools of other hosts, and pools that can't be looked at.
 
 use crate::args::{Down, Pools};
 use crate::down::{down, named, open_each, users};

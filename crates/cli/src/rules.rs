@@ -1,4 +1,4 @@
-//! `forebay rules`: files of rules, and what they say of a path.
+//! `forebay rules`: files of rules, and which controls they give a path.
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};

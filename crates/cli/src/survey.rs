@@ -1,5 +1,5 @@
-//! What can be found out about all nodes of a pool: from their directories where they are on this
-//! host, from their daemons otherwise.
+//! The state of all nodes of a pool: from their directories where they are on this host, from their
+//! daemons otherwise.
 
 use crate::down::is_stopped;
 use crate::fail::Fail;

@@ -1,4 +1,4 @@
-//! `forebay up`: a new pool, or an old one again.
+//! `forebay up`: starts a new pool, or reopens one.
 
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};

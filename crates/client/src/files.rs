@@ -1,6 +1,5 @@
-//! Making those files of a pool again that can't even be opened: the control region, and the
-//! maps of media. What they held is found again in the records, or lost; bytes and records
-//! are never touched here.
+//! Rebuilds files of a pool that can't even be opened: the control region, and the maps of media.
+//! Their content is found again in the records, or lost; bytes and records are never touched here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};

@@ -1,9 +1,9 @@
-//! What the pools of this user on this host may take together.
+//! Memory and disk that the pools of this user on this host may take together.
 //!
-//! A pool's memory is promised when it is made, and taken as it is used. So what is left of the
-//! host isn't what is left for a pool: others have been promised a part of it. What is said here
-//! of pools is found in their directories ([`crate::home`]), by the sizes of their segments; pools
-//! of other users, and those below another FOREBAY_HOME, can't be seen.
+//! A pool's memory is promised when it is made, and taken as it is used. So the free room of the
+//! host isn't the room for a new pool: other pools have been promised a part of it. Promises of
+//! pools are found in their directories ([`crate::home`]), by the sizes of their segments. Pools of
+//! other users, and those below another FOREBAY_HOME, can't be seen.
 
 use forebay_media::{MediumKind, MediumSpec, format_size, memory};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! How long a pool lives, unless somebody removes it before.
+//! The lifetime of a pool that nobody removes before.
 //!
 //! Two limits: a time to live, counted from the start, and an idle limit, counted from the last
 //! use. Both are measured on the clock that no one sets (CLOCK_BOOTTIME). A pool in use is never

@@ -1,8 +1,8 @@
-//! What programs did, or were refused, against the controls of files: a list in the pool's
-//! directory.
+//! The pool's list of violations: what programs did, or were refused, against the controls of
+//! files.
 //!
-//! A line of JSON for each, appended whole by whoever did it. Bounded: a process notes the same
-//! violation of a file once a minute, and the list ends at [`MAX_BYTES`].
+//! One line of JSON each, appended whole by the process that did it. Bounded: a process records the
+//! same violation of a file once a minute, and the list ends at [`MAX_BYTES`].
 
 use crate::{Pool, PoolError};
 use rustix::fs::{Mode, OFlags};

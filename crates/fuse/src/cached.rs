@@ -1,9 +1,9 @@
 //! Files of which the kernel has pages in its cache, because they are mapped or executed.
 //!
-//! Reads and writes pass that cache by. A mapping can't: its pages are in it. So while there are
-//! any, a thread looks whether others have changed the file, and then tells the kernel, which asks
-//! for the pages again when they are touched. A mapping sees what others write within [`PERIOD`],
-//! that of a file of another node within [`PERIOD_AWAY`].
+//! Reads and writes bypass that cache; a mapping's pages are in it. So while there are any, a
+//! thread checks whether others have changed the file, and tells the kernel, which asks for the
+//! pages again when they are touched. A mapping sees writes of others within [`PERIOD`], those to a
+//! file of another node within [`PERIOD_AWAY`].
 //!
 //! The kernel throws attributes away that are on their way while it is told so, and then takes no
 //! notice of the new size in them: a page behind the old one would be SIGBUS, and SEEK_END lead

@@ -1,10 +1,10 @@
 //! Bytes of mapped pages as the kernel got them.
 //!
-//! The kernel writes back whole pages, whatever of them a program has stored to. What others have
-//! written meanwhile to other bytes of the page, on this node or another, must not be undone by
-//! that. So the bytes of a page are kept as they were when kernel and file last agreed: only what
-//! differs from them is written ([`Fs::merge`](forebay_posix::Fs::merge)), and it is seen if
-//! somebody else has changed the same bytes.
+//! The kernel writes back whole pages, whichever bytes a program has stored to. That must not undo
+//! what others, on this node or another, have written meanwhile to other bytes of the page. So the
+//! bytes of a page are kept as they were when kernel and file last agreed. Only bytes that differ
+//! from them are written ([`Fs::merge`](forebay_posix::Fs::merge)), and a change of the same bytes
+//! by others is noticed.
 //!
 //! Only files that are open for reading and writing through this mount can be mapped so that the
 //! kernel writes back; when the first is opened so, the kernel has no pages of it that matter (it

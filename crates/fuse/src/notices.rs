@@ -1,4 +1,4 @@
-//! What the kernel is told without having asked.
+//! Notices: messages to the kernel that it hasn't asked for.
 
 use crate::protocol::{self as p, Reply};
 use std::os::fd::OwnedFd;

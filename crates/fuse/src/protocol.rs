@@ -1,6 +1,6 @@
-//! What the kernel and a FUSE server say to each other (Linux, `include/uapi/linux/fuse.h`, version
-//! 7.31 and later): numbers, and how requests are read and replies written. All in the byte order
-//! of the machine.
+//! The protocol between the kernel and a FUSE server (Linux, `include/uapi/linux/fuse.h`, version
+//! 7.31 and later): numbers, reading of requests, writing of replies. All in the byte order of the
+//! machine.
 
 use forebay_posix::{Errno, Stat};
 

@@ -1,9 +1,8 @@
 //! Files that were looked up a moment ago, kept open.
 //!
-//! To open a file, the kernel asks for its name, then for its attributes, then to open what has
-//! that number. If others replace the file in between, again and again as programs do with rename,
-//! nobody could open it any more: what was found is gone. So it is kept for a moment, as it is for
-//! a process that has it open.
+//! To open a file, the kernel asks for its name, then for its attributes, then to open that node
+//! number. If others replace the file in between, again and again as programs do with rename, the
+//! open would never succeed: the object that was found is gone. So it is kept open for a moment.
 
 use forebay_posix::Fs;
 use forebay_store::threads::watch;

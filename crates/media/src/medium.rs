@@ -1,4 +1,4 @@
-//! A medium: segment file, map, and the reading and writing of extents.
+//! A medium: segment file, map, reading and writing of extents.
 
 mod copy;
 

@@ -1,15 +1,15 @@
-//! How much memory is left: of the host, and of the control groups above this process.
+//! Available memory: of the host, and of the control groups above this process.
 //!
-//! Room in shared memory is charged to whoever reserves it. Where a control group limits
-//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills.
-//! So [`reserve`] looks first, and is ENOSPC before the limit is reached. The same holds for
+//! Room in shared memory is charged to the process that reserves it. Where a control group limits
+//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills. So
+//! [`reserve`] looks first, and fails with ENOSPC before the limit is reached. The same holds for
 //! the memory of the host.
 //!
-//! Both versions of control groups are read. What can't be found out limits nothing: without
-//! /proc or /sys, the file system's own bound is what is left.
+//! Both versions of control groups are read. A limit that can't be read counts as none: without
+//! /proc or /sys, the file system's own bound is left.
 //!
-//! Looking takes some 50 microseconds, so what was seen is used again for [`FRESH`], less what
-//! this process has reserved since, unless little is left.
+//! Looking takes some 50 microseconds, so a result is used again for [`FRESH`], less what this
+//! process has reserved since, unless little is left.
 
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};

@@ -1,5 +1,5 @@
-//! What of a medium would survive a loss of power: three more bits per page, for pools
-//! that keep their records durable.
+//! Three more bits per page, for pools that keep their records durable: which pages of a medium
+//! would survive a loss of power.
 //!
 //! - *durable*: the journal says that the page is initialised, and its bytes have reached
 //!   stable storage. After a loss of power, every other page reads as zero.

@@ -1,4 +1,4 @@
-//! What can go wrong between two nodes. Every error names the peer.
+//! Errors of the network crate. Every error names the peer.
 
 use crate::peer::Peer;
 use std::fmt;

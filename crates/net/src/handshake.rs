@@ -1,4 +1,4 @@
-//! How two nodes prove to each other that they hold the pool's key. Pure: no I/O.
+//! The handshake: two nodes prove to each other that they hold the pool's key. Pure: no I/O.
 //!
 //! Noise NNpsk0, three messages of fixed size, on each lane of a connection:
 //!

@@ -1,6 +1,6 @@
-//! Two streams of bytes, one in each direction, between processes that share a key: over one TCP
-//! connection, all of it encrypted. For the launch of a daemon where no remote shell is used;
-//! daemons among each other have [`tcp`](crate::tcp).
+//! An encrypted byte stream in each direction between two processes that share a key, over one TCP
+//! connection. A daemon is launched over it where no remote shell is used. Daemons among each other
+//! use [`tcp`](crate::tcp).
 
 use crate::envelope::{TAG, VERSION};
 use crate::handshake::{CONFIRM, Called, Caller, HELLO, Hello, Lane, Seal, Status, Welcome};

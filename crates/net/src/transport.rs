@@ -1,7 +1,8 @@
-//! What the floors above see: nodes, connections, requests and who serves them.
+//! The interface to the floors above: nodes, connections, requests and their server.
 //!
-//! TCP is one implementation ([`crate::tcp`]); nothing here says so, to leave room for libfabric:
-//! a [`Source`] may be memory registered with a card, a [`Landing`] the target of its writes.
+//! TCP is one implementation ([`crate::tcp`]). Nothing here depends on it, to leave room for
+//! libfabric: a [`Source`] may be memory registered with a card, a [`Landing`] the target of its
+//! writes.
 
 pub use crate::peer::Peer;
 use crate::{Error, lock};

@@ -1,9 +1,9 @@
 //! How slots move when the claims on them change.
 //!
-//! Three steps. How many slots each node gives or takes ([`changes`]); which ones are given: whole
-//! small slices first, then ends of slices, beside gaps that are already there; who gets the gaps:
-//! a neighbour, so that slices join, else the largest claim the largest gap that it can take whole.
-//! What matters is that slices stay few. Every choice has a fixed order, so that all nodes make the
+//! Three steps. [`changes`] computes how many slots each node gives or takes. Then the given slots
+//! are chosen: whole small slices first, then ends of slices beside gaps that are already there.
+//! Then the gaps are dealt: to a neighbour, so that slices join, else the largest gap that fits to
+//! the largest claim. The aim is few slices. Every choice has a fixed order, so all nodes make the
 //! same.
 
 use crate::SLOTS;

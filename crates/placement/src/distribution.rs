@@ -1,7 +1,7 @@
-//! Distributions: how what is made in a directory is spread over the nodes.
+//! Distributions: how the content of a directory is spread over the nodes.
 //!
-//! A distribution is part of an object's id, so that everybody knows it without asking: of a
-//! directory, for what will be made in it; of a file, for where its chunks lie. It is inherited.
+//! A distribution is part of an object's id, so every process knows it without asking: for a
+//! directory, where its new content will lie; for a file, where its chunks lie. It is inherited.
 //!
 //! ```text
 //! bit 63     local-all

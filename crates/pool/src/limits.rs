@@ -1,4 +1,4 @@
-//! What a daemon may take of its host: cores, memory, network.
+//! Limits of a daemon's use of its host: cores, memory, network.
 
 use rustix::io::Errno;
 use rustix::process::Pid;

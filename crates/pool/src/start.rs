@@ -6,11 +6,11 @@
 //! the user, and the others that they don't depend on those above them any more. So every node has
 //! a handful of messages, and the time is that of a few launches, one for each level.
 //!
-//! A pool has all its nodes or isn't started. Who can't be launched, can't make its store or
-//! doesn't answer in its time ([`patience`]) is named to the user; all others are told to stop. A
-//! daemon that loses the one above it stops, and so do those below: nothing is left behind.
+//! A pool has all its nodes or isn't started. A node that can't be launched, can't make its store
+//! or doesn't answer in its time ([`patience`]) is named to the user; all others are told to stop.
+//! A daemon that loses the one above it stops, and so do those below: nothing is left behind.
 //!
-//! This is the protocol alone. Who drives a [`Start`] carries its [`Act`]s out and tells it what
+//! This is the protocol alone. Its driver carries the [`Act`]s of a [`Start`] out and reports what
 //! happens; nothing here waits, or knows what a launch is.
 
 use crate::Tree;

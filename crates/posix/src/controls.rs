@@ -1,9 +1,9 @@
-//! Controls as programs meet them: what is said of a new file, what opening one with controls
-//! takes, and what is told of a violation.
+//! Controls as programs meet them: the controls of a new file, opening a file with controls, and
+//! reports of violations.
 //!
-//! The store refuses what must not be ([`forebay_store::uses`]). Here a refusal becomes a sentence
-//! on standard error and an entry in the pool's list, and what is only to be reported an entry.
-//! Files without controls pass by.
+//! The store refuses violations ([`forebay_store::uses`]). Here a refusal becomes a sentence on
+//! standard error and an entry in the pool's list; a violation that is only to be reported becomes
+//! an entry. Files without controls pass by.
 
 use crate::cache::DirInfo;
 use crate::fs::Fs;

@@ -1,5 +1,5 @@
-//! A value that one thread of a process at a time uses, and that a forked child can begin again:
-//! the thread that was using it may be one that the child doesn't have.
+//! A value that one thread of a process at a time uses. A forked child can begin it again: the
+//! thread that was using it may not exist in the child.
 
 use forebay_store::process::{ProcessGuard, ProcessLock};
 use std::cell::UnsafeCell;

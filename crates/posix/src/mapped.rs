@@ -1,7 +1,7 @@
-//! What programs have stored through mappings that aren't the bytes of the file itself: a node's
-//! copy of another node's file, the kernel's pages of a mount. Only what was changed is written;
-//! that somebody else has changed the same bytes meanwhile is noted in the pool's list of
-//! violations, and said on standard error.
+//! Stores through mappings that aren't the bytes of the file itself: a node's copy of another
+//! node's file, or the kernel's pages of a mount. Only changed bytes are written. If others have
+//! changed the same bytes meanwhile, that is recorded in the pool's list of violations, and
+//! reported on standard error.
 
 use crate::Fs;
 use forebay_client::Violation;

@@ -1,4 +1,4 @@
-//! Opening what is at a place: what is there, or made by it, becomes an open file description.
+//! Opening an object at a place: it is found or made, and becomes an open file description.
 
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;

@@ -1,4 +1,5 @@
-//! What this library calls of libc and the loader is theirs, whatever stands in front of them.
+//! Binds the library's own calls of libc and the loader to libc and the loader, whatever library
+//! stands in front of them.
 //!
 //! The loader binds our calls as it binds the program's: to sanitizers, profilers and other
 //! libraries that define functions of the same names. Theirs may wait for what another thread holds

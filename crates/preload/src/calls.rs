@@ -1,4 +1,4 @@
-//! The table of all system calls: which come to us, and what becomes of them.
+//! The table of all system calls: which are intercepted, and how they are served.
 //!
 //! One line for each call of Linux 6.18 on x86-64: number, way, what happens with paths and
 //! descriptors of the pool, and the test that shows it. What the interception asks

@@ -1,4 +1,4 @@
-//! Everything about an object but its content: owner, mode, times, `user.*` attributes.
+//! All attributes of an object: owner, mode, times, `user.*` attributes.
 
 use crate::place::{Meta, Place};
 use rustix::io::{Errno, Result};

@@ -1,5 +1,4 @@
-//! A mover: moves the files it is told to, on its own node, for a staging that another process
-//! leads.
+//! A mover: moves files on its own node for a staging that another process leads.
 //!
 //! It ends when everything is done, or, leaving nothing half-made, when the other process has gone.
 

@@ -1,4 +1,4 @@
-//! The names of files that are not complete yet.
+//! The names of incomplete files.
 //!
 //! `.forebay-part-BOOT-PID-START-NAME`: by which process of which boot it is written, and
 //! a hash of its final name. So the next run can tell what an interrupted one has left

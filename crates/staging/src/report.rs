@@ -1,4 +1,4 @@
-//! What staging tells: progress while it runs, and the report at its end.
+//! Progress of a staging, and the report at its end.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! What a staging and its movers say to each other: a line of JSON each, over the mover's standard
-//! input and output. Lines that are none come from a remote shell, and are skipped.
+//! Messages between a staging and its movers: a line of JSON each, over the mover's standard input
+//! and output. Other lines come from a remote shell, and are skipped.
 
 use crate::job::{Entry, path};
 use crate::{Meta, Options, Report};

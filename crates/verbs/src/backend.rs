@@ -1,10 +1,9 @@
 //! Back ends: where the bytes of collections lie.
 //!
-//! A back end makes, opens and deletes *objects*, the bytes of one collection each. What a
-//! collection is called and what was said of it isn't its business: the metadata store knows that,
-//! and a back end gets it as an [`Address`] that is unique in the session. A session has several at
-//! once, of different kinds or of one kind with different configurations; each collection names its
-//! own.
+//! A back end makes, opens and deletes *objects*, the bytes of one collection each. It doesn't know
+//! the names, metadata or controls of collections: the metadata store does, and gives the back end
+//! an [`Address`] that is unique in the session. A session has several back ends at once, of
+//! different kinds or of one kind with different configurations; each collection names its own.
 //!
 //! | kind | bytes lie | outlive the process |
 //! |---|---|---|

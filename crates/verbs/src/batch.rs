@@ -1,8 +1,8 @@
 //! Batches: operations that are collected, started, and run while the program does something else.
 //!
-//! What runs before what, the caller says. [`Order::Free`]: nothing is in order, but that what uses
-//! a collection which the batch opens waits for that, and that closing waits for all uses before
-//! it. [`Order::Chain`]: one after the other. [`Batch::after`]: this one needs those; if one of
+//! The caller declares the order. With [`Order::Free`] there is none, except that operations on a
+//! collection which the batch opens wait for that, and that closing waits for all uses before it.
+//! [`Order::Chain`]: one after the other. [`Batch::after`]: this operation needs those; if one of
 //! them fails, it is skipped.
 //!
 //! What a failure means, [`Failure`] says. `stop`: what hasn't begun is skipped. `continue`: all

@@ -1,10 +1,10 @@
 //! Chunks in memory: a range of a collection's bytes under an address, without a copy; and buffers
 //! that lie in the pool.
 //!
-//! What is mapped are the pages of the pool's medium in which the bytes lie, so what is stored is
-//! the collection's content at once, for whoever reads it. That needs bytes that lie on this node,
-//! in one piece: a collection of this node that isn't striped. A buffer is a chunk of a file
-//! without a name, which goes when nobody has it mapped any more.
+//! The mapped pages are those of the pool's medium in which the bytes lie, so a store changes the
+//! collection's content at once, for every reader. That needs bytes that lie on this node, in one
+//! piece: a collection of this node that isn't striped. A buffer is a chunk of a file without a
+//! name, which goes when nobody has it mapped any more.
 //!
 //! A [`Token`] names a chunk to other processes on the node: who may open the collection, or is the
 //! buffer's user, attaches it. It is no secret, and it keeps nothing: what it names lives as long

@@ -1,8 +1,8 @@
-//! The threads that run batches: a few for each session, made when there is work.
+//! The worker pool that runs batches: a few threads for each session, made when there is work.
 //!
-//! They take operations that nothing holds up any more, in the order in which that came to be,
-//! whatever batch they belong to: a batch that is long or slow leaves the other threads to others.
-//! Signals stay with the program's own threads.
+//! They take operations that nothing holds up any more, in the order in which they became ready,
+//! from all batches: a long or slow batch leaves the other threads to others. Signals stay with the
+//! program's own threads.
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};

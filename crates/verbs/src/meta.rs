@@ -1,10 +1,9 @@
-//! Metadata stores: who knows which workspaces and collections there are, and what was said of
-//! them.
+//! Metadata stores: which workspaces and collections there are, and their metadata.
 //!
 //! A store keeps *records*. A workspace is a record at its root, a collection a record in its
-//! workspace. A record has a name and a UUID, both unique where it is, key-value metadata, and what
-//! was said of it when it was made: its back end, and its controls. Where a collection's bytes lie
-//! is its back end's business.
+//! workspace. A record has a name and a UUID, both unique where it is, key-value metadata, and the
+//! back end and controls that were declared when it was made. Where a collection's bytes lie is its
+//! back end's business.
 //!
 //! Every store passes the same tests (`tests/meta.rs`). What several threads or processes do at
 //! once happens in some order: of two that create a name one is told that it exists.

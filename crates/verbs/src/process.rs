@@ -1,9 +1,10 @@
-//! What the process brings: forked children, and signals.
+//! Forked children, and signals, of the process that uses the verbs.
 //!
 //! A child has none of its parent's worker threads, and may have been forked while one of them held
-//! a lock. So what the parent opened is refused in it, before any lock is touched. Each session
-//! notes the generation it belongs to; a handler that the C library runs in every forked child
-//! begins a new one. A look at it costs one load, which getpid(2) wouldn't.
+//! a lock. So sessions that the parent opened are refused in it, before any lock is touched. Each
+//! session records the generation it belongs to; a handler that the C library runs in every forked
+//! child begins a new one. Comparing generations costs one load, getpid(2) would cost a system
+//! call.
 
 use crate::{Error, Result};
 use rustix::io::Errno;

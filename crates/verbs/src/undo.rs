@@ -1,9 +1,9 @@
 //! Undoing what a batch did.
 //!
-//! Each operation of a batch whose failure rule is `rollback` notes here what takes it back,
+//! Each operation of a batch whose failure rule is `rollback` records here what takes it back,
 //! *before* it does anything that others can see. When the batch fails or is cancelled, the entries
-//! are undone from the last one to the first; when all went well, the log is committed and goes.
-//! Deletions can't be taken back, so they are noted and carried out behind the commit.
+//! are undone from the last one to the first. When all went well, the log is committed and removed.
+//! Deletions can't be taken back, so they are recorded and carried out after the commit.
 //!
 //! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is
 //! for collections that do the same; for others the operation is refused by name. Pools and etcd

@@ -1,4 +1,4 @@
-//! Who may do what with a cell, and how it passes on.
+//! The states of a request cell, and which side may use it in each.
 //!
 //! ```text
 //!          asker           asker            daemon            daemon           asker

@@ -1,4 +1,4 @@
-//! The asker's end: how the store of a process asks other nodes.
+//! The asker's end of the request cells: the store of a process asks other nodes through it.
 //!
 //! Runs inside any program: on any thread, in forked children and in vfork children (which use
 //! their parent's memory, but have cells of their own: an owner is a process id, asked of the

@@ -1,7 +1,7 @@
-//! The daemon's end: takes what was posted, and answers.
+//! The daemon's end of the request cells: takes posted requests, and answers them.
 //!
-//! What lies in a cell was written by a process of the same user, which may be dying or mad: every
-//! length is checked when the cell is taken, and used as it was then.
+//! A cell was written by a process of the same user, which may be dying or corrupt. Every length is
+//! checked when the cell is taken, and used as it was then.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};

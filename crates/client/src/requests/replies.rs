@@ -1,10 +1,9 @@
-//! What a node's daemon has carried out for others, in the node's directory: it outlives the
-//! daemon.
+//! Records of the requests that a node's daemon has carried out for others, in a file of the node's
+//! directory. They outlive the daemon.
 //!
 //! A request that changes something has a record from before it is carried out until its asker has
-//! the answer. So a daemon that is started after another was killed knows which requests that one
-//! had begun, and what it would have answered: a request that comes again is answered, never
-//! carried out a second time.
+//! the reply. So the next daemon knows which requests a killed one had begun, and what it would
+//! have answered: a request that comes again is answered, never carried out a second time.
 //!
 //! ```text
 //! 0       header: magic, id, how many records have their pages

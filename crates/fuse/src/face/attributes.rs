@@ -1,4 +1,4 @@
-//! Attributes: those of stat, and the extended ones.
+//! Attributes: those of stat, and extended ones.
 
 use super::{Face, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};

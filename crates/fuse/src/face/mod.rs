@@ -1,4 +1,4 @@
-//! The answers: each request becomes a call or two of `posix`.
+//! The answers to the kernel: each request becomes a call or two of `posix`.
 
 mod attributes;
 mod dirs;

@@ -1,7 +1,7 @@
 //! A limit on bytes per second, in one direction, for all connections of a node.
 //!
-//! What is sent and received is counted as it goes; who moves bulk and is ahead of the limit
-//! sleeps. Only the threads of bulk lanes do, so that messages without a body are never held up;
+//! Bytes are counted as they are sent and received. A thread that moves bulk and is ahead of the
+//! limit sleeps. Only the threads of bulk lanes do, so messages without a body are never held up;
 //! they count all the same.
 
 use crate::lock;

@@ -1,4 +1,4 @@
-//! A connection behind the handshake: two lanes, and what is in progress on them.
+//! A connection after the handshake: two lanes, and the requests in progress on them.
 
 use super::calls::Calls;
 use super::engine::{Group, Scratch, in_passing, pass};

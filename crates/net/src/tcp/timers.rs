@@ -1,5 +1,5 @@
-//! Deadlines of all sessions, on one timer of the kernel. It is armed only while something waits;
-//! after that it may fire once more for something that has been answered meanwhile.
+//! Deadlines of all sessions, on one timer of the kernel. It is armed only while something waits,
+//! and may fire once more for a request that has been answered meanwhile.
 
 use super::local;
 use crate::{Error, lock};

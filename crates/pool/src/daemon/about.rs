@@ -1,4 +1,4 @@
-//! What a daemon tells of its node to whoever asks: for `forebay status` and `df`.
+//! The state of a daemon's node, as `forebay status` and `df` ask for it.
 
 use super::core::Core;
 use super::{Reach, wire};

@@ -1,8 +1,8 @@
-//! How large and how full the whole pool is: for statfs in programs, which ask their own daemon.
+//! Size and use of the whole pool, for statfs in programs, which ask their own daemon.
 //!
-//! Remembered for a second, so that however many programs ask, each node is asked once a second at
-//! most. A node that doesn't answer soon counts with what it had last; of one that can't be
-//! reached, nothing is free.
+//! An answer is cached for a second, so each node is asked once a second at most, however many
+//! programs ask. A node that doesn't answer soon counts with its last answer; a node that can't be
+//! reached counts as full.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};

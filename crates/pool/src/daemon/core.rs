@@ -1,4 +1,4 @@
-//! What the threads of a daemon share.
+//! State that all threads of a daemon share.
 
 use super::home::{Served, Way};
 use super::link::{Link, NodeState};

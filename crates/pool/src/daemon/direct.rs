@@ -1,4 +1,4 @@
-//! How the daemon's own store asks other nodes: straight over the network.
+//! Requests of the daemon's own store to other nodes: straight over the network.
 
 #![allow(
     unsafe_code,

@@ -1,6 +1,6 @@
-//! The serving side: what other nodes ask of this one.
+//! The serving side: requests of other nodes to this one.
 //!
-//! The transport's threads only note a request and pass it to a worker of its class.
+//! The transport's threads only record a request and pass it to a worker of its class.
 
 use super::Serve;
 use super::core::{Core, lock};

@@ -1,15 +1,16 @@
-//! The link to one other node: the requests for it, and the connection by which they go, made when
-//! there is a request, made again when it was cut. Whoever of the two has made it, both use it
-//! ([`Link::offer`]).
+//! The link to one other node: the requests for it, and the connection that carries them. The
+//! connection is made when there is a request, and again after it was cut. Both nodes use it,
+//! whichever has made it ([`Link::offer`]).
 //!
-//! A request goes out on the thread that brings it, if there is a connection. Otherwise it waits,
-//! and a thread connects ([`super::connect`]), again and again with pauses, until the request
-//! timeout of who asks is over. A request that a cut has left without an answer is sent again with
-//! the same number, by which the other daemon knows whether it has carried it out, also if it was
-//! started again in between. If it has lost its records ([`forebay_client::requests::Replies`])
-//! nobody knows; then the request is only sent again if that can't do harm.
+//! The thread that brings a request sends it, if there is a connection. Otherwise the request
+//! waits, and a thread connects ([`super::connect`]), again and again with pauses, until the
+//! request timeout is over. A request that a cut has left without a reply is sent again with the
+//! same number. By the number the other daemon knows whether it has carried the request out, also
+//! if it was started again in between. If it has lost its records
+//! ([`forebay_client::requests::Replies`]), the outcome is unknown; then the request is only sent
+//! again if that can't do harm.
 //!
-//! Each request says which ones are settled, so that the other daemon forgets their answers: all
+//! Each request says which ones are settled, so that the other daemon forgets their replies: all
 //! below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;

@@ -1,14 +1,15 @@
-//! The reply cache: what a daemon remembers of the requests it was asked, so that one that comes
-//! again, because a connection was cut or a daemon killed, is carried out once.
+//! The reply cache (duplicate request cache): which requests this daemon was asked and what it
+//! answered. A request that comes again, because a connection was cut or a daemon killed, is
+//! carried out once.
 //!
-//! A request that is still being carried out when it comes again gets its answer by the later way.
-//! An answer is remembered until its asker says that it has it ([`Settled`]); one with bytes only
-//! if carrying the request out again would do harm, and if there is room. A request that changes
-//! something has a record in the node's directory as well ([`Replies`]), from before it is carried
-//! out: that outlives the daemon, so the next one answers from it.
+//! A request that is still being carried out when it comes again gets its reply by the later way. A
+//! reply is remembered until its asker has acknowledged it ([`Settled`]); one with bytes only if
+//! carrying the request out again would do harm, and if there is room. A request that changes
+//! something also has a record in the node's directory ([`Replies`]), from before it is carried
+//! out. The record outlives the daemon, so the next one answers from it.
 //!
-//! Where there is no room for another request, it isn't carried out and isn't answered
-//! ([`Verdict::Full`]): its asker sends it again, until its request timeout is over.
+//! Without room for another request, it is neither carried out nor answered ([`Verdict::Full`]):
+//! its asker sends it again, until its timeout is over.
 
 use forebay_client::requests::{Known, Left, Replies, ahead, clock};
 use std::collections::{BTreeMap, HashMap};

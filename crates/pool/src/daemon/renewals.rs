@@ -1,11 +1,11 @@
-//! Long work: requests whose carrying out may take longer than the request timeout (a sync on a
-//! slow disk, a large copy).
+//! Long work: requests that may take longer than the request timeout (a sync on a slow disk, a
+//! large copy).
 //!
-//! As long as their home says that it is at work, they are waited for. Each tick, an eighth of the
-//! request timeout, the homes of those that are open are asked
-//! ([`PROGRESS`](super::wire::PROGRESS)); a home that says so gets the whole request timeout again,
-//! from the moment it was asked. So one that has died or stands still is noticed within the request
-//! timeout. What this daemon carries out for its own node it knows itself.
+//! They are waited for as long as their home reports that it is at work. Each tick, an eighth of
+//! the request timeout, the homes of the open ones are asked ([`PROGRESS`](super::wire::PROGRESS));
+//! a home at work gets the whole timeout again, from the moment it was asked. So a home that has
+//! died or stands still is noticed within the timeout. This daemon knows by itself what it carries
+//! out for its own node.
 
 use super::core::{Core, lock};
 use super::question::Question;

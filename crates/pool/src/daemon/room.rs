@@ -1,5 +1,5 @@
-//! Memory that requests and answers have on their way, bounded: buffers for what comes, and room
-//! for what is to be sent.
+//! Bounded memory for requests and replies on their way: buffers for what is received, and room for
+//! what is to be sent.
 
 use super::core::lock;
 use forebay_net::{Landing, Source};

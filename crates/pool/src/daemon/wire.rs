@@ -1,8 +1,8 @@
-//! What daemons put into the heads of their messages. Pure: no I/O.
+//! The heads of messages between daemons. Pure: no I/O.
 //!
-//! A request of the store travels with who asks, its number, how long it is waited for, and which
-//! of the asker's requests are settled. Small bytes go in the head, too: on the control lane they
-//! are faster.
+//! A request of the store travels with its asker, its number, its remaining time, and which of the
+//! asker's requests are settled. Small bytes go in the head, too: on the control lane they are
+//! faster.
 
 use super::memory::Settled;
 use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};

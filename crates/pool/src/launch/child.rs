@@ -1,4 +1,4 @@
-//! A daemon that was launched: its process, what is said to it, what it says.
+//! A launched daemon: its process, and the messages to and from it.
 
 use super::Launcher;
 use super::messages::{Begin, Unread, encode_down, greet, hear_greeting, read_up};

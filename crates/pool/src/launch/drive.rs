@@ -1,4 +1,4 @@
-//! Carries out what the protocol of a start says: launches, pipes, the node's own work, the time.
+//! Carries out the acts of the start protocol: launches, pipes, the node's own work, time.
 
 use super::messages::{Begin, encode_up, greet, read_down};
 use super::{Child, Launcher};

@@ -1,5 +1,5 @@
-//! By what command the daemon of a node is launched: here, by a remote shell, by Slurm, by a rank
-//! of an MPI launcher.
+//! The command that launches a node's daemon: fork, a remote shell, Slurm, or a rank of an MPI
+//! launcher.
 
 use super::{How, Plan};
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! What a pool is to be: all that its daemons are told when they are launched, but for the key.
+//! The plan of a pool: all that its daemons are told at their launch, except the key.
 
 use crate::Tree;
 use crate::limits::{self, Limits};

@@ -1,4 +1,4 @@
-//! A batch that was started: which operations may run, what became of them, waiting and cancelling.
+//! A batch that was started: which operations may run, their results, waiting and cancelling.
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::crew::Task;

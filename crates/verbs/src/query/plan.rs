@@ -1,4 +1,4 @@
-//! What an index is asked for a predicate.
+//! Plans: the searches of an index that a predicate needs.
 //!
 //! A plan is a list of conjunctions of terms: what one of them finds may match, what none finds
 //! doesn't. An index that is sorted by [`Order`] answers each term by a range; it can go over

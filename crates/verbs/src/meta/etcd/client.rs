@@ -1,8 +1,8 @@
 //! Requests to etcd: over HTTP, to one endpoint after the other, each with a bound.
 //!
-//! A request that brought no answer may have been carried out. Who can't simply repeat his
-//! ([`Client::ask_once`]) is told so ([`Trouble::Lost`]) and looks. Endpoints that can't be reached
-//! are passed over; when none can be, all of them are tried again for [`PATIENCE`], as an etcd that
+//! A request without a reply may have been carried out. A caller that can't simply repeat it
+//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and has to look. Unreachable endpoints are
+//! skipped. When none can be reached, all of them are tried again for [`PATIENCE`], as an etcd that
 //! is started again is away for a second or two.
 
 use super::api::{Answer, Line, Refusal};

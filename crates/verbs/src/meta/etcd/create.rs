@@ -1,7 +1,7 @@
 //! Making records: many in one transaction of etcd, each with conditions of its own.
 //!
-//! etcd writes to its disk once for each transaction, which is what a creation costs. So those that
-//! come together go together.
+//! etcd writes to its disk once for each transaction, which is what a creation costs. So creations
+//! that come at the same time share one.
 
 use super::schema;
 use super::{Etcd, TOGETHER, api, client::Trouble};

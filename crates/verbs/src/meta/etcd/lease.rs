@@ -1,4 +1,4 @@
-//! The sign of life of a process: a lease that a thread keeps alive. What hangs on it goes some
+//! The sign of life of a process: a lease that a thread keeps alive. Keys on it are removed some
 //! seconds after the process has gone.
 
 use super::Shared;

@@ -1,4 +1,4 @@
-//! Which keys there are in etcd, and how records are written down.
+//! The keys in etcd, and the format of records.
 //!
 //! ```text
 //! PREFIX/store                   format, and a random number of this store

@@ -1,8 +1,7 @@
-//! Directories that aren't whole yet: a workspace is made as `/.new-UUID`, gets its attributes,
-//! then its name.
+//! Incomplete directories: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
 //!
-//! Who makes one holds it locked. When the process is killed, its lock goes with it, and who loads
-//! a workspace next removes what it has left.
+//! Its maker holds it locked. When the maker is killed, its lock goes with it, and the next process
+//! that loads a workspace removes the directory.
 
 use crate::pool::Attached;
 use crate::process::Generation;

@@ -1,10 +1,10 @@
-//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by who runs the
-//! batch.
+//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by the process
+//! that runs the batch.
 //!
 //! An entry is appended before its operation is done. When the process is killed, its lock goes
-//! with it, and who loads a workspace next finds a log that nobody holds: it undoes what is in it,
-//! or carries on where the batch was committed already. Doing that twice does no harm, so it may be
-//! killed as well.
+//! with it, and the next process that loads a workspace finds a log that nobody holds. It undoes
+//! the entries, or carries on where the batch was committed already. Doing that twice does no harm,
+//! so it may be killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
