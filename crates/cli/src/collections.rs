@@ -38,7 +38,7 @@ pub struct CollectionCommand {
     what: OfCollection,
 }
 
-/// Who knows of workspaces and collections.
+/// The metadata store of workspaces and collections.
 #[derive(Debug, Args)]
 struct Known {
     /// Where metadata lie, if not in the pool:
@@ -74,7 +74,7 @@ struct Target {
     backend: Option<String>,
 }
 
-/// What is said of something new.
+/// Declared properties of a new record.
 #[derive(Debug, Args)]
 struct Said {
     /// Metadata; repeatable

@@ -15,7 +15,7 @@ use std::path::Path;
 /// The rules in a file; none without one. `mount` is the pool's prefix.
 ///
 /// # Errors
-/// What isn't a rule, with line and column.
+/// An invalid rule, with line and column.
 pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     let Some(file) = file else {
         return Ok(Rules::default());

@@ -19,7 +19,7 @@ pub struct Survey {
     pub nodes: Vec<Known>,
 }
 
-/// What is known of one node.
+/// The state of one node.
 pub struct Known {
     pub node: Node,
     pub state: State,
@@ -58,7 +58,7 @@ impl State {
     }
 }
 
-/// How much of a node is used.
+/// Used room of a node.
 pub struct Use {
     pub media: Vec<MediumUsage>,
     pub record_bytes: Option<u64>,

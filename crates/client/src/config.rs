@@ -58,7 +58,7 @@ pub struct PoolConfig {
     /// What an object's controls are of which nothing is said.
     #[serde(default)]
     pub controls: Controls,
-    /// What is said of new objects, by their paths.
+    /// The rules: controls of new objects, by their paths.
     #[serde(default, skip_serializing_if = "Rules::is_empty")]
     pub rules: Rules,
     /// Which of a pool's nodes this is; None if it has only one.

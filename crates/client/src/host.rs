@@ -192,7 +192,7 @@ impl Host {
         host
     }
 
-    /// What was found a moment ago, or now.
+    /// A result of a moment ago, or of now.
     pub fn now() -> Host {
         static KNOWN: Mutex<Option<(Instant, Host)>> = Mutex::new(None);
         // Never waited for: a forked child may have inherited it locked.

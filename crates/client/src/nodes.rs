@@ -136,7 +136,7 @@ pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<(
     Ok(sync_path(medium)?)
 }
 
-/// Who reads the file meanwhile finds the old one or the new one.
+/// A reader finds the old file or the new one, never a mixture.
 pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

@@ -27,7 +27,7 @@ pub struct Violation {
     pub path: String,
     /// The control, with its value: `mutability = "append"`.
     pub control: String,
-    /// What was tried: `write at 0 of 10 bytes`.
+    /// The operation: `write at 0 of 10 bytes`.
     pub what: String,
     /// It was refused; otherwise it was done, and only reported.
     pub refused: bool,

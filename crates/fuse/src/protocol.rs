@@ -78,7 +78,7 @@ pub mod init {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// Who writes, truncates or changes the owner takes the set-user-id bit off.
+    /// A write, a truncation or a change of owner takes the set-user-ID bit off.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     /// Mappings of files that are read and written without the page cache.
@@ -172,21 +172,37 @@ impl<'a> Args<'a> {
         Ok((head, a))
     }
 
+    /// The next `n` bytes of the request.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or(Errno::PROTO)?;
         self.0 = rest;
         Ok(taken)
     }
 
+    /// Leaves out `n` bytes.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.take(n).map(|_| ())
     }
 
+    /// The next 32-bit number.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let bytes = self.take(4)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 
+    /// The next 64-bit number.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let bytes = self.take(8)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u64::from_ne_bytes(bytes))

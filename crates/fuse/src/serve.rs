@@ -66,7 +66,7 @@ pub struct Server {
 /// How many threads there are, and do what.
 #[derive(Default)]
 struct Threads {
-    /// Those that take requests, and those of them that wait for one.
+    /// Threads that take requests, and how many of them wait for one.
     workers: usize,
     idle: usize,
     /// Requests that were taken.
@@ -476,7 +476,7 @@ impl Server {
         }
     }
 
-    /// Who waits with this number shall stop. All other requests end by themselves.
+    /// Interrupts the request of this number, if it waits. All others end by themselves.
     fn interrupt(&self, mut args: Args<'_>) {
         let Ok(unique) = args.u64() else { return };
         let mut aside = self.aside();

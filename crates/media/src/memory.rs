@@ -79,7 +79,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What is left of the host's memory: what the kernel calls available.
+/// Memory of the host that the kernel calls available. Bytes.
 pub fn host() -> Option<Left> {
     let text = read(Path::new("/proc/meminfo"))?;
     let (available, total) = (field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?);
@@ -92,7 +92,7 @@ pub fn host() -> Option<Left> {
     })
 }
 
-/// What is left in one control group, if it limits memory.
+/// Memory left in one control group, if it limits memory. Bytes.
 fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let [limit, used, inactive, active] = match one {
         true => [

@@ -51,7 +51,7 @@ pub struct Lacking {
     pub cleared: Vec<Bits>,
 }
 
-/// What is to be noted in the journal.
+/// Records for the journal.
 #[derive(Default, Debug)]
 pub struct Changes {
     pub durable: Vec<Extent>,

@@ -82,6 +82,9 @@ impl Header {
 pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
 
 /// The first frame in `bytes`. An error: no frame can begin like this.
+///
+/// # Errors
+/// No frame can begin like this.
 pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);

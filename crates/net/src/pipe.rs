@@ -16,14 +16,14 @@ const PIECE: usize = 32 << 10;
 /// Keys are made for one launch, so no pool needs to be named.
 const NO_POOL: PoolId = PoolId([0; 16]);
 
-/// What comes.
+/// The receiving direction.
 pub struct PipeReader {
     socket: TcpStream,
     seal: Arc<Seal>,
     nonce: u64,
 }
 
-/// What goes.
+/// The sending direction.
 pub struct PipeWriter {
     socket: TcpStream,
     seal: Arc<Seal>,
@@ -129,7 +129,7 @@ fn call_one(
 /// Answers who calls `node` over `socket`; an error if that one doesn't hold the key.
 ///
 /// # Errors
-/// What is wrong with the caller.
+/// The caller's error.
 pub fn answer(
     mut socket: TcpStream,
     key: &PoolKey,

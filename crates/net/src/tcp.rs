@@ -121,7 +121,7 @@ struct Core {
 #[derive(Default)]
 struct Sessions {
     all: HashMap<u64, Arc<Session>>,
-    /// Those that others have made, oldest first.
+    /// Connections that peers have made, oldest first.
     accepted: HashMap<NodeId, VecDeque<u64>>,
 }
 
@@ -137,6 +137,9 @@ fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 impl TcpTransport {
     /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`.
     /// Without addresses the node only calls others.
+    ///
+    /// # Errors
+    /// If no address can be listened on, or a thread, epoll or a timer can't be made.
     pub fn start(
         options: Options,
         handler: Arc<dyn Handler>,

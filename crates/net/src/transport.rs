@@ -79,14 +79,14 @@ impl Body {
     }
 }
 
-/// What is asked of another node.
+/// A request to another node.
 #[derive(Default)]
 pub struct Request {
     /// Which operation: the numbers are given by the floor above.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
-    /// What it carries, if anything.
+    /// The body, if any.
     pub body: Option<Box<dyn Source>>,
     /// Where the answer's body goes, if it may have one.
     pub landing: Option<Box<dyn Landing>>,
@@ -100,7 +100,7 @@ pub struct Reply {
     pub status: u32,
     /// The answer.
     pub head: Vec<u8>,
-    /// What it carries.
+    /// The body.
     pub body: Option<Body>,
 }
 
@@ -173,19 +173,19 @@ pub trait Transport: Send + Sync {
 
 /// A request from another node.
 pub struct Incoming {
-    /// Who asks. Requests in the other direction may use the same connection.
+    /// The asker's connection. Requests in the other direction may use it, too.
     pub connection: Arc<dyn Connection>,
     /// Which operation.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
-    /// What it carries: what [`Handler::landing`] returned, filled.
+    /// The body: what [`Handler::landing`] returned, filled.
     pub body: Option<Body>,
     /// When the other side stops waiting.
     pub deadline: Instant,
 }
 
-/// Who serves other nodes. Called on threads of the transport: be quick, or pass the work on.
+/// The server for other nodes. Called on threads of the transport: be quick, or pass the work on.
 pub trait Handler: Send + Sync {
     /// Serves a request. The answer is given through `reply`, now or later.
     fn serve(&self, request: Incoming, reply: Responder);

@@ -224,7 +224,7 @@ fn put_node(out: &mut Vec<u8>, node: &Node, before: Option<&Node>) {
     out.extend_from_slice(&name[shared..]);
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {

@@ -85,7 +85,7 @@ pub struct Node {
     pub name: String,
     /// Where it listens, best first.
     pub addresses: Vec<Address>,
-    /// What it does.
+    /// Its state.
     pub state: State,
     /// Since when, in seconds since 1970.
     pub since: u64,

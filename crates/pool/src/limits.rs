@@ -55,7 +55,7 @@ impl Limits {
 /// Cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cpus {
-    /// So many of those that there are.
+    /// How many of the host's cores.
     Count(usize),
     /// These.
     List(Vec<usize>),

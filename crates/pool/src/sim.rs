@@ -40,7 +40,7 @@ impl Default for Costs {
     }
 }
 
-/// What is wrong with a node.
+/// A fault of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The launch fails.

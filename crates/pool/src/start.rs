@@ -26,7 +26,7 @@ pub struct Missing {
     pub node: u32,
     /// How many nodes below it nothing is known of, therefore.
     pub below: u32,
-    /// What is wrong, for people.
+    /// The error, for people.
     pub why: String,
 }
 
@@ -52,7 +52,7 @@ pub enum Down {
     Stop,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// The node's own store is made and it listens; or not.
@@ -69,7 +69,7 @@ pub enum Event {
     Late,
 }
 
-/// What is to be done, in this order.
+/// The acts to carry out, in this order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// Launch the daemon of a node below.

@@ -115,7 +115,7 @@ impl Fs {
         Ok(said.bits())
     }
 
-    /// What is said of a file that is made as `name` in `dir`.
+    /// The controls of a file that is made as `name` in `dir`.
     fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Result<Declared> {
         let inherited = SAYING.get().or(said(dir.controls).0);
         let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
@@ -233,7 +233,7 @@ impl Fs {
             .follow_word(ObjectId(file.ino), before, said.bits())
     }
 
-    /// What is said of an object, and whether it is laminated.
+    /// The controls of an object, and whether it is laminated.
     ///
     /// # Errors
     /// ENOENT.

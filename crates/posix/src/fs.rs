@@ -145,12 +145,12 @@ impl Fs {
         self.settles
     }
 
-    /// What was written and isn't published.
+    /// Writes that aren't published.
     pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
         self.kept.as_ref().map(|kept| &kept.0)
     }
 
-    /// What was read ahead.
+    /// Bytes that were read ahead.
     pub(crate) fn windows(&self) -> Option<&Places<Window>> {
         self.kept.as_ref().map(|kept| &kept.1)
     }

@@ -15,7 +15,7 @@ use libc::{
 };
 use rustix::io::{Errno, Result};
 
-/// What is needed to change a directory: the place of the entry.
+/// What a change of a directory needs: the place of the entry.
 pub(crate) struct EntryPlace<'a> {
     pub dir: &'a DirInfo,
     pub name: &'a Name,
@@ -33,7 +33,7 @@ pub struct FileToMake<'a> {
     pub name: &'a [u8],
     /// Its extended attributes, of users: names and values.
     pub attributes: &'a [(Vec<u8>, Vec<u8>)],
-    /// What is said of it, before what its directory and the rules say.
+    /// Its own controls, which come before those of its directory and of the rules.
     pub said: Declared,
 }
 
@@ -107,7 +107,7 @@ impl Fs {
         self.cred().check(&self.cluster().stat(e.id)?, want)
     }
 
-    /// What is made as `name` in `dir`.
+    /// A new object `name` in `dir`.
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`] and [`Fs::maker_of_new`].

@@ -160,7 +160,7 @@ pub enum Place {
     Entry {
         dir: DirInfo,
         name: Name,
-        /// What is there now.
+        /// The entry that is there now.
         entry: Option<Entry>,
         /// What came with it from another node.
         away: RefCell<Away>,

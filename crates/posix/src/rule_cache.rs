@@ -28,7 +28,7 @@ impl RuleCache {
     /// or else what `find` says.
     ///
     /// # Errors
-    /// Those of `find`.
+    /// As for `find`.
     pub fn with<T>(
         &self,
         (dir, epoch): (ObjectId, u64),

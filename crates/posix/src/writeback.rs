@@ -27,7 +27,7 @@ use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// So many bytes of a file are kept back; as many more may be in progress.
+/// Bytes of a file that are kept back, at most; as many more may be in progress.
 const MOST: usize = 512 << 10;
 
 /// What becomes of a read.

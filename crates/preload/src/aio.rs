@@ -43,7 +43,7 @@ struct Request {
     event_fd: u32,
 }
 
-/// What has become of one (struct io_event).
+/// The event of a finished request (struct io_event).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Event {

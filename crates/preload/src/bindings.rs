@@ -297,7 +297,7 @@ impl Tables {
     }
 }
 
-/// What is loaded in the program's namespace.
+/// Objects that are loaded in the program's namespace.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
     // SAFETY: the loader's list, which doesn't change while constructors run.
     let first = unsafe { OBJECTS.first.as_ref() };

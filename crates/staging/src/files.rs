@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LARGE: u64 = 2 * RANGE;
 /// Files from this size on are synced one by one, before they are read back.
 const SYNC_EACH: u64 = 1 << 20;
-/// So many smaller ones are synced together, before they get their names.
+/// Number of small files that are synced together, before they get their names.
 const SYNC_BATCH: usize = 4096;
 
 /// What came of one file.

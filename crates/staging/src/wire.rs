@@ -54,7 +54,7 @@ pub enum Said {
     Ready,
     /// It can't take part.
     Cannot(String),
-    /// What it did since the last time. Said several times a second, in any case.
+    /// What the mover did since its last message. Sent several times a second, in any case.
     Did {
         files: u64,
         bytes: u64,

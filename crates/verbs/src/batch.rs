@@ -56,9 +56,9 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Metadata.
     Meta(Meta),
-    /// What was looked up.
+    /// The look-up.
     Record(Record),
-    /// What was found.
+    /// The records found.
     Records(Vec<Record>),
 }
 

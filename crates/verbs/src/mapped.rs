@@ -31,7 +31,7 @@ pub struct Mapped {
     object: ObjectId,
     /// Where in the file it begins.
     at: u64,
-    /// Its first byte, in a range of whole pages.
+    /// The address of its first byte, in a range of whole pages.
     first: NonNull<u8>,
     len: usize,
     access: Access,
@@ -51,7 +51,7 @@ struct Range {
 }
 
 impl Range {
-    /// So many whole pages of addresses, without anything there.
+    /// Reserves addresses: whole pages, with nothing mapped there.
     fn reserve(len: usize) -> std::result::Result<Range, Errno> {
         // SAFETY: new addresses, which nothing refers to.
         let start = unsafe {

@@ -52,7 +52,7 @@ pub enum Key<'a> {
     Uuid(Uuid),
 }
 
-/// What is known of a workspace or a collection.
+/// The record of a workspace or a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its UUID, which the store gives.
@@ -66,7 +66,7 @@ pub struct Record {
     /// What that back end was when it was made ([`crate::backend::Backend::place`]), as far as the
     /// store keeps that.
     pub place: String,
-    /// What was said of its use.
+    /// Its declared controls.
     pub controls: Controls,
 }
 
@@ -81,7 +81,7 @@ pub struct New<'a> {
     pub backend: &'a str,
     /// What that back end is, if it matters.
     pub place: &'a str,
-    /// What was said of its use.
+    /// Its declared controls.
     pub controls: Controls,
     /// What of that is said of the record's own file, where that has the bytes
     /// ([`Backend::said_of_record`](crate::backend::Backend)).
@@ -94,7 +94,7 @@ pub type Change = (String, Option<String>);
 /// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and what the store has
 /// to say.
 pub trait Store: Send + Sync {
-    /// What it is called in messages.
+    /// Its name in messages.
     fn name(&self) -> &str;
 
     /// Makes a record; all of it is seen at once. Before it is seen by others, `before` is told of

@@ -24,7 +24,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Options {
     /// Its metadata.
     pub meta: Meta,
-    /// What its use needs.
+    /// Its controls.
     pub controls: Controls,
     /// The back end that shall have its bytes; None: what [`Session::choose`] says, or else the
     /// session's first.
@@ -195,7 +195,7 @@ impl Collection {
         Ok(opened)
     }
 
-    /// What is known of a collection; its bytes aren't touched.
+    /// The record of a collection; its bytes aren't touched.
     ///
     /// # Errors
     /// ENOENT if there is none.

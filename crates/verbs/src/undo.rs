@@ -36,7 +36,7 @@ pub enum Undo {
         uuid: Uuid,
         /// Where the bytes were.
         at: u64,
-        /// What was there.
+        /// The bytes that were there.
         old: Vec<u8>,
         /// How many bytes the collection had.
         size: u64,

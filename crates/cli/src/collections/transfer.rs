@@ -565,7 +565,7 @@ fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
     }
 }
 
-/// What is known of collections in etcd becomes attributes of the files that were staged.
+/// Writes metadata of collections in etcd as attributes of the staged files.
 fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) {
     let names: Vec<String> = records.iter().map(|r| r.name.clone()).collect();
     let records = Records::new(None, records);

@@ -89,7 +89,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Who this process is.
+    /// This process's owner word.
     fn owner(&self) -> u64 {
         let known = self.owner.load(Relaxed);
         if known != 0 && process::pid_of(known) == process::pid() {

@@ -209,7 +209,7 @@ pub enum Asked {
     Nothing,
     /// These go with it.
     Send(usize),
-    /// At most so many come with the answer.
+    /// Bytes that come with the answer, at most.
     Receive(usize),
 }
 
@@ -234,7 +234,7 @@ impl Taken {
         self.node
     }
 
-    /// What is asked.
+    /// The request.
     pub fn kind(&self) -> u16 {
         self.kind
     }

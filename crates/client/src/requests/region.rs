@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// Requests that may be in progress on a node.
 pub const CELLS: usize = 256;
-/// Those of them that may carry much.
+/// Cells with an area for large bytes.
 pub const LARGE: usize = 64;
 
 /// The daemon sleeps until it is woken.
@@ -80,7 +80,7 @@ impl Header {
 /// One request and its answer.
 #[repr(C, align(128))]
 pub struct Cell {
-    /// Who asks: an owner word; 0: the cell is free.
+    /// The asker: an owner word; 0: the cell is free.
     pub owner: AtomicU64,
     /// Which program asks: exec leaves the process, but not its threads.
     pub image: AtomicU64,
@@ -122,6 +122,9 @@ pub struct Shared {
 
 impl Shared {
     /// Maps the file in the node's directory `dir`; makes it if there is none.
+    ///
+    /// # Errors
+    /// If the file can't be opened or mapped, or isn't of this format.
     pub fn open(dir: &Path) -> Result<Shared> {
         let path = dir.join("requests");
         let region = match Region::open(&path, LEN) {
@@ -169,6 +172,9 @@ impl Shared {
 
     /// Makes sure that the pages of a cell's areas are there: touching them must not fail where
     /// the file system is full.
+    ///
+    /// # Errors
+    /// ENOSPC if the file system has no room.
     pub fn reserve(&self, index: usize, body: usize) -> Result<()> {
         let cell = self.cell(index);
         let head = (1, HEADS_AT + index * HEAD_AREA, HEAD_AREA);

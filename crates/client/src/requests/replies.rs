@@ -63,7 +63,7 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() == 256);
 
-/// What is known of a request that an earlier daemon was asked.
+/// The outcome of a request that an earlier daemon was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     /// It was begun: perhaps it was carried out, perhaps in part.
@@ -77,13 +77,13 @@ pub enum Known {
 /// A request that an earlier daemon was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Who asked, and the number of the request among the asker's.
+    /// The asker, and the number of the request among the asker's.
     pub asker: u64,
     /// See `asker`.
     pub number: u64,
-    /// Its record.
+    /// Its outcome.
     pub record: u32,
-    /// What is known of it.
+    /// Its outcome.
     pub known: Known,
 }
 
@@ -135,7 +135,7 @@ impl Replies {
         Ok((replies, left))
     }
 
-    /// What was left by an earlier daemon. Looks only at records that have their pages.
+    /// Records that an earlier daemon has left. Looks only at those that have their pages.
     fn load(&self) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         let mut places = self.places();

@@ -64,7 +64,7 @@ impl Locks {
     }
 }
 
-/// What is asked for.
+/// The requested lock.
 struct Asked {
     handle: u32,
     owner: u64,

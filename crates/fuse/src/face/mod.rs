@@ -206,7 +206,7 @@ impl Face {
         Ok(())
     }
 
-    /// What is kept for a moment gives its room back.
+    /// Gives back the room of files that are kept for a moment.
     ///
     /// # Errors
     /// [`ASIDE`]: by another thread.

@@ -94,7 +94,7 @@ pub(super) struct Table {
     limits: Limits,
     /// By number, that is by age.
     open: BTreeMap<u64, HalfOpen>,
-    /// Those that haven't sent a hello.
+    /// Connections that haven't sent a hello.
     unproved: BTreeSet<u64>,
     of_one: HashMap<IpAddr, BTreeSet<u64>>,
     next: u64,

@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many bytes per second.
+    /// The limit. Bytes per second.
     pub fn new(rate: u64) -> Pace {
         Pace {
             each: 1.0 / rate.max(1) as f64,

@@ -48,7 +48,7 @@ pub(super) struct Input {
     watched: Option<u64>,
 }
 
-/// What comes next.
+/// The next message.
 enum Stage {
     Frames,
     Body(Box<Arriving>),

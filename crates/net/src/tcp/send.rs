@@ -223,7 +223,7 @@ impl Session {
     }
 }
 
-/// What is being sent.
+/// The message that is being sent.
 struct Writer {
     nonce: u64,
     encrypt: bool,

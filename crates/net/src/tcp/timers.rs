@@ -47,7 +47,7 @@ impl Timers {
         lock(&self.set).due.remove(&(at, what));
     }
 
-    /// What is due by now.
+    /// Deadlines that have passed by now.
     pub fn due(&self) -> Vec<Due> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.fd, &mut count);

@@ -40,7 +40,7 @@ struct Known {
     rooms: Vec<u8>,
 }
 
-/// What is known of the other nodes.
+/// The last answers of the other nodes.
 #[derive(Default)]
 pub struct Capacity {
     known: Mutex<Known>,

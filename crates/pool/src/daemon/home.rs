@@ -27,7 +27,7 @@ const WAITS: Duration = Duration::from_secs(2);
 /// Serves other nodes.
 pub struct Home(pub Weak<Core>);
 
-/// What it takes of memory.
+/// Memory that it takes. Bytes.
 pub struct Served {
     buffers: Arc<Buffers>,
     answers: Outgoing,

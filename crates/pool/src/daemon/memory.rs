@@ -29,7 +29,7 @@ pub struct Kept {
     pub status: u32,
     /// Its head, encoded with the small bytes.
     pub head: Vec<u8>,
-    /// What goes with it.
+    /// Its bytes.
     pub body: Option<Arc<Vec<u8>>>,
 }
 
@@ -70,7 +70,7 @@ pub struct Nature {
     pub recorded: bool,
 }
 
-/// What is to be done about a request.
+/// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<R> {
     /// It is new: carry it out; the way back is kept here until [`Memory::finish`].

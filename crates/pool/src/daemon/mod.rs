@@ -65,9 +65,9 @@ pub struct Options {
     pub encrypt: bool,
     /// How long who asks waits for an answer: then the other node is down.
     pub patience: Duration,
-    /// After so long out of reach, what a node held here is given up.
+    /// How long a node may be out of reach before its locks and open files here are given up.
     pub gone_after: Duration,
-    /// What it may take of its host.
+    /// Limits of its use of the host.
     pub limits: crate::Limits,
     /// How many cores that leaves it; None: all.
     pub cores: Option<usize>,

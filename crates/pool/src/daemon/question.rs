@@ -17,7 +17,7 @@ pub struct Question {
     /// Carrying it out may take longer than the request timeout: it is waited for as long as its
     /// home is at it.
     pub is_long: bool,
-    /// Who asks stops waiting then, unless it is renewed.
+    /// The asker stops waiting then, unless it is renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
@@ -102,7 +102,7 @@ impl Question {
         })
     }
 
-    /// Who asks stops waiting then.
+    /// The asker stops waiting then.
     pub fn deadline(&self) -> Instant {
         *lock(&self.deadline)
     }
@@ -158,7 +158,7 @@ impl Question {
         }
     }
 
-    /// Who waits, if anybody does.
+    /// The waiting asker, if any.
     pub fn origin(&self) -> Option<Origin> {
         lock(&self.origin).clone()
     }

@@ -90,7 +90,7 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// What it holds, at most `length` bytes.
+    /// Its content, at most `length` bytes.
     pub fn bytes(&self, length: usize) -> &[u8] {
         &self.bytes[..length]
     }

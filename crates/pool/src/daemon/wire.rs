@@ -170,7 +170,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Who calls, or answers a call.
+/// The two sides of a hello: the caller, and the called node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Another one after each start of the daemon.

@@ -39,7 +39,7 @@ struct Made {
 pub struct Running {
     keeper: Keeper,
     daemon: Daemon,
-    /// What its threads are bound to.
+    /// The cores that its threads are bound to.
     cores: Option<Vec<usize>>,
 }
 

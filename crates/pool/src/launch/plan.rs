@@ -205,7 +205,7 @@ impl Plan {
         Some(bytes)
     }
 
-    /// What is wrong with it, if it can't be node `me`'s.
+    /// Its error, if it can't be node `me`'s.
     pub(crate) fn check(&self, me: u32) -> Option<&'static str> {
         let count = self.hosts.len();
         let sound = (1..=MAX_NODES).contains(&count)

@@ -157,7 +157,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
 /// fsync: what mappings have changed goes first.
 ///
 /// # Errors
-/// Those of writing back.
+/// As for writing back.
 pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
     report(fs, open, write_back(fs, open, ALL))
 }

@@ -16,7 +16,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
-/// So many bytes behind the page that is touched are mapped with it, if they are there.
+/// Bytes behind a touched page that are mapped with it, if they are there.
 const AROUND: u64 = 16 * CHUNK;
 
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
@@ -378,7 +378,7 @@ fn segments(fs: &Fs) -> Vec<u64> {
     media.filter_map(|m| m.file().and_then(ino).ok()).collect()
 }
 
-/// So many pages are fetched at once for a new mapping of a file that lies elsewhere.
+/// Pages that are fetched at once for a new mapping of a remote file.
 pub fn fetched_pages(how: How) -> usize {
     match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
         0 => twin::EAGER / PAGE,

@@ -37,7 +37,7 @@ pub const MEDIUM: usize = 1 << 32;
 /// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't
 /// fault for system calls, so what is there at once works as a buffer for all of them.
 pub const EAGER: usize = 64 << 20;
-/// So much behind what is touched is fetched with it.
+/// Bytes behind a touched page that are fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
 /// How long one process waits for another to have fetched, or written back.
 const TURNS: u32 = 30_000;

@@ -56,7 +56,7 @@ struct Progress {
     /// failed.
     error: Option<Error>,
     ended: bool,
-    /// What is called when an operation, or the batch, has ended.
+    /// The function to call when an operation, or the batch, has ended.
     calls: HashMap<Awaited, Vec<Task>>,
 }
 

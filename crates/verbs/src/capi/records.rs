@@ -9,7 +9,7 @@ use std::ffi::CString;
 /// `iov_records`.
 pub struct Records {
     records: Vec<abi::Record>,
-    /// What they point to.
+    /// The memory that they point to.
     _texts: Vec<CString>,
     _pairs: Vec<Box<[abi::Pair]>>,
 }

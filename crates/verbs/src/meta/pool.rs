@@ -241,7 +241,7 @@ impl Pool {
         }
     }
 
-    /// What is known of a record that was made.
+    /// The record that was made.
     fn told(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
         Record {
             uuid: self.uuid_of(id),
@@ -323,7 +323,7 @@ impl Pool {
         attributes.iter().try_for_each(set)
     }
 
-    /// What is at a path below a directory.
+    /// The object at a path below a directory.
     fn at(&self, dir: ObjectId, path: &[u8]) -> Errnos<(ObjectId, u32)> {
         let entry = self.fs.at(dir, path, Follow::No, |place| place.existing());
         entry.map(|e| (e.id, e.kind)).map_err(inside)

@@ -21,7 +21,7 @@ const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 /// Bytes of a file with a password, at most.
 const LONGEST: u64 = 4096;
 
-/// Who logs in.
+/// The user who logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub user: String,
@@ -100,7 +100,7 @@ pub(super) struct Place {
     pub endpoints: Vec<String>,
     /// What all keys begin with; it begins and ends with '/'.
     pub prefix: String,
-    /// Who logs in.
+    /// The user who logs in.
     pub user: Option<Login>,
     /// The directory of the local copies; None: no copies.
     pub cache: Option<PathBuf>,
