@@ -16,12 +16,11 @@
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
 pub mod find;
-mod number;
-mod order;
 pub mod query;
 
 pub use find::{Description, Match, Term};
-pub use number::Number;
+pub use forebay_records::number::Number;
+pub use forebay_records::record::hash_of;
 
 use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
@@ -29,7 +28,6 @@ use crate::shards::{ShardSet, Write};
 use crate::uses::goes_with_maker;
 use crate::{ObjectId, Store};
 use rustix::io::Result;
-use twox_hash::XxHash3_64;
 
 /// What the names of user attributes begin with; the rest is the key.
 pub(crate) const USER: &[u8] = b"user.";
@@ -45,22 +43,6 @@ pub type OwnedName = (ObjectId, Vec<u8>);
 /// The key of a user attribute.
 pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
     attribute.strip_prefix(USER).filter(|key| !key.is_empty())
-}
-
-/// The hash of a key or of a name.
-pub fn hash_of(bytes: &[u8]) -> u64 {
-    XxHash3_64::oneshot(bytes)
-}
-
-impl Word {
-    /// This key with this value.
-    pub fn new(key: &[u8], value: &[u8]) -> Word {
-        let key = hash_of(key);
-        Word {
-            key,
-            value: XxHash3_64::oneshot_with_seed(key, value),
-        }
-    }
 }
 
 /// A user attribute as the index has it.

@@ -309,7 +309,7 @@ impl Store {
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
                     if let Some(controls) = set.controls {
-                        i.set_controls(controls);
+                        crate::uses::set_controls(i, controls);
                     }
                     i.ctime = t;
                     (i.is_dir(), i.edition)

@@ -140,20 +140,18 @@ pub fn is_last(edition: u64) -> bool {
     edition % 2 == 1
 }
 
-impl Inode {
-    /// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
-    /// id given anew.
-    pub(crate) fn set_controls(&mut self, word: u64) {
-        if self.controls == word {
-            return;
-        }
-        self.controls = word;
-        let next = (self.edition + 1).max(now() as u64);
-        if may_be_copied(word) {
-            self.edition = next | 1;
-        } else if self.edition != 0 {
-            self.edition = next.next_multiple_of(2);
-        }
+/// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
+/// id given anew.
+pub fn set_controls(inode: &mut Inode, word: u64) {
+    if inode.controls == word {
+        return;
+    }
+    inode.controls = word;
+    let next = (inode.edition + 1).max(now() as u64);
+    if may_be_copied(word) {
+        inode.edition = next | 1;
+    } else if inode.edition != 0 {
+        inode.edition = next.next_multiple_of(2);
     }
 }
 
@@ -322,7 +320,7 @@ impl Store {
             let shard = self.shard_of(id);
             let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
                 self.change_inode(w, id, |i| {
-                    i.set_controls(i.controls | LAMINATED);
+                    set_controls(i, i.controls | LAMINATED);
                     i.edition
                 })
             });

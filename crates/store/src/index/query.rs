@@ -60,22 +60,6 @@ impl<T: Part, P: Part> Part for Page<T, P> {
     }
 }
 
-impl Mark {
-    /// The next possible place.
-    pub fn after(self) -> Mark {
-        match self.id.0.checked_add(1) {
-            Some(id) => Mark {
-                id: ObjectId(id),
-                ..self
-            },
-            None => Mark {
-                name: self.name.saturating_add(1),
-                id: ObjectId(0),
-            },
-        }
-    }
-}
-
 impl<T, P: Ord + Copy> Page<T, P> {
     /// Puts pages together that begin at the same place: what lies before the end of each.
     pub fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {

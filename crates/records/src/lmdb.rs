@@ -13,15 +13,15 @@
 //! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
 //!   [`Critical`] section.
 
-mod parked;
+pub mod parked;
 mod readers;
 mod room;
 mod txn;
 
-use crate::process::{Critical, ProcessLock};
 use forebay_media::atomics::AtomicU32;
+use forebay_runtime::critical::{Critical, ProcessLock};
 use lmdb_master_sys as ffi;
-pub(crate) use parked::is_parked;
+pub use parked::is_parked;
 pub use readers::{MAX_READERS, RESERVED_READERS};
 pub use room::{OnFull, Room};
 use rustix::fd::OwnedFd;
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Mutex, PoisonError};
-pub(crate) use txn::without_seal;
+pub use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
 
 const PAGE: u64 = 4096;

@@ -29,11 +29,15 @@
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
 
-use crate::control::{MAX_EXTENTS, NAME_MAX};
 use forebay_media::Extent;
 use forebay_placement::ObjectId;
 use smallvec::SmallVec;
+use twox_hash::XxHash3_64;
 
+/// Longest name of an entry or an extended attribute. Bytes.
+pub const NAME_MAX: usize = 255;
+/// Extents of one chunk, at most.
+pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// Files up to this many bytes are kept inside their record.
 pub const INLINE_MAX: usize = 1024;
 /// Bytes of the part of an inode that is always there.
@@ -525,6 +529,38 @@ pub fn extents_in(key: &[u8], value: &[u8]) -> Option<(ObjectId, ChunkMap)> {
         _ => return None,
     };
     Some((id, ChunkMap::decode(bytes)?))
+}
+
+/// The hash of a key or of a name.
+pub fn hash_of(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+impl Word {
+    /// This key with this value.
+    pub fn new(key: &[u8], value: &[u8]) -> Word {
+        let key = hash_of(key);
+        Word {
+            key,
+            value: XxHash3_64::oneshot_with_seed(key, value),
+        }
+    }
+}
+
+impl Mark {
+    /// The next possible place.
+    pub fn after(self) -> Mark {
+        match self.id.0.checked_add(1) {
+            Some(id) => Mark {
+                id: ObjectId(id),
+                ..self
+            },
+            None => Mark {
+                name: self.name.saturating_add(1),
+                id: ObjectId(0),
+            },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@
 //! use it.
 
 use super::{Env, check};
-use crate::process::Critical;
 use forebay_media::atomics::AtomicU32;
+use forebay_runtime::critical::Critical;
 use lmdb_master_sys as ffi;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -125,7 +125,7 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
 /// of the program before exec have left, or a dead process with the same id. If another environment
 /// of this process has the file open, nothing is freed, and this is true: `file` must never be closed.
 pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
-    let pid = crate::process::pid();
+    let pid = forebay_runtime::process::pid();
     if is_held(file, pid) {
         keep_in_use(file);
         return true;
@@ -190,7 +190,7 @@ impl Env {
             // SAFETY: env is open.
             let rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
             let scarce = match rc {
-                0 if !crate::process::uses_reserve() => self.is_scarce(env)?,
+                0 if !forebay_runtime::slots::uses_reserve() => self.is_scarce(env)?,
                 _ => rc == ffi::MDB_READERS_FULL,
             };
             if !scarce {
@@ -265,7 +265,7 @@ impl Env {
     /// Closes an environment whose transactions have ended, unless another one of this process may
     /// use the same file: then its address space and descriptors stay until the process ends.
     pub(super) fn close(&mut self, env: *mut ffi::MDB_env) {
-        let pid = crate::process::pid();
+        let pid = forebay_runtime::process::pid();
         let beside = self
             .beside
             .get_mut()
@@ -316,7 +316,7 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::pid;
+    use forebay_runtime::process::pid;
     use std::io::Read;
     use std::mem::ManuallyDrop;
     use std::os::unix::fs::FileExt;

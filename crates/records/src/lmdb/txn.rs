@@ -2,8 +2,8 @@
 
 use super::parked::{self, Todo, is_parked};
 use super::{DBI, Env, check};
-use crate::process::Critical;
 use forebay_media::fault::{self, Point};
+use forebay_runtime::critical::Critical;
 use lmdb_master_sys as ffi;
 use rustix::io::{Errno, Result};
 use std::ptr::null_mut;
@@ -127,7 +127,7 @@ fn unsealed<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// The value without its seal, whether that fits or not.
-pub(crate) fn without_seal(stored: &[u8]) -> &[u8] {
+pub fn without_seal(stored: &[u8]) -> &[u8] {
     &stored[..stored.len().saturating_sub(SEAL)]
 }
 

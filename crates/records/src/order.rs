@@ -9,7 +9,7 @@
 //! A smaller value never has a larger place. Several can have the same: numbers above 2^115 and texts of which the first
 //! 15 bytes are the same; so what is found at a place is compared again.
 
-use super::number::Number;
+use crate::number::Number;
 use crate::record::Order;
 
 /// The bit that sets texts behind numbers.

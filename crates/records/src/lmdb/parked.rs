@@ -7,7 +7,7 @@
 //! when free pages become few. Scans end before these records.
 
 use super::txn::{bytes, val};
-use super::{DBI, PAGE, Room, check};
+use super::{DBI, Env, PAGE, Room, check};
 use lmdb_master_sys as ffi;
 use rustix::io::Result;
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Tag of the records, in order behind all others.
 const TAG: u8 = b'Z';
 /// With more free pages than this, some are parked.
-const MANY: u64 = 64;
+pub const MANY: u64 = 64;
 /// With fewer, some come back. A transaction takes about seven, and those that the last two
 /// freed aren't to be had yet.
 const FEW: u64 = 28;
@@ -34,7 +34,7 @@ const STEP: usize = 16;
 const LEN: usize = PAGE as usize - 16;
 
 /// Whether this is the key of a parked page.
-pub(crate) fn is_parked(key: &[u8]) -> bool {
+pub fn is_parked(key: &[u8]) -> bool {
     matches!(key, [TAG, number @ ..] if number.len() == 4)
 }
 
@@ -182,29 +182,30 @@ unsafe fn with_last<T>(
     }
 }
 
+impl Env {
+    /// How many pages of the record file are parked, free, and there at all; for tests and reports.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn page_counts(&self) -> Result<(u64, u64, u64)> {
+        let snapshot = self.fresh_snapshot()?;
+        // SAFETY: plain numbers, for which zero is valid.
+        let mut stat: ffi::MDB_stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the snapshot's transaction is active.
+        check(unsafe { ffi::mdb_stat(snapshot.txn, DBI, &mut stat) })?;
+        drop(snapshot);
+        let (free, pinned) = self.free_pages()?;
+        Ok((
+            stat.ms_overflow_pages as u64,
+            free + pinned,
+            self.used()? / PAGE,
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repair::tests::{make, store};
-    use crate::{ObjectId, Store};
-
-    /// Pages that are parked, free, and all there are, of all shards.
-    fn pages(s: &Store) -> (u64, u64, u64) {
-        let mut sum = (0, 0, 0);
-        for env in &s.envs {
-            let snapshot = env.fresh_snapshot().unwrap();
-            // SAFETY: plain numbers, for which zero is valid.
-            let mut stat: ffi::MDB_stat = unsafe { std::mem::zeroed() };
-            // SAFETY: the snapshot's transaction is active.
-            check(unsafe { ffi::mdb_stat(snapshot.txn, DBI, &mut stat) }).unwrap();
-            drop(snapshot);
-            let (free, pinned) = env.free_pages().unwrap();
-            sum.0 += stat.ms_overflow_pages as u64;
-            sum.1 += free + pinned;
-            sum.2 += env.used().unwrap() / PAGE;
-        }
-        sum
-    }
 
     #[test]
     fn a_file_that_grows_beyond_its_bound_parks_ever_less() {
@@ -219,43 +220,5 @@ mod tests {
         }
         // Behind the bound again, nothing is held against it.
         assert!(room.may_park(80, 100) && room.may_park(90, 100));
-    }
-
-    #[test]
-    fn freed_pages_are_parked_and_come_back() {
-        let s = store("parked");
-        let shards = s.envs.len() as u64;
-        let name = |i: u32| format!("{i:0>200}");
-        let (mut highest, mut parked) = (0, 0);
-        for _ in 0..3 {
-            for i in 0..4000 {
-                make(&s, &name(i));
-            }
-            let (left, _, all) = pages(&s);
-            assert!(
-                highest == 0 || all <= highest + shards * MANY,
-                "{all} after {highest}"
-            );
-            assert!(left <= parked / 2, "{left} of {parked}");
-            highest = all;
-            for i in 0..4000 {
-                s.unlink(ObjectId::ROOT, name(i).as_bytes()).unwrap();
-            }
-            let free;
-            (parked, free, _) = pages(&s);
-            assert!(parked > highest / 3, "{parked} of {highest}");
-            assert!(free <= shards * (MANY + 16), "{free}");
-            // They are no records, and no findings.
-            let mut records = 0;
-            for env in &s.envs {
-                let count = |_: &[u8], _: &[u8], _| {
-                    records += 1;
-                    true
-                };
-                env.fresh_snapshot().unwrap().scan_all(count).unwrap();
-            }
-            assert_eq!(records, 1);
-            assert_eq!(s.check(), Ok(vec![]));
-        }
     }
 }

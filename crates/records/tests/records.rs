@@ -2,8 +2,9 @@
 //! panic and without asking for more memory than they are worth. What was encoded comes back.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
-use forebay_store::record::{ChunkMap, Entry, Inode, Key, changes, parse_key, push_change, tail};
-use forebay_store::{Extent, ObjectId};
+use forebay_media::Extent;
+use forebay_placement::ObjectId;
+use forebay_records::record::{ChunkMap, Entry, Inode, Key, changes, parse_key, push_change, tail};
 
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
