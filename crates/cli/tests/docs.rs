@@ -118,8 +118,8 @@ fn each_kind_of_record_is_in_the_table() {
     let mut told: Vec<char> = (section.lines())
         .filter_map(|line| line.strip_prefix("| `")?.chars().next())
         .collect();
-    let record = read("crates/store/src/record.rs");
-    let (parked, journal) = (read("crates/store/src/lmdb/parked.rs"), "pub const JOURNAL");
+    let record = read("crates/records/src/record.rs");
+    let (parked, journal) = (read("crates/records/src/lmdb/parked.rs"), "pub const JOURNAL");
     let tags = ["Key::new(b'", "key.bytes[0] = b'"];
     let mut made: Vec<char> = (tags.iter())
         .flat_map(|tag| record.split(tag).skip(1))

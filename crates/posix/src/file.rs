@@ -634,7 +634,7 @@ impl<'a> File<'a> {
         self.fs.seek_data(live, offset, true)
     }
 
-    /// Stat.
+    /// Attributes of the open file.
     ///
     /// # Errors
     /// As fstat(2).
@@ -651,7 +651,7 @@ impl<'a> File<'a> {
         self.fs.change_times(id, atime, mtime, false)
     }
 
-    /// Sync.
+    /// Writes the file to stable storage.
     ///
     /// # Errors
     /// As fsync(2).
