@@ -174,7 +174,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if let Some(pid) = a.until {
         users::begin(&record, pid).map_err(failed)?;
     }
-    // Whoever finds the mount finds the record.
+    // A process that finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     if a.until.is_some() {
         let (at, mine) = (dir.to_owned(), record.clone());

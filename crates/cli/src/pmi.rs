@@ -77,7 +77,7 @@ impl Pmi {
         self.ask("cmd=barrier_in", "barrier_out").map(|_| ())
     }
 
-    /// This rank is done with it. Whoever ends without saying so ends the others, too.
+    /// This rank is done with it. A rank that ends without saying so ends the others, too.
     pub fn end(mut self) -> Result<()> {
         self.ask("cmd=finalize", "finalize_ack").map(|_| ())
     }

@@ -107,7 +107,7 @@ impl Keeper {
             Mode::from_raw_mode(0o600),
         )
         .map_err(failed)?;
-        // Who asks for the keeper's process id holds the lock for an instant.
+        // A process that asks for the keeper's process id holds the lock for an instant.
         let mut tries = 0;
         while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
             tries += 1;

@@ -2,9 +2,9 @@
 //! process uses the pool.
 //!
 //! While the mount is the sole user of the store ([`Store::take_sole_use`]), nobody but its clients
-//! changes anything, so answers say that they hold for long. Whoever attaches to the pool first
-//! asks for the end of that: then answers hold for no moment again, and the kernel forgets all
-//! before the sole use is given back. So what others do beside the mount is seen at once, as it
+//! changes anything, so answers say that they hold for long. A process that attaches to the pool
+//! first asks for the end of that: then answers hold for no moment again, and the kernel forgets
+//! all before the sole use is given back. So what others do beside the mount is seen at once, as it
 //! always is. Pools of several nodes have no sole user, nor has a kernel before Linux 6.16.
 //!
 //! What must hold though an answer may reach its program late:

@@ -491,7 +491,7 @@ impl Medium {
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
-            // Who can't be advised does it as always.
+            // A kernel without the advice does it as always.
             let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
         }
     }

@@ -6,8 +6,8 @@
 //!
 //! - *holes*: the cell may have no room. Set before the room is given back, cleared after it
 //!   was reserved again.
-//! - *parked*: nobody is at work on the cell. Whoever clears this bit owns the cell, and alone
-//!   reserves its room again.
+//! - *parked*: nobody is at work on the cell. The process that clears this bit owns the cell, and
+//!   alone reserves its room again.
 //!
 //! | step of parking | step of using it again |
 //! |---|---|

@@ -152,7 +152,7 @@ impl Cells {
                 };
                 if fresh != 0 {
                     let new = fresh & !pending.durable[w].fetch_or(fresh, SeqCst);
-                    // Who gives pages back unmarks them, then looks whether they are
+                    // A process that gives pages back unmarks them, then looks whether they are
                     // durable: either that was seen, or this is.
                     let still = pending.fresh[w].swap(0, SeqCst);
                     pending.durable[w].fetch_and(!(new & !still), SeqCst);

@@ -1,7 +1,7 @@
 //! The transport over TCP: two connections for each pair of nodes, one a lane.
 //!
 //! Threads: one accepts ([`accept`]), three serve all control lanes, a few serve the bulk lanes
-//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. Whoever sends
+//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. A sender
 //! writes to the socket at once if nobody else does ([`send`]), so that a request and its answer
 //! wake as few threads as possible; what other threads want to send meanwhile goes out with the
 //! next write, in one.

@@ -516,7 +516,8 @@ impl Fs {
     }
 
     /// As [`Fs::check_shared_writing`], by who has noted such a mapping already, and takes it back
-    /// if it mustn't be: it may have been said since. Who says it looks for mappings behind that.
+    /// if it mustn't be: it may have been said since. The declaring process looks for mappings
+    /// after that.
     ///
     /// # Errors
     /// EPERM.
@@ -623,7 +624,7 @@ impl From<Errno> for Unsaid {
 /// Most users that are named.
 const NAMED: usize = 6;
 
-/// Who has a file open, or maps it, in words; in a pool of several nodes, with them.
+/// The processes that have a file open, or map it, in words; in a pool of several nodes, with them.
 fn in_words(said: &Said, parallelism: Parallelism, of_several: Option<u32>) -> String {
     let nodes_only = parallelism == Parallelism::Node && !said.open.is_empty();
     let (users, what) = match said.open.is_empty() {

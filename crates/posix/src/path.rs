@@ -428,7 +428,8 @@ impl Fs {
     }
 
     /// Whether a file may be made without knowing whether there is one: that takes a request to
-    /// another node, and so does making it. Who mayn't make one is told first if there is one.
+    /// another node, and so does making it. A process without the right to make one is told first
+    /// if there is one.
     fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
         self.store().is_entry_away(dir.id, name) && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }

@@ -251,7 +251,7 @@ pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
         })
     });
     match found.flatten() {
-        // SAFETY: the program's own call. Who waits in it gets an error from the kernel.
+        // SAFETY: the program's own call. A thread that waits in it gets an error from the kernel.
         Some(context) => unsafe { raw(libc::SYS_io_destroy, [context.kernel, 0, 0, 0, 0, 0]) },
         None => PASS,
     }

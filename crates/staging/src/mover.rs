@@ -102,7 +102,7 @@ fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Prog
                     return;
                 }
             }
-            // Whoever waits for more sees the end of the channel; the end of the input still
+            // A thread that waits for more sees the end of the channel; the end of the input still
             // counts.
             Ok(Some(Order::End)) => give = None,
             _ => return progress.stop(),

@@ -69,8 +69,8 @@ fn weight(e: &Entry) -> u64 {
     e.bytes() + OVERHEAD
 }
 
-/// Who moves what: for each of `members` a list. What lies on a member's node is that member's; of
-/// the rest, each gets as much as the others.
+/// The share of each mover: for each of `members` a list. What lies on a member's node is that
+/// member's; of the rest, each gets as much as the others.
 fn deal(
     files: Vec<Entry>,
     members: &[u32],

@@ -119,7 +119,7 @@ impl Crew {
         let wanted = tasks.len().min(queue.idle);
         queue.tasks.extend(tasks);
         drop(queue);
-        // Who is awake looks for more before it sleeps.
+        // A thread that is awake looks for more before it sleeps.
         (0..wanted).for_each(|_| self.shared.news.notify_one());
         Ok(())
     }

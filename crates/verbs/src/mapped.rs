@@ -268,8 +268,9 @@ impl Mapped {
 
     pub(crate) fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
         inside(to.len(), at, self.len)?;
-        // SAFETY: inside the mapping, as was just checked. Who stores there at the same time is
-        // another thread's or process's business, as with any shared memory; bytes are bytes.
+        // SAFETY: inside the mapping, as was just checked. A process that stores there at the same
+        // time is another thread's or process's business, as with any shared memory; bytes are
+        // bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(self.first.as_ptr().add(at), to.as_mut_ptr(), to.len())
         };

@@ -225,7 +225,8 @@ impl Collection {
         store.search(Scope::In(workspace.uuid), predicate, usize::MAX)
     }
 
-    /// Deletes a collection. Who has it open goes on with it, where the back end can have that.
+    /// Deletes a collection. Processes that have it open go on with it, where the back end can have
+    /// that.
     ///
     /// # Errors
     /// ENOENT if there is none; ENODEV without its back end.

@@ -444,7 +444,7 @@ impl Elsewhere for Channel {
             {
                 let until = self.until();
                 let claim = self.claim(question);
-                // Who has cells already doesn't wait for more: others may do the same.
+                // A process that has cells already doesn't wait for more: others may do the same.
                 let claimed = match (self.check(question), open.is_empty()) {
                     (Err(e), _) => Err(e),
                     (_, true) => self.shared.claim_waiting(&claim, until),

@@ -113,7 +113,7 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
-        // Who is told may want the place for something else.
+        // The receiver of the error may want the place for something else.
         drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));

@@ -240,7 +240,7 @@ impl Session {
             self.io(lane).remove(&lane.socket);
             let _ = lane.socket.shutdown(Shutdown::Both);
             lock(&lane.out).close();
-            // Landings go, whoever still has the session. Who receives just now does it itself.
+            // Landings go, whoever still has the session. A receiving thread does it itself.
             if let Ok(mut input) = lane.input.try_lock() {
                 input.close();
             }

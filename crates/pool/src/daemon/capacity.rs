@@ -63,7 +63,7 @@ impl Capacity {
                 (known.sum, known.rooms.clone())
             }
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
-            // Somebody finds it out just now. Who knows nothing yet waits for that.
+            // Somebody finds it out just now. A thread without an older answer waits for that.
             Err(TryLockError::WouldBlock) => {
                 // Not in a match on the guard: it would be held while this waits for who is to
                 // write there.

@@ -253,7 +253,7 @@ fn carry_out(
     f: impl FnOnce() -> Result<Reply, Errno>,
 ) {
     if !core.memory.is_wanted(asker, number) {
-        // Who asked has been told that there was no answer. It must not happen later.
+        // The asker has been told that there was no answer. It must not happen later.
         if let Some(way) = core.memory.finish(asker, number, None, false) {
             way.fail(core, Errno::HOSTDOWN);
         }

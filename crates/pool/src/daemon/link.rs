@@ -442,7 +442,7 @@ impl Link {
         self.need_connection(state);
     }
 
-    /// The daemon ends: nothing more is sent. Who waits is answered by the next one.
+    /// The daemon ends: nothing more is sent. The next one answers waiting askers.
     pub fn stop(&self) {
         let mut state = self.state();
         state.queue.clear();

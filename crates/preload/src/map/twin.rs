@@ -7,10 +7,10 @@
 //! each chunk how much of it has been fetched. It is sparse: what nobody has asked for takes no
 //! room.
 //!
-//! Who fetches or writes back has a lock on it, which the kernel gives up for who dies. Nothing is
-//! kept open. It is made by the first process that maps the file and removed after the last; that
-//! is known from the table of mappings, so a process that is killed leaves nothing behind that
-//! would be taken for newer than it is.
+//! A process that fetches or writes back has a lock on it, which the kernel releases at its death.
+//! Nothing is kept open. It is made by the first process that maps the file and removed after the
+//! last; that is known from the table of mappings, so a process that is killed leaves nothing
+//! behind that would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
 use crate::process;

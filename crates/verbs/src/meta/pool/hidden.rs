@@ -30,7 +30,7 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // Who sweeps may have been faster: then it goes, or has gone.
+            // A sweeping process may have been faster: then it goes, or has gone.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -72,7 +72,7 @@ impl Hidden {
 
     /// Removes the one of this name, unless somebody is making it.
     pub fn sweep(fs: &Attached, name: &[u8]) {
-        // Who isn't allowed to leaves it.
+        // A process without the right to remove it leaves it.
         if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {
             left.remove();
         }

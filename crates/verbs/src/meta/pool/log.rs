@@ -35,7 +35,7 @@ impl Log {
         for _ in 0..100 {
             let path = format!("/{NAME}{}", Uuid::random()?).into_bytes();
             let made = Log::open(fs, path, O_CREAT | O_EXCL).map_err(cannot)?;
-            // Who looks for logs of the dead may have been faster: then it has gone.
+            // A process that looks for logs of the dead may have been faster: then it has gone.
             if let Some(log) = made {
                 return Ok(log);
             }
