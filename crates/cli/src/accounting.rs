@@ -1,4 +1,4 @@
-//! `forebay status --all`: everything that a pool has taken on this host, node by node.
+//! `forebay status --all`: all resources that a pool has taken on this host, node by node.
 
 use crate::tables::medium;
 use forebay_client::Pool;

@@ -1,7 +1,7 @@
 //! `forebay workspace` and `forebay collection`: the verbs on the command line.
 //!
-//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold them (`import`,
-//! `export`: [`transfer`]).
+//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold
+//! them (`import`, `export`: [`transfer`]).
 
 mod records;
 mod transfer;

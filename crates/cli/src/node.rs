@@ -1,4 +1,5 @@
-//! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests and drills.
+//! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests
+//! and drills.
 
 use crate::args::Drill;
 use crate::elsewhere::Elsewhere;

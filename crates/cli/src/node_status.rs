@@ -83,7 +83,7 @@ fn row(k: &Known) -> Vec<String> {
     ]
 }
 
-/// What has to be said of a node besides its row.
+/// Remarks on a node besides its row.
 fn remarks(k: &Known, name: &str, text: &mut String) {
     let number = k.node.number;
     let what = match k.state {

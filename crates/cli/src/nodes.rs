@@ -25,7 +25,8 @@ const FAN_OUT: u32 = 16;
 /// How many missing nodes are named.
 const NAMED: usize = 5;
 
-/// The hosts of the nodes that are wanted and how they are reached; None for a pool of one node, here.
+/// The hosts of the nodes that are wanted and how they are reached; None for a pool of one node,
+/// here.
 pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     if a.mpi {
         return Err(Fail::usage(

@@ -1,4 +1,4 @@
-//! `forebay rules`: files of rules, and what they say of a path.
+//! `forebay rules`: files of rules, and which controls they give a path.
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
@@ -57,7 +57,8 @@ fn as_toml(rule: &Rule) -> String {
     text
 }
 
-/// What a file of a pool has; what a directory gives to the files that are made in it; what a path that isn't there would get.
+/// What a file of a pool has; what a directory gives to the files that are made in it; what a path
+/// that isn't there would get.
 fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let pool = found::open(name, None)?;
     let rules = pool.config().rules.clone();
@@ -131,7 +132,8 @@ fn of_file(has: &Declared, laminated: bool) -> String {
     text
 }
 
-/// Of a file that would be made where this was said of its directory, and that by rules: a line for each control.
+/// Of a file that would be made where this was said of its directory, and that by rules: a line for
+/// each control.
 fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
     let mut text = String::new();
     for said in by_rules {

@@ -1,8 +1,9 @@
-//! `forebay set`: what the I/O of a file or directory needs, and how a directory's content is distributed over the
-//! nodes of a pool.
+//! `forebay set`: declares the controls of a file or directory, and how a directory's content is
+//! distributed over the nodes of a pool.
 //!
-//! The distribution is a property of the directory's identity, so that everybody knows it without looking it up.
-//! An empty directory is replaced by one of the other kind. Controls are a property of any file or directory.
+//! The distribution is part of the directory's id, so every process knows it without looking it up.
+//! An empty directory is replaced by one of the other kind. Controls are a property of any file or
+//! directory.
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};

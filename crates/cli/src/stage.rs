@@ -47,7 +47,8 @@ impl Way<'_> {
     }
 }
 
-/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing progress; `stop` is asked now and then whether to give up.
+/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing
+/// progress; `stop` is asked now and then whether to give up.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,

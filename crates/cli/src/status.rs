@@ -1,4 +1,4 @@
-//! `forebay df`, `status` and `pools`: what there is.
+//! `forebay df`, `status` and `pools`.
 
 use crate::accounting;
 use crate::fail::{Fail, code};

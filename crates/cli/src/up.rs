@@ -1,4 +1,4 @@
-//! `forebay up`: a new pool, or an old one again.
+//! `forebay up`: starts a new pool, or reopens one.
 
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
@@ -171,7 +171,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     take_over(name);
     let places = places(name);
-    // Whoever goes on with a pool whose time is over wants what is in it.
+    // A user who reopens a pool whose time is over wants its files.
     for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
         forebay_client::begin_lifetime(&place.dir)?;
     }

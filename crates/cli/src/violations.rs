@@ -1,4 +1,4 @@
-//! `forebay violations`: what was done or refused against the controls of files.
+//! `forebay violations`: lists what was done or refused against the controls of files.
 
 use crate::args::Show;
 use crate::fail::{Fail, code};

@@ -1,9 +1,9 @@
 //! The floors of the house: a crate depends on crates of lower floors only, and the modules of a
 //! crate import each other in one direction only.
 //!
-//! Each manifest declares its crate's floor (`[package.metadata.forebay] floor = 3`). The picture in
-//! ARCHITECTURE.md shows the same. Imports of modules are read from the source (`floors/imports.rs`);
-//! what is built for tests only doesn't count.
+//! Each manifest declares its crate's floor (`[package.metadata.forebay] floor = 3`). The picture
+//! in ARCHITECTURE.md shows the same. Imports of modules are read from the source
+//! (`floors/imports.rs`); what is built for tests only doesn't count.
 
 #[path = "floors/imports.rs"]
 mod imports;

@@ -1,5 +1,5 @@
-//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs` compares sizes and places with what a C
-//! compiler makes of the headers.
+//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs`
+//! compares sizes and places with what a C compiler makes of the headers.
 
 use std::ffi::{c_char, c_int, c_void};
 

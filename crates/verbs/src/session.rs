@@ -1,7 +1,7 @@
 //! A session: a metadata store, the back ends that are attached, and the threads that run batches.
 //!
-//! Everything else hangs on one. A program has one session, or several with different stores. It may be used by
-//! any number of threads; see [`crate`] for forks.
+//! Everything else hangs on one. A program has one session, or several with different stores. It
+//! may be used by any number of threads; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::crew::Crew;
@@ -34,12 +34,14 @@ struct Inner {
     /// The pool that is the store.
     pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
-    /// The back end of collections that name none: the store's, or else the first attached one that outlives the process.
+    /// The back end of collections that name none: the store's, or else the first attached one that
+    /// outlives the process.
     default: OnceLock<String>,
     /// Whether operations ask other nodes.
     asks: bool,
     crew: Crew,
-    /// The thread that tells programs what has ended: apart from those that work, so that it may wait for them.
+    /// The thread that tells programs what has ended: apart from those that work, so that it may
+    /// wait for them.
     teller: Crew,
     /// Which back end new collections get that name none, the last that fits first.
     choices: RwLock<Vec<Choice>>,
@@ -48,11 +50,12 @@ struct Inner {
 }
 
 impl Session {
-    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone; `pool:NAME` is a pool
-    /// on this node, `pool` the one that the command line would take ($FOREBAY_POOL, or `default`);
-    /// `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty text is what $FOREBAY_METADATA says, or `pool`. The back
-    /// ends `memory` and `null` are attached, and for a pool `forebay`, which is then that of collections that name none; with etcd, it is
-    /// the first one that is attached and outlives the process.
+    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone;
+    /// `pool:NAME` is a pool on this node, `pool` the one that the command line would take
+    /// ($FOREBAY_POOL, or `default`); `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty
+    /// text is what $FOREBAY_METADATA says, or `pool`. The back ends `memory` and `null` are
+    /// attached, and for a pool `forebay`, which is then that of collections that name none; with
+    /// etcd, it is the first one that is attached and outlives the process.
     ///
     /// # Errors
     /// EINVAL for a place that isn't known; if the pool can't be opened, or etcd doesn't answer.
@@ -85,7 +88,8 @@ impl Session {
         }
     }
 
-    /// A session over this store; collections that name no back end get `default`, or the first attached one that outlives the process.
+    /// A session over this store; collections that name no back end get `default`, or the first
+    /// attached one that outlives the process.
     fn over(
         store: Arc<dyn Store>,
         default: Option<&str>,
@@ -194,8 +198,9 @@ impl Session {
         &self.0.teller
     }
 
-    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of which all of `controls` is said, get `backend`.
-    /// Of several choices that fit, the one made last counts; where none fits, it is the session's first back end.
+    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of
+    /// which all of `controls` is said, get `backend`. Of several choices that fit, the one made
+    /// last counts; where none fits, it is the session's first back end.
     ///
     /// The pattern is one of paths, as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
     ///
@@ -307,7 +312,8 @@ impl Session {
         Ok((record, object))
     }
 
-    /// Deletes collections that were found just now, each by itself, as [`Session::delete_collection`] does.
+    /// Deletes collections that were found just now, each by itself, as
+    /// [`Session::delete_collection`] does.
     pub(crate) fn delete_found(
         &self,
         workspace: Uuid,

@@ -1,4 +1,5 @@
-//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows what lies where.
+//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows
+//! what lies where.
 
 use super::{code, handle, place};
 use crate::abi;

@@ -1,4 +1,4 @@
-//! Entries of the logs of batches, as bytes; where these lie is each store's business.
+//! Entries of the logs of batches, as bytes; each store decides where they lie.
 //!
 //! ```text
 //! entry = length of the rest (8 bytes) kind (1) workspace (16) record (16) ...
