@@ -1,10 +1,10 @@
 //! Starts the workers, tells them what to do, phase by phase, and has each phase checked.
 
 use crate::calls;
+use crate::host::{Host, Processes};
 use crate::memory::{Command, Shared, wait, wake};
 use crate::model::{Rules, State};
 use crate::operation::{Call, Operation, lost};
-use crate::host::{Host, Processes};
 use crate::options::Options;
 use crate::random::Random;
 use crate::search::{Cut, Done, Verdict, search, smallest};
@@ -104,7 +104,14 @@ impl<'a> Driver<'a> {
         println!(
             "seed {}: {} phases, {} operations, {} pairs of them at the same time, {} cut off, {} processes \
              killed, {} phases undecided, at most {} states",
-            self.options.seed, c.phases, c.operations, c.together, c.lost, c.killed, c.undecided, c.states
+            self.options.seed,
+            c.phases,
+            c.operations,
+            c.together,
+            c.lost,
+            c.killed,
+            c.undecided,
+            c.states
         );
         end
     }
@@ -184,7 +191,8 @@ impl Driver<'_> {
             let within = self.host.killed_within().as_micros() as u64;
             std::thread::sleep(Duration::from_micros(self.random.below(within)));
             self.killed = calls::now();
-            self.host.kill(victim, shared.worker[victim].pid.load(Relaxed));
+            self.host
+                .kill(victim, shared.worker[victim].pid.load(Relaxed));
             self.counts.killed += 1;
         }
         let since = Instant::now();
@@ -220,7 +228,10 @@ impl Driver<'_> {
             "HANG: phase {phase} isn't over after {} s (seed {})",
             self.options.bound, self.options.seed
         );
-        for (w, worker) in self.shared.worker[..self.options.workers].iter().enumerate() {
+        for (w, worker) in self.shared.worker[..self.options.workers]
+            .iter()
+            .enumerate()
+        {
             if worker.phase.load(Acquire) != phase {
                 let last = worker.operations().last().map(ToString::to_string);
                 println!(

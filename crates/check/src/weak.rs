@@ -85,7 +85,9 @@ impl Weak {
         let size = self.face.fstat(fd)?.size;
         pause();
         // Linux would append with pwrite, too.
-        let again = self.face.open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
+        let again = self
+            .face
+            .open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
         let written = self.face.write_at(again, bytes, size);
         self.face.close(again)?;
         written

@@ -295,7 +295,9 @@ impl Worker {
                 let n = if o.call == Call::Append {
                     self.weak.append(fd, bytes)?
                 } else {
-                    self.weak.face().write_at(fd, bytes, u64::from(o.at) * self.cell as u64)?
+                    self.weak
+                        .face()
+                        .write_at(fd, bytes, u64::from(o.at) * self.cell as u64)?
                 };
                 o.count = if n % self.cell == 0 {
                     (n / self.cell) as u32
@@ -305,7 +307,9 @@ impl Worker {
             }
             Call::Read => self.read(fd, o)?,
             Call::Truncate => {
-                self.weak.face().truncate(fd, u64::from(o.n) * self.cell as u64)?;
+                self.weak
+                    .face()
+                    .truncate(fd, u64::from(o.n) * self.cell as u64)?;
             }
             Call::Fstat | Call::Stat => {
                 let s = if o.call == Call::Fstat {
@@ -327,7 +331,7 @@ impl Worker {
             Call::Link => {
                 let to = self.path(&o.to);
                 self.weak.face().link(&path, &to)?;
-            },
+            }
             Call::Rename => {
                 let to = self.path(&o.to);
                 self.weak.rename(&path, &to)?;
@@ -393,7 +397,10 @@ impl Worker {
     fn read(&mut self, fd: i32, o: &mut Operation) -> Result<()> {
         self.buffer.clear();
         self.buffer.resize(o.n as usize * self.cell, 0xee);
-        let n = self.weak.face().read_at(fd, &mut self.buffer, u64::from(o.at) * self.cell as u64)?;
+        let n =
+            self.weak
+                .face()
+                .read_at(fd, &mut self.buffer, u64::from(o.at) * self.cell as u64)?;
         if n % self.cell != 0 {
             o.count = u32::MAX;
             return Ok(());
