@@ -290,6 +290,8 @@ impl Host for Processes<'_> {
             if let Err(e) = worker.work() {
                 broken(&format!("worker {w}: {e}"));
             }
+            // It goes with its process, which is killed.
+            std::mem::forget(worker);
         });
         match self.workers.get_mut(w) {
             Some(old) => *old = pid,
