@@ -70,7 +70,7 @@ models:
 races:
 	TSAN_OPTIONS=detect_deadlocks=0 CARGO_PROFILE_RELEASE_PANIC=unwind RUSTFLAGS='-Zsanitizer=thread' \
 	cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --release \
-	    --target-dir target/tsan -p forebay-media -p forebay-store --lib
+	    --target-dir target/tsan -p forebay-runtime -p forebay-media -p forebay-store --lib
 
 demo:
 	examples/bowtie2/demo.sh

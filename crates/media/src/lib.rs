@@ -12,12 +12,9 @@
 //! running out of space is an error code, never a SIGBUS. `memory` is accessed by copying
 //! in a shared mapping; `files` by pread and pwrite, so that an I/O error is an errno.
 
-pub mod atomics;
 mod cells;
 mod extent;
 pub mod fault;
-mod fd;
-pub mod guard;
 mod medium;
 pub mod memory;
 #[cfg(all(test, loom))]
@@ -32,7 +29,10 @@ mod touched;
 
 pub use cells::CELL_PAGES;
 pub use extent::Extent;
-pub use fd::{HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, tell, with_room};
+pub use forebay_runtime::fd::{
+    HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, tell, with_room,
+};
+pub use forebay_runtime::{atomics, guard};
 pub use medium::{Medium, Usage};
 pub use pending::{Changes, Lacking};
 pub use put::{may_grow, put_all, set_size_limit, size_limit};

@@ -24,22 +24,17 @@ mod removed;
 mod rename;
 mod together;
 
-pub(crate) use exchange::is_on_paths;
-use links::Link;
-pub(crate) use links::{is_unconfirmed, link_in};
-use notes::Note;
 pub(crate) use rename::without_change;
 pub use together::NewFile;
 
-use crate::elsewhere::messages::{Part, decode, encode, kind};
-use crate::names::Opening;
-use crate::process::{identity, identity_lives};
+use crate::elsewhere::messages::{Part, kind};
+use crate::names::{Link, Named, Note, Opening, entry_in, is_on_paths, moving};
+use crate::process::identity_lives;
 use crate::record::{Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
 use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// How long one waits for a change of a name that others have begun.
@@ -56,24 +51,6 @@ pub(crate) fn in_a_hurry<T>(f: impl FnOnce() -> T) -> T {
     let result = f();
     IN_A_HURRY.with(|h| h.set(before));
     result
-}
-
-/// A name: its directory and itself.
-pub(crate) type Named<'a> = (ObjectId, &'a [u8]);
-
-/// Bytes of an entry that is being renamed: one more than otherwise.
-fn moving(entry: Entry) -> [u8; 10] {
-    let mut bytes = [0; 10];
-    bytes[..9].copy_from_slice(&entry.encode());
-    bytes
-}
-
-/// The entry in the bytes of one, and whether it is being renamed.
-pub(crate) fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
-    match bytes.len() {
-        10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
-        _ => Entry::decode(bytes).map(|e| (e, false)),
-    }
 }
 
 /// What setting an entry that is there or not has come to ([`Store::replace`]).
@@ -128,18 +105,6 @@ fn is_unclear(e: Errno) -> bool {
 }
 
 impl Store {
-    fn own_identity(&self) -> Result<u32> {
-        Ok(identity(&self.control, self.me()?))
-    }
-
-    /// ESTALE while nothing may be made in `dir`.
-    pub(crate) fn check_frozen(&self, dir: ObjectId) -> Result<()> {
-        match self.control.header().frozen.load(Acquire) == dir.0 {
-            true => Err(Errno::STALE),
-            false => Ok(()),
-        }
-    }
-
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies elsewhere; what is there instead, if something is. One
@@ -175,27 +140,6 @@ impl Store {
             self.touch_dir(name.0, t)?;
         }
         Ok(there)
-    }
-
-    /// A held entry stays, or goes.
-    pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
-        if let Some(home) = self.entry_away(name.0, name.1) {
-            return self.ask(home, kind::RELEASE, &(name.0, name.1, entry, stays));
-        }
-        let shard = self.shard_of_entry(name.0, name.1);
-        let key = Key::entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            match self.note_on(w, name)? {
-                Some((Note::Held(held), _)) if held == entry => {}
-                // It is done already.
-                _ => return Ok(()),
-            }
-            match stays {
-                true => w.put(shard, &key, &entry.encode())?,
-                false => _ = w.del(shard, &key)?,
-            }
-            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
-        })
     }
 
     /// Removes an entry whose object lies elsewhere. False if it isn't `entry` any more.
@@ -250,29 +194,6 @@ impl Store {
         }
     }
 
-    /// Lets everybody see what has become of an entry whose object has lost the name `dropped`.
-    fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        self.write(self.set(&[shard]), Need::Removal, |w| {
-            self.let_see(w, name, dropped)?;
-            if forget {
-                w.del(shard, &Key::note(name.0, name.1))?;
-            }
-            Ok(())
-        })
-    }
-
-    /// In a transaction: what [`Store::end_drop`] does but for the note.
-    fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
-        let shard = self.shard_of_entry(name.0, name.1);
-        let key = Key::entry(name.0, name.1);
-        match w.get(shard, &key)?.and_then(entry_in) {
-            Some((there, true)) if there == dropped => w.del(shard, &key).map(|_| ()),
-            Some((there, true)) => w.put(shard, &key, &there.encode()),
-            _ => Ok(()),
-        }
-    }
-
     // ---- whole operations ----
 
     /// A slot of this node for something new; for a directory that keeps its entries, one whose
@@ -291,7 +212,7 @@ impl Store {
     }
 
     /// Makes a file on this node whose entry lies on `home`, or a directory that keeps its entries.
-    pub(crate) fn create_here(
+    pub(crate) fn create_apart(
         &self,
         home: NodeId,
         name: Named<'_>,
@@ -405,15 +326,6 @@ impl Store {
                 self.withdraw_link(id, name)?;
                 Err(e)
             }
-        }
-    }
-
-    /// The entry as it lies here, moving or not.
-    fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
-        let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
-        match snapshot.get(&Key::entry(name.0, name.1))? {
-            Some(bytes) => entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO),
-            None => Ok(None),
         }
     }
 

@@ -1,34 +1,24 @@
 //! Extended attributes: a record each, beside the record of their object; those of users also in the index
 //! (`index.rs`).
 
-use crate::across::Named;
-use crate::elsewhere::Bytes;
-use crate::elsewhere::messages::{List, kind};
 use crate::index::key_of;
+use crate::names::Named;
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
 use crate::{ObjectId, Store, now};
 use rustix::io::{Errno, Result};
 
-/// Longest value.
-const MAX_VALUE: usize = 64 << 10;
+/// Longest value. Bytes.
+pub(crate) const MAX_VALUE: usize = 64 << 10;
 
 impl Store {
     /// The extended attribute `name`.
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT.
-    pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         if id.is_view() {
             return Err(Errno::NODATA);
-        }
-        if let Some(home) = self.object_away(id) {
-            let mut value = vec![0; MAX_VALUE];
-            let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
-            // SAFETY: they are the vector's.
-            let told = unsafe { self.ask_with::<()>(home, kind::ATTRIBUTE, &(id, name), bytes)? };
-            value.truncate(told.1);
-            return Ok(value);
         }
         let snapshot = self.snapshot(self.shard_of(id))?;
         let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
@@ -45,13 +35,9 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT.
-    pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn attributes_here(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
         if id.is_view() {
             return Ok(Vec::new());
-        }
-        if let Some(home) = self.object_away(id) {
-            let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
-            return Ok(names.0);
         }
         let snapshot = self.snapshot(self.shard_of(id))?;
         let record = snapshot.get(&Key::inode(id))?.ok_or(Errno::NOENT)?;
@@ -74,7 +60,7 @@ impl Store {
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.
-    pub fn set_attribute(
+    pub(crate) fn set_attribute_here(
         &self,
         id: ObjectId,
         name: &[u8],
@@ -82,14 +68,6 @@ impl Store {
         create: Option<bool>,
         known: Option<Named<'_>>,
     ) -> Result<()> {
-        if let Some(home) = self.object_away(id) {
-            let bytes = Bytes::Send(value.as_ptr(), value.len());
-            let known = known.map(|(dir, name)| (dir, name.to_vec()));
-            let question = (id, name, create, known);
-            // SAFETY: they are the slice's.
-            let told = unsafe { self.ask_with(home, kind::SET_ATTRIBUTE, &question, bytes) };
-            return told.map(|((), _)| ());
-        }
         if id.is_view() {
             return Err(Errno::ROFS);
         }
@@ -128,12 +106,9 @@ impl Store {
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT; EROFS in the view.
-    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         if id.is_view() {
             return Err(Errno::ROFS);
-        }
-        if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name));
         }
         let t = now();
         let shard = self.shard_of(id);

@@ -17,14 +17,14 @@ use crate::lock::Lock;
 use crate::map_table::MapTable;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*, futex};
 use forebay_media::{Region, memory};
+use forebay_runtime::slots::Table;
+pub use forebay_runtime::{process::state as slot_state, slots::MAX_PROCESSES};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
 /// Most shards of a node store.
 pub const MAX_SHARDS: usize = 64;
-/// Most processes attached at the same time.
-pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
 /// Most objects open at the same time on a node of any size: see [`Limits`].
 pub const MAX_LIVE: usize = MAX_OPEN;
 /// Most open file descriptions at the same time on a node of any size: see [`Limits`].
@@ -417,18 +417,6 @@ pub struct Shard {
     pub pending: AtomicU64,
 }
 
-/// States of a process slot.
-pub mod slot_state {
-    /// Nobody's.
-    pub const FREE: u32 = 0;
-    /// Being prepared by a parent for its child.
-    pub const RESERVED: u32 = 1;
-    /// In use by the process `pid`.
-    pub const USED: u32 = 2;
-    /// Its process died; somebody is releasing what it held.
-    pub const REAPING: u32 = 3;
-}
-
 /// One attached process.
 #[repr(C, align(64))]
 pub struct Process {
@@ -803,6 +791,27 @@ pub struct Control {
     layout: Layout,
     /// The file; empty for one that has all its memory, in tests.
     path: PathBuf,
+}
+
+/// The table of attached processes.
+impl Table for Control {
+    const KEPT: usize = KEPT_PROCESSES;
+    const FIRST: usize = FIRST_SLOTS;
+
+    #[inline]
+    fn owner(&self, slot: u32) -> &AtomicU64 {
+        &self.process(slot as usize).owner
+    }
+
+    #[inline]
+    fn generation(&self, slot: u32) -> &AtomicU32 {
+        &self.process(slot as usize).generation
+    }
+
+    #[inline]
+    fn waits_for(&self, slot: u32) -> &AtomicU32 {
+        &self.process(slot as usize).waits_for
+    }
 }
 
 impl Control {

@@ -13,6 +13,7 @@
 
 mod keep;
 
+pub(crate) use keep::Copy;
 pub use keep::{Copies, State};
 
 use crate::control::{MAX_LIVE, live_flag as flag};
@@ -20,19 +21,15 @@ use crate::data::pages;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
 use crate::uses::is_last;
-use crate::{CHUNK, ObjectId, PAGE, Result, Slot, Store, now};
+use crate::{CHUNK, ObjectId, PAGE, Result, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
-use forebay_media::guard;
 use rustix::io::Errno;
-
-/// So many bytes are fetched at once at most.
-const AT_ONCE: u64 = 8 * CHUNK;
 
 /// A file that never changes again, as it was when it was opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Last {
     edition: u64,
-    size: u64,
+    pub size: u64,
 }
 
 impl Store {
@@ -61,113 +58,11 @@ impl Store {
         stamp.wrapping_sub(self.stamp(0))
     }
 
-    /// Whether the MiB at this offset of an open file lies here anyway.
-    fn lies_here(&self, index: u32, offset: u64) -> bool {
-        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
-            return false;
-        };
-        !f.spilled && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
-    }
-
-    /// As [`Store::read`], of a file that never changes again.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_last(
-        &self,
-        index: u32,
-        last: Last,
-        offset: u64,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
-        let len = len.min(last.size.saturating_sub(offset) as usize);
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            // SAFETY: done < len.
-            let (out, left) = (unsafe { to.add(done) }, len - done);
-            // SAFETY: so many bytes are left there.
-            match unsafe { self.read_next(index, last, at, out, left) } {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Reads what lies together from `at` on, `len` bytes at most; all within the file.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    unsafe fn read_next(
-        &self,
-        index: u32,
-        last: Last,
-        at: u64,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
-        let n = len.min((CHUNK - at % CHUNK) as usize);
-        if self.lies_here(index, at) {
-            // SAFETY: n <= len.
-            return unsafe { self.read_where_it_lies(index, at, to, n) };
-        }
-        let copy = self.copy_of(index, last);
-        if let Some(copy) = copy {
-            // SAFETY: n <= len.
-            if unsafe { self.read_copy(copy, last, at, Some(to), n)? } {
-                return Ok(n);
-            }
-        }
-        // All of a run is asked for at once: it may lie on several nodes.
-        let first = at / CHUNK * CHUNK;
-        let most = last.size.min(first + AT_ONCE);
-        let wanted = (at + len as u64).min(most);
-        let mut end = first + CHUNK;
-        while end < wanted && !self.lies_here(index, end) {
-            let n = (last.size - end).min(CHUNK) as usize;
-            // SAFETY: nothing is written.
-            let there = |copy| unsafe { self.read_copy(copy, last, end, None, n) };
-            if copy.is_some_and(|copy| there(copy) == Ok(true)) {
-                break;
-            }
-            end += CHUNK;
-        }
-        let end = end.min(most);
-        let n = (wanted.min(end) - at) as usize;
-        let bytes = (end - first) as usize;
-        let mut fetched: Vec<u8> = Vec::new();
-        if !self.may_copy() || fetched.try_reserve_exact(bytes).is_err() {
-            // SAFETY: n <= len.
-            return unsafe { self.read_where_it_lies(index, at, to, n) };
-        }
-        // SAFETY: the vector has room for so many bytes; as many are then there.
-        unsafe {
-            let n = self.read_where_it_lies(index, first, fetched.as_mut_ptr(), bytes)?;
-            fetched.set_len(n);
-        }
-        if fetched.len() == bytes {
-            // What can't be kept will be fetched again.
-            let _: Result<()> = self.keep_copy(index, last, first, &fetched);
-        }
-        // Less, if it was opened anew and written since.
-        let skip = ((at - first) as usize).min(fetched.len());
-        let n = n.min(fetched.len() - skip);
-        // SAFETY: n <= len, and so many bytes are behind `skip`.
-        match unsafe { guard::copy(fetched.as_ptr().add(skip), to, n) } {
-            true => Ok(n),
-            false => Err(Errno::FAULT),
-        }
-    }
-
     /// Reads from a copy, inside one MiB (to nowhere: only looks). False if not all of that is there.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    unsafe fn read_copy(
+    pub(crate) unsafe fn read_copy(
         &self,
         copy: u32,
         last: Last,
@@ -217,7 +112,7 @@ impl Store {
     }
 
     /// The copy of an open file, if there is one of this edition. It stays open as long as the file.
-    fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
+    pub(crate) fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
         let live = self.live(index);
         let hung = live.copy.load(Acquire);
         if let Some(copy) = hung.checked_sub(1) {
@@ -249,7 +144,7 @@ impl Store {
             return Ok(None);
         }
         let _section = self.section()?;
-        let (copy, held) = match self.live_acquire_held(id) {
+        let (copy, held) = match self.live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
@@ -284,12 +179,12 @@ impl Store {
     }
 
     /// Keeps whole MiBs of a file, or what is behind its last one, from `first` on.
-    fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
         if self.copy_of(index, last).is_none() {
             self.make_copy(self.live_id(index).copy(), last)?;
         }
         // Of its own, as others may let it go meanwhile.
-        let (copy, held) = self.live_acquire_held(self.live_id(index).copy())?;
+        let (copy, held) = self.live_acquire_here(self.live_id(index).copy())?;
         let stamp = self.stamp(last.edition);
         let mut result = Ok(());
         for (n, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
@@ -332,8 +227,8 @@ impl Store {
     }
 
     /// Removes a copy; its pages are free at once, whoever has it open.
-    fn drop_copy(&self, id: ObjectId) -> Result<()> {
-        let (index, held) = match self.live_acquire_held(id) {
+    pub(crate) fn drop_copy(&self, id: ObjectId) -> Result<()> {
+        let (index, held) = match self.live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };

@@ -17,18 +17,17 @@ mod once;
 mod room;
 mod sums;
 
-pub use copy::COPIED_AT_ONCE;
-pub(crate) use copy::{Range, Source, Target};
+pub(crate) use copy::overlap;
 pub use drain::Drained;
+pub(crate) use on_files::word_of_part;
 pub use sums::is_summed;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
-use crate::elsewhere::messages::kind;
 use crate::lock::Acquired;
+use crate::parts::CHANGED;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::striped::CHANGED;
 use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
@@ -51,21 +50,6 @@ pub(crate) fn pages(bytes: u64) -> usize {
 }
 
 impl Store {
-    /// Size of an open file in bytes, as of the last finished write.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if its home can't be asked.
-    pub fn size(&self, index: u32) -> Result<u64> {
-        if let Some(file) = self.striped(index) {
-            let inode = self.stat(file.id)?;
-            return self.with_parts(file.id, inode).map(|inode| inode.size);
-        }
-        match self.live_away(index) {
-            Some((home, id)) => self.stat_away(home, id).map(|record| record.0.size),
-            None => Ok(self.live(index).size.load(Acquire)),
-        }
-    }
-
     /// Id of an open file's object.
     pub fn live_id(&self, index: u32) -> ObjectId {
         ObjectId(self.live(index).id.load(Relaxed))
@@ -241,59 +225,6 @@ impl Store {
 
     // ---- reading ----
 
-    /// Copies up to `len` bytes from `offset` on to `to`; fewer at the end of the file.
-    ///
-    /// # Errors
-    /// EIO and the like.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
-        if !self.is_away(index) {
-            // SAFETY: passed on.
-            let read = unsafe { self.read_here(index, offset, to, len) };
-            // Else what is on other nodes by now may have been within the size that it saw.
-            if !Store::is_spilled(self.live(index)) {
-                return read;
-            }
-        }
-        self.check_lease(index)?;
-        match self.last_of(index) {
-            // SAFETY: passed on.
-            Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
-            // SAFETY: passed on.
-            None => unsafe { self.read_where_it_lies(index, offset, to, len) },
-        }
-    }
-
-    /// As [`Store::read`], without a copy of it.
-    ///
-    /// # Safety
-    /// As for [`Store::read`].
-    pub(crate) unsafe fn read_where_it_lies(
-        &self,
-        index: u32,
-        offset: u64,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
-        if let Some(file) = self.striped(index) {
-            // SAFETY: passed on.
-            return unsafe { self.read_striped(&file, offset, to, len) };
-        }
-        if let Some(away) = self.live_away(index) {
-            // SAFETY: passed on.
-            let read = unsafe { self.read_away(away, offset, to, len) };
-            return match self.spilled_by(index, &read)? {
-                // SAFETY: passed on.
-                Some(file) => unsafe { self.read_striped(&file, offset, to, len) },
-                None => read,
-            };
-        }
-        // SAFETY: passed on.
-        unsafe { self.read_here(index, offset, to, len) }
-    }
-
     /// As [`Store::read`], of what lies on this node.
     ///
     /// # Safety
@@ -387,64 +318,6 @@ impl Store {
 
     // ---- writing ----
 
-    /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the
-    /// offset and how many bytes were written: fewer if space ran out on the way.
-    ///
-    /// # Errors
-    /// ENOSPC, EFBIG, EIO and the like.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes.
-    pub unsafe fn write_at(
-        &self,
-        index: u32,
-        offset: Option<u64>,
-        from: *const u8,
-        len: usize,
-    ) -> Result<(u64, usize)> {
-        self.check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            self.check_striped(index, Change::From(offset))?;
-            // SAFETY: passed on.
-            return unsafe { self.write_striped(&file, offset, from, len) };
-        }
-        // SAFETY: passed on.
-        let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
-            match self.live_away(index) {
-                Some(away) => self.write_away(away, offset, from, len),
-                None => self.write_here(index, offset, (from, len), true, |live| {
-                    live.change_by(None);
-                    match Store::is_spilled(live) {
-                        true => Err(CHANGED),
-                        false => Ok(()),
-                    }
-                }),
-            }
-        };
-        let written = write(offset, from, len);
-        match written {
-            Ok((at, n)) if n < len && self.elsewhere.is_some() => {
-                // The home is full. What is left is told to it again, or goes to other nodes.
-                let (behind, left) = (from.wrapping_add(n), len - n);
-                let rest = write(Some(at + n as u64), behind, left);
-                let rest = match self.spilled_by(index, &rest)? {
-                    // SAFETY: passed on.
-                    Some(file) => unsafe {
-                        self.write_striped(&file, Some(at + n as u64), behind, left)
-                    },
-                    None => rest,
-                };
-                Ok((at, n + rest.map_or(0, |r| r.1)))
-            }
-            Ok(done) => Ok(done),
-            written => match self.spilled_by(index, &written)? {
-                // SAFETY: passed on.
-                Some(file) => unsafe { self.write_striped(&file, offset, from, len) },
-                None => written,
-            },
-        }
-    }
-
     /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked. What lies behind
     /// the end is part of the file only if it `grows`.
     ///
@@ -537,7 +410,7 @@ impl Store {
                 done += n;
             }
         }
-        if done < len && at_end && self.elsewhere.is_some() && result == Err(Errno::NOSPC) {
+        if done < len && at_end && self.foreign.is_some() && result == Err(Errno::NOSPC) {
             // All of it is appended, here or on other nodes. What was written behind the end isn't
             // part of the file: who has it next cuts it off.
             live.flags.fetch_or(flag::TORN, AcqRel);
@@ -554,21 +427,18 @@ impl Store {
         result.map(|()| (offset, 0))
     }
 
-    /// Notes a change of the data through a mapping.
+    /// Notes a change of the data of a file of this node, now.
     ///
     /// # Errors
     /// ETIMEDOUT.
-    pub fn touch_open(&self, index: u32) -> Result<()> {
-        if self.live_away(index).is_some() {
-            return Ok(());
-        }
+    pub(crate) fn touch_here(&self, index: u32) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         self.touch(lock.0);
         Ok(())
     }
 
-    /// Notes a change of the data.
+    /// Notes a change of the data. Locked.
     fn touch(&self, live: &Live) {
         let t = now();
         live.mtime.store(t, Relaxed);
@@ -658,5 +528,16 @@ impl Store {
         let state = live.lock.acquire(&self.control, self.me()?)?;
         live.lock.release();
         Ok(state == Acquired::Abandoned)
+    }
+
+    /// Notes a change of the data through a mapping.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn touch_open(&self, index: u32) -> Result<()> {
+        if self.is_live_away(index) {
+            return Ok(());
+        }
+        self.touch_here(index)
     }
 }

@@ -28,35 +28,6 @@ const TRIES: u32 = 3;
 const PATIENCE: u32 = 20;
 
 impl Store {
-    /// Makes an open file's data and record durable as far as its media can; of one with `persistence=durable` also the
-    /// entries that lead to it.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if a node can't be asked. EIO and the like. Once something couldn't be written to stable storage, always EIO.
-    pub fn sync(&self, index: u32) -> Result<()> {
-        self.sync_file(index)?;
-        match self.is_durable(index) {
-            // The entries that lead to it may lie anywhere.
-            true => self.sync_entries_everywhere(),
-            false => Ok(()),
-        }
-    }
-
-    fn sync_file(&self, index: u32) -> Result<()> {
-        self.check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            return self.sync_striped(&file);
-        }
-        let synced = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, crate::elsewhere::messages::kind::SYNC, &id),
-            None => self.sync_here(index).and(self.not_spilled(index)),
-        };
-        match self.spilled_by(index, &synced)? {
-            Some(file) => self.sync_striped(&file),
-            None => synced,
-        }
-    }
-
     /// As [`Store::sync`], of what lies on this node.
     pub(crate) fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
@@ -193,7 +164,7 @@ impl Store {
                 continue;
             }
             // Gone meanwhile: there is nothing to write.
-            let Ok((index, held)) = self.live_acquire_held(id) else {
+            let Ok((index, held)) = self.live_acquire_here(id) else {
                 continue;
             };
             written = self.flush(index, false).and(written);

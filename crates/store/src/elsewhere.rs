@@ -18,15 +18,11 @@ mod pieces;
 pub mod serve;
 
 use crate::across::Nap;
-use crate::control::live_flag as flag;
-use crate::live::Chain;
-use crate::process::Critical;
 use crate::{Errno, Result, Store};
 pub(crate) use copy::with_open;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use messages::{Part, kind};
 pub use pieces::{Pieces, Sending};
-use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
@@ -101,9 +97,6 @@ pub struct Opened {
 /// How long after its home was asked a use may be made a live entry. Less than the time between two
 /// looks of the home at what is open ([`Server::check_open`]).
 pub(crate) const USED_WITHIN: Duration = Duration::from_secs(2);
-/// The answer to a question about a use: it can't be said just now.
-pub(crate) const UNKNOWN_USE: u64 = u64::MAX;
-
 /// ENOSPC if not all was written.
 fn whole(written: usize, all: usize) -> Result<()> {
     match written == all {
@@ -245,11 +238,6 @@ impl Store {
         Some(elsewhere.node_of(id.slot()).0)
     }
 
-    /// The number of this node, in a pool of several.
-    pub fn node_of_several(&self) -> Option<u32> {
-        self.elsewhere.as_deref().map(|e| e.me().0)
-    }
-
     /// The home of the entry `name` of `parent`, if it isn't this node.
     pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
         // Without other nodes, no hash.
@@ -267,11 +255,6 @@ impl Store {
             return None;
         }
         self.away(id.slot())
-    }
-
-    /// Whether only another node knows the object.
-    pub fn is_object_away(&self, id: ObjectId) -> bool {
-        self.object_away(id).is_some()
     }
 
     /// The other nodes. To be called where something is away.
@@ -330,53 +313,6 @@ impl Store {
         };
         let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
         Ok((answer, told.received))
-    }
-
-    /// Tells `home` that this node has no longer open what it knows by this number there. Nobody waits
-    /// for that: nothing that is asked later depends on it, and an error of the home's own isn't known
-    /// to who closes anyway. Should it get lost, the home asks after a while ([`Store::use_of`]).
-    pub(crate) fn tell_closed(&self, home: NodeId, id: ObjectId, number: u64) {
-        if let Some(nodes) = self.elsewhere.as_deref() {
-            nodes.tell(home, kind::CLOSE, &messages::encode(&(id, number)));
-        }
-    }
-
-    /// By what number this node has an object of another node open: 0 if it hasn't, [`UNKNOWN_USE`] while
-    /// it is being opened.
-    ///
-    /// # Errors
-    /// ETIMEDOUT.
-    pub(crate) fn use_of(&self, id: ObjectId) -> Result<u64> {
-        let _critical = Critical::enter();
-        let chain = Chain::lock(self, id.0)?;
-        let Some(index) = chain.find(id.0) else {
-            return Ok(0);
-        };
-        let live = self.live(index);
-        Ok(match live.flags.load(Acquire) & flag::AWAY {
-            0 => UNKNOWN_USE,
-            _ => live.ctime.load(Relaxed) as u64,
-        })
-    }
-
-    /// Takes over the pool's part of an epoch of names that another node has, if it is later.
-    pub(crate) fn raise_epoch(&self, theirs: u64) {
-        let pools = theirs >> 32 << 32;
-        self.control.header().names_epoch.fetch_max(pools, AcqRel);
-    }
-
-    /// This node's epoch of names for a question that was asked under `theirs`.
-    ///
-    /// # Errors
-    /// ESTALE if one of the two doesn't know of a change.
-    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
-        self.raise_epoch(theirs);
-        let here = self.names_epoch();
-        if here >> 32 == theirs >> 32 {
-            Ok(here)
-        } else {
-            Err(Errno::STALE)
-        }
     }
 
     /// The node on which directories change, one at a time.

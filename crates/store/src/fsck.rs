@@ -9,7 +9,6 @@
 //! The check mends what it finds in a model of the store in memory as it goes: what follows
 //! from one defect isn't reported as another, and what a repair would do has been tried.
 
-mod across;
 mod control;
 mod files;
 mod findings;

@@ -15,15 +15,15 @@
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
-mod find;
+pub(crate) mod find;
 mod number;
 mod order;
-mod query;
+pub(crate) mod query;
 
 pub use find::{Description, Match, Term};
 pub use number::Number;
 
-use crate::across::{Named, entry_in, link_in};
+use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
 use crate::uses::goes_with_maker;
@@ -272,7 +272,7 @@ impl Store {
 
     /// A name of the object whose entry lies on another node.
     fn counted_elsewhere(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<OwnedName>> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(None);
         }
         let mut found = None;
@@ -282,7 +282,7 @@ impl Store {
                 return false;
             };
             if let Some((dir, name, true)) = link_in(rest, value)
-                && self.entry_away(dir, name).is_some()
+                && self.is_entry_away(dir, name)
             {
                 found = Some((dir, name.to_vec()));
             }
@@ -391,7 +391,7 @@ impl Store {
         if name.1.is_empty() {
             return Ok(false);
         }
-        if self.entry_away(name.0, name.1).is_some() {
+        if self.is_entry_away(name.0, name.1) {
             return self.counts_link(w, id, name);
         }
         let shard = self.shard_of_entry(name.0, name.1);
@@ -406,7 +406,7 @@ impl Store {
     pub(crate) fn shards_with_name(&self, id: ObjectId, known: Option<Named<'_>>) -> ShardSet {
         let set = self.object_set(id);
         match known {
-            Some((dir, name)) if !name.is_empty() && self.entry_away(dir, name).is_none() => {
+            Some((dir, name)) if !name.is_empty() && !self.is_entry_away(dir, name) => {
                 set.with(self.shard_of_entry(dir, name))
             }
             _ => set,

@@ -15,6 +15,7 @@ pub mod accounting;
 mod across;
 mod attributes;
 mod checkpoint;
+mod cluster;
 pub mod control;
 pub mod copies;
 mod data;
@@ -22,12 +23,12 @@ mod dirs;
 mod durable;
 pub mod elsewhere;
 mod extent_cache;
+mod foreign;
 mod fsck;
 mod index;
 mod journal;
 mod live;
 pub mod lmdb;
-mod lock;
 pub mod locks;
 mod makers;
 pub mod map_table;
@@ -36,6 +37,8 @@ mod mapped;
 mod models;
 mod names;
 mod open;
+mod parts;
+mod placements;
 pub mod process;
 mod quiet;
 pub mod record;
@@ -47,32 +50,37 @@ mod shards;
 mod sole;
 mod striped;
 mod tables;
-pub mod threads;
 pub mod uses;
 mod view;
 pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
+pub use cluster::{Away, COPIED_AT_ONCE, Found};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
-pub use data::{CHUNK, COPIED_AT_ONCE, Drained, MAX_SIZE};
+pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
 pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
+pub use foreign::Foreign;
 pub use fsck::{Finding, Report};
 pub use index::{Description, Match, Number, OwnedName, Term};
 pub use journal::{Journal, RING};
-pub use live::{Away, Held};
+pub use live::Held;
 pub use locks::LockType;
 pub use makers::{Followed, Maker};
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
-pub use names::{Found, NewObject, RenameMode, SetAttr};
+pub use names::{NewObject, RenameMode, SetAttr};
 pub use quiet::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
 pub use tables::Table;
+
+// Where they lay.
+pub(crate) use forebay_runtime::lock;
+pub use forebay_runtime::threads;
 
 use control::{Control, ProcessArea};
 use extent_cache::ExtentCache;
@@ -116,6 +124,8 @@ pub struct Store {
     attachments: AtomicU32,
     cache: ExtentCache,
     journal: Option<Journal>,
+    /// What belongs to other nodes, if this is the share of one node among several.
+    foreign: Option<std::sync::Arc<dyn Foreign>>,
     /// The other nodes of the pool, if it has any.
     elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
     /// Where chunks of files lie that have grown on other nodes.
@@ -208,6 +218,7 @@ impl Store {
             attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
+            foreign: None,
             elsewhere: None,
             placed: Default::default(),
         })
@@ -236,6 +247,7 @@ impl Store {
 
     /// Makes this the store of one node among several.
     pub fn among(mut self, others: std::sync::Arc<dyn elsewhere::Elsewhere>) -> Store {
+        self.foreign = Some(std::sync::Arc::new(cluster::Homes(others.clone())));
         self.elsewhere = Some(others);
         self
     }

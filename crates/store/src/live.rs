@@ -8,12 +8,10 @@
 use crate::control::{
     Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag,
 };
-use crate::elsewhere::messages::{Record, kind};
-use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
-use crate::{NodeId, ObjectId, Section, Store};
+use crate::{ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
@@ -211,27 +209,23 @@ impl Store {
         Ok(lock)
     }
 
-    /// Becomes a user of object `id`, which must exist, and returns its live entry.
+    /// As [`Store::live_acquire`](crate::Store::live_acquire), of an object of this node.
     ///
     /// # Errors
     /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
-    pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
-        self.live_acquire_held(id).map(|(index, _)| index)
+    pub(crate) fn live_acquire_here(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
+        self.live_acquire_with(id, |index| self.live_load(index, id))
     }
 
-    /// As [`Store::live_acquire`]; the use is noted until [`Held`] is dropped.
+    /// Becomes a user of an object; `load` fills its live entry, unless somebody has.
     ///
     /// # Errors
-    /// As for [`Store::live_acquire`].
-    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
-        self.live_acquire_opened(id, &mut Away::default())
-    }
-
-    /// As [`Store::live_acquire_held`] of what another node may keep open for us already.
-    ///
-    /// # Errors
-    /// As for [`Store::live_acquire`].
-    pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'_>)> {
+    /// Those of `load`; ENFILE.
+    pub(crate) fn live_acquire_with(
+        &self,
+        id: ObjectId,
+        load: impl FnOnce(u32) -> Result<()>,
+    ) -> Result<(u32, Held<'_>)> {
         let held = self.place()?;
         let section = self.section()?;
         let mut until = None;
@@ -257,7 +251,7 @@ impl Store {
         };
         held.set(index);
         drop(section);
-        match self.live_load(index, id, away) {
+        match load(index) {
             Ok(()) => Ok((index, held)),
             Err(e) => {
                 let _section = self.section()?;
@@ -266,11 +260,6 @@ impl Store {
                 Err(e)
             }
         }
-    }
-
-    /// Gives back what no live entry was made of.
-    pub fn close_opened(&self, opened: Opened) {
-        self.tell_closed(opened.home, opened.id, opened.number);
     }
 
     /// A new entry with one user.
@@ -341,11 +330,8 @@ impl Store {
     }
 
     /// Reads the record into the entry, unless somebody has.
-    fn live_load(&self, index: u32, id: ObjectId, away: &mut Away) -> Result<()> {
+    fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
         let live = self.live(index);
-        if let Some(home) = self.object_away(id) {
-            return self.live_load_away(index, id, home, away);
-        }
         let shard = self.shard_of(id);
         fence(SeqCst);
         self.wait_even(shard, |s| s.removing.load(SeqCst))?;
@@ -372,64 +358,6 @@ impl Store {
         self.set_extents(index, &extents)?;
         set_loaded(live, &inode, flags);
         Ok(())
-    }
-
-    /// Tells the home that this node has the object open, unless it knows.
-    fn live_load_away(
-        &self,
-        index: u32,
-        id: ObjectId,
-        home: NodeId,
-        away: &mut Away,
-    ) -> Result<()> {
-        let live = self.live(index);
-        if live.flags.load(Acquire) & flag::LOADED != 0 {
-            return Ok(());
-        }
-        let _lock = self.lock_live(index)?;
-        if live.flags.load(Acquire) & flag::LOADED != 0 {
-            return Ok(());
-        }
-        live.extents.store(0, Relaxed);
-        live.part.store(0, Relaxed);
-        live.size.store(0, Relaxed);
-        live.cuts.store(0, Relaxed);
-        live.controls.store(0, Relaxed);
-        live.changed_by.store(0, Relaxed);
-        live.edition.store(0, Relaxed);
-        live.lease_until.store(0, Relaxed);
-        let mut opened = away.opened.take();
-        if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
-            // The home may have given it up.
-            self.close_opened(late);
-        }
-        let number = opened.as_ref().map_or_else(new_use, |o| o.number);
-        live.ctime.store(number as i64, Relaxed);
-        // Should we die now, or not hear of the answer: whoever ends the entry tells the home.
-        live.flags.fetch_or(flag::AWAY, AcqRel);
-        if opened.is_none() {
-            match self.ask::<Record>(home, kind::OPEN, &(id, number)) {
-                Ok(record) => away.inode = Some(record.0),
-                Err(e) => {
-                    if e == Errno::NOENT {
-                        live.flags.fetch_and(!flag::AWAY, AcqRel);
-                    }
-                    return Err(e);
-                }
-            }
-        }
-        live.flags.fetch_or(flag::LOADED, AcqRel);
-        Ok(())
-    }
-
-    /// The home of what the entry stands for, if it is another node.
-    pub(crate) fn live_away(&self, index: u32) -> Option<(NodeId, ObjectId)> {
-        let live = self.live(index);
-        if live.flags.load(Acquire) & flag::AWAY == 0 {
-            return None;
-        }
-        let id = ObjectId(live.id.load(Relaxed));
-        self.object_away(id).map(|home| (home, id))
     }
 
     /// Stores the extents of chunk 0.
@@ -490,8 +418,8 @@ impl Store {
                 if let Some(part) = part.checked_sub(1) {
                     self.live_release(part)?;
                 }
-                let home = self.object_away(ObjectId(id)).ok_or(Errno::NODEV)?;
-                self.tell_closed(home, ObjectId(id), number);
+                let foreign = self.foreign.as_ref().ok_or(Errno::NODEV)?;
+                foreign.closed(ObjectId(id), number);
                 return Ok(());
             }
             if flags & unfinished == 0 && live.lock.holder().is_none() {
@@ -612,17 +540,6 @@ impl Store {
     }
 }
 
-/// What is known of a file of another node that is to be opened.
-#[derive(Debug, Default)]
-pub struct Away {
-    /// The home keeps it open already. What is left here isn't needed: there was an entry.
-    pub opened: Option<Opened>,
-    /// Its attributes, if they came along.
-    pub inode: Option<Inode>,
-    /// With them: [`Store::counts`], as of before they were asked for.
-    pub counts: u32,
-}
-
 /// A number by which a node knows one use of another node's file: another one each time.
 pub(crate) fn new_use() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -642,7 +559,7 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.controls.store(inode.controls, Release);
     live.edition.store(inode.edition, Release);
     let id = ObjectId(live.id.load(Relaxed));
-    let (cuts, parts) = crate::striped::parts_in(id, inode);
+    let (cuts, parts) = crate::parts::parts_in(id, inode);
     live.cuts.store(cuts, Release);
     live.lease_until.store(0, Relaxed);
     live.flags.fetch_or(flags | parts, AcqRel);

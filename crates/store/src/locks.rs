@@ -17,14 +17,14 @@ mod wait;
 
 pub use deadlock::Waits;
 pub(crate) use table::Locks;
-pub(crate) use wait::{Waiting, stamp};
+pub(crate) use wait::{Waited, Waiting, stamp};
 pub use wait::{handler_begins, interruptible};
 
 use crate::control::{LockChain, lock_kind};
 use crate::process::{self, state_of};
 use crate::{NodeId, ObjectId, Store};
-use forebay_media::atomics::{Ordering::*, futex};
-use rustix::io::{Errno, Result};
+use forebay_media::atomics::Ordering::*;
+use rustix::io::Result;
 use std::time::Duration;
 
 /// What one has of a file, or wants of it.
@@ -140,14 +140,9 @@ pub struct InTheWay {
 }
 
 /// A holder that died is noticed after at most this long.
-const TURN: Duration = Duration::from_millis(50);
+pub(crate) const TURN: Duration = Duration::from_millis(50);
 
 impl Store {
-    /// This node's number.
-    pub fn node(&self) -> NodeId {
-        self.elsewhere.as_ref().map_or(NodeId(0), |e| e.me())
-    }
-
     /// This process, as an owner of locks.
     ///
     /// # Errors
@@ -195,127 +190,6 @@ impl Store {
         }
     }
 
-    /// flock(2) of description `open`, waiting for others if `wait`.
-    ///
-    /// # Errors
-    /// EAGAIN if it would have to wait; EINTR if a signal came while it waited; ENOLCK if there is no
-    /// place for more locks; EHOSTDOWN.
-    pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
-        if want == LockType::Unlocked && self.open_file(open).locker.load(Acquire) == 0 {
-            return Ok(());
-        }
-        let request = Request {
-            object: ObjectId(self.open_file(open).id.load(Acquire)),
-            owner: self.lock_owner_description(open),
-            sort: Sort::Whole,
-            want,
-            start: 0,
-            end: TO_THE_END,
-        };
-        self.lock(&request, wait)
-    }
-
-    /// fcntl's lock on a range of what `open` has open: of this process, or of the description.
-    ///
-    /// # Errors
-    /// As for [`Store::flock`]; EDEADLK if processes would wait for each other for ever.
-    pub fn lock_range(
-        &self,
-        open: u32,
-        of_description: bool,
-        want: LockType,
-        (start, end): (u64, u64),
-        wait: bool,
-    ) -> Result<()> {
-        let request = self.range_request(open, of_description, want, (start, end))?;
-        let any = if of_description {
-            &self.open_file(open).locker
-        } else {
-            &self.control.process(request.owner.slot as usize).locked
-        };
-        if want == LockType::Unlocked && any.load(Acquire) == 0 {
-            return Ok(());
-        }
-        if !of_description {
-            // First: whoever releases what this process holds looks at it.
-            any.store(1, Release);
-        }
-        self.lock(&request, wait)
-    }
-
-    /// What is in the way of a lock on a range.
-    ///
-    /// # Errors
-    /// EHOSTDOWN.
-    pub fn range_in_the_way(
-        &self,
-        open: u32,
-        of_description: bool,
-        want: LockType,
-        range: (u64, u64),
-    ) -> Result<Option<InTheWay>> {
-        let request = self.range_request(open, of_description, want, range)?;
-        match self.object_away(request.object) {
-            Some(home) => self.lock_in_the_way_there(home, &request),
-            None => self.lock_in_the_way(&request),
-        }
-    }
-
-    fn range_request(
-        &self,
-        open: u32,
-        of_description: bool,
-        want: LockType,
-        (start, end): (u64, u64),
-    ) -> Result<Request> {
-        Ok(Request {
-            object: ObjectId(self.open_file(open).id.load(Acquire)),
-            owner: match of_description {
-                true => self.lock_owner_description(open),
-                false => self.lock_owner_process()?,
-            },
-            sort: Sort::Range,
-            want,
-            start,
-            end,
-        })
-    }
-
-    /// Sets a lock, wherever its object is.
-    pub(crate) fn lock(&self, request: &Request, wait: bool) -> Result<()> {
-        match self.object_away(request.object) {
-            Some(home) => self.lock_there(home, request, wait),
-            None => self.lock_here(request, wait),
-        }
-    }
-
-    fn lock_here(&self, request: &Request, wait: bool) -> Result<()> {
-        let Some(first) = self.lock_now(request)? else {
-            return Ok(());
-        };
-        let mut other = first;
-        if !self.forget_if_dead(request.object, other.owner)? && !wait {
-            return Err(Errno::AGAIN);
-        }
-        let chain = self.control.lock_chain(request.object.0);
-        let _counted = Counted::new(chain);
-        let mut waiting = Waiting::new(self, request, self.node());
-        loop {
-            let seen = chain.changes.load(Acquire);
-            match self.lock_now(request)? {
-                None => return Ok(()),
-                Some(_) if !wait => return Err(Errno::AGAIN),
-                Some(o) => other = o,
-            }
-            let turn = waiting.check()?.min(TURN);
-            match futex::wait(&chain.changes, seen, turn) {
-                Err(Errno::INTR) => waiting.interrupted()?,
-                Err(Errno::TIMEDOUT) => _ = self.forget_if_dead(request.object, other.owner)?,
-                _ => {}
-            }
-        }
-    }
-
     /// What is in the way of a lock on an object of this node.
     pub(crate) fn lock_in_the_way(&self, request: &Request) -> Result<Option<InTheWay>> {
         loop {
@@ -329,7 +203,7 @@ impl Store {
 
     /// If the owner is a process of this node that has died: gives up what it has of the object.
     /// (The keeper would do so within about a second.)
-    fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
+    pub(crate) fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         let dead = self.is_dead(owner);
         if dead {
             self.locks_of(object)?.remove(owner);
@@ -412,18 +286,20 @@ impl Store {
 
     fn end_locks(&self, object: ObjectId, owner: Owner) -> Result<()> {
         let noted = self.locks_of(object)?.remove(owner);
-        match self.object_away(object) {
-            Some(home) if noted => self.end_locks_there(home, object, owner),
+        match &self.foreign {
+            Some(foreign) if noted && self.is_object_away(object) => {
+                foreign.unlocked(self, object, owner)
+            }
             _ => Ok(()),
         }
     }
 }
 
 /// Counts one who waits in a chain.
-struct Counted<'a>(&'a LockChain);
+pub(crate) struct Counted<'a>(&'a LockChain);
 
 impl Counted<'_> {
-    fn new(chain: &LockChain) -> Counted<'_> {
+    pub(crate) fn new(chain: &LockChain) -> Counted<'_> {
         chain.waiters.fetch_add(1, AcqRel);
         Counted(chain)
     }

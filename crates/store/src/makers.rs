@@ -9,26 +9,24 @@
 //! stays. A dead maker's file loses its names as by unlink: each only while it leads to that file. The note goes with the
 //! inode, so what couldn't be removed is tried again.
 
-use crate::across::{Named, in_a_hurry};
-use crate::elsewhere::messages::{List, Part, decode, encode, fields, kind};
-use crate::index::known_in;
-use crate::record::{Inode, Key, parse_key};
+use crate::elsewhere::messages::{Part, decode, encode, fields};
+use crate::names::Named;
+use crate::record::{Inode, Key};
 use crate::shards::{Need, Write};
 use crate::uses::goes_with_maker;
-use crate::{NewObject, NodeId, ObjectId, Store, process};
+use crate::{NewObject, ObjectId, Store, process};
 use rustix::io::{Errno, Result};
-use std::collections::{BTreeMap, HashMap};
 
 /// Makers in one question.
-const AT_ONCE: usize = 1024;
+pub(crate) const AT_ONCE: usize = 1024;
 /// How often it is looked again what a name leads to, before that is left for the next time.
-const TRIES: usize = 20;
+pub(crate) const TRIES: usize = 20;
 
 /// A process that makes files, unlike all others of the pool, earlier and later ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Maker {
     /// Its node; 0 in a pool of one.
-    node: u32,
+    pub node: u32,
     /// What tells its boot from others; 0: not known.
     boot: u64,
     /// Process id and start time, as in an owner word.
@@ -39,7 +37,7 @@ fields! { Maker { node, boot, process } }
 
 impl Maker {
     /// Whether it still runs. To be called on its node.
-    fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         let boot = process::boot();
         (self.boot == boot || self.boot == 0 || boot == 0) && process::runs(self.process)
     }
@@ -121,114 +119,8 @@ impl Store {
         makers.iter().map(Maker::runs).collect()
     }
 
-    /// Removes files of this node whose makers have ended, wherever those were.
-    ///
-    /// # Errors
-    /// EHOSTDOWN: a node can't be asked, its files are left; EIO. The others have gone all the same.
-    pub fn follow_makers(&self) -> Result<Followed> {
-        let me = self.node_of_several().unwrap_or(0);
-        let mut done = Followed::default();
-        let mut run: HashMap<Maker, bool> = HashMap::new();
-        let mut notes = Vec::new();
-        for shard in 0..self.shard_count() {
-            self.snapshot(shard)?.scan(b"M", |key, value| {
-                let Some((b'M', id, _)) = parse_key(key) else {
-                    return false;
-                };
-                // What isn't one is for fsck.
-                let Some(maker) = decode::<Maker>(value) else {
-                    return true;
-                };
-                match maker.node == me && *run.entry(maker).or_insert_with(|| maker.runs()) {
-                    true => done.left += 1,
-                    false => notes.push((id, maker)),
-                }
-                true
-            })?;
-        }
-        let mut result = self.ask_for_makers(me, &notes, &mut run);
-        for (id, maker) in notes {
-            if run[&maker] {
-                done.left += 1;
-                continue;
-            }
-            match in_a_hurry(|| self.remove_made(id)) {
-                Ok(true) => done.gone += 1,
-                // Somebody is at one of its names.
-                Ok(false) | Err(Errno::AGAIN) => done.left += 1,
-                Err(e) => {
-                    done.left += 1;
-                    result = Err(e);
-                }
-            }
-        }
-        result.map(|()| done)
-    }
-
-    /// Asks the other nodes whether their makers run. What nobody can tell counts as running.
-    fn ask_for_makers(
-        &self,
-        me: u32,
-        notes: &[(ObjectId, Maker)],
-        run: &mut HashMap<Maker, bool>,
-    ) -> Result<()> {
-        let mut away: BTreeMap<u32, Vec<Maker>> = BTreeMap::new();
-        for (_, maker) in notes.iter().filter(|(_, maker)| maker.node != me) {
-            if run.insert(*maker, true).is_none() {
-                away.entry(maker.node).or_default().push(*maker);
-            }
-        }
-        let mut result = Ok(());
-        for (node, makers) in away {
-            for makers in makers.chunks(AT_ONCE) {
-                let question = List(makers.to_vec());
-                match self.ask::<List<bool>>(NodeId(node), kind::MAKERS, &question) {
-                    Ok(List(answers)) if answers.len() == makers.len() => {
-                        run.extend(makers.iter().copied().zip(answers));
-                    }
-                    Ok(_) => result = Err(Errno::PROTO),
-                    Err(e) => {
-                        result = Err(e);
-                        break;
-                    }
-                }
-            }
-        }
-        result
-    }
-
-    /// Takes all names from a file whose maker has ended. Whether it is gone.
-    fn remove_made(&self, id: ObjectId) -> Result<bool> {
-        let shard = self.shard_of(id);
-        let mut names = Vec::new();
-        {
-            let snapshot = self.snapshot(shard)?;
-            let inode = snapshot.get(&Key::inode(id))?.and_then(Inode::decode);
-            if !inode.is_some_and(|(inode, _)| goes_with_maker(inode.controls)) {
-                drop(snapshot);
-                return self.forget_maker(id).map(|()| true);
-            }
-            snapshot.scan(&Key::known_names(id), |key, _| match parse_key(key) {
-                Some((b'P', of, rest)) if of == id => {
-                    names.extend(known_in(rest));
-                    true
-                }
-                _ => false,
-            })?;
-        }
-        for (dir, name) in &names {
-            if self.unlink_from(id, (*dir, name))? {
-                self.tell_self(id, libc::S_IFREG, libc::IN_ATTRIB);
-                self.tell_if_gone(id, libc::S_IFREG);
-                self.tell_dir(*dir, name, libc::S_IFREG, libc::IN_DELETE);
-            }
-        }
-        let snapshot = self.snapshot(shard)?;
-        Ok(snapshot.get(&Key::inode(id))?.is_none())
-    }
-
     /// Forgets the note on a file that is gone, or doesn't go with its maker any more.
-    fn forget_maker(&self, id: ObjectId) -> Result<()> {
+    pub(crate) fn forget_maker(&self, id: ObjectId) -> Result<()> {
         let shard = self.shard_of(id);
         self.write(self.object_set(id), Need::Removal, |w| {
             let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
@@ -237,24 +129,5 @@ impl Store {
                 false => w.del(shard, &Key::maker(id)).map(|_| ()),
             }
         })
-    }
-
-    /// Removes an entry while it leads to the file `id`. Whether it did.
-    fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
-        for _ in 0..TRIES {
-            let epoch = self.names_epoch();
-            let Some(entry) = self.lookup(name.0, name.1)?.filter(|e| e.id == id) else {
-                return Ok(false);
-            };
-            let removed = match self.entry_away(name.0, name.1) {
-                Some(home) => self.ask(home, kind::UNLINK_FROM, &(name.0, name.1, entry, epoch)),
-                None => self.unlink_entry(name, entry, epoch),
-            };
-            match removed {
-                Ok(false) | Err(Errno::STALE) => {}
-                removed => return removed,
-            }
-        }
-        Err(Errno::AGAIN)
     }
 }

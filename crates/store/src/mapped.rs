@@ -273,22 +273,6 @@ impl Store {
 
     // ---- pages ----
 
-    /// Which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and where
-    /// they lie. Pages that aren't there yet (holes, and room nobody has written to) are
-    /// made if they are at most `budget`; otherwise they are left out, as is what lies
-    /// behind the end of the file.
-    ///
-    /// The caller holds a place from [`Store::map_claim`].
-    ///
-    /// # Errors
-    /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
-    pub fn map(&self, index: u32, offset: u64, len: usize, budget: usize) -> Result<Vec<MapPiece>> {
-        if self.is_away(index) {
-            return Err(Errno::NODEV);
-        }
-        self.map_here(index, offset, len, budget)
-    }
-
     /// As [`Store::map`], of what this node has of the file.
     pub(crate) fn map_here(
         &self,
@@ -566,6 +550,32 @@ impl Store {
     /// Whether pages may be in mappings. Locked.
     pub(crate) fn is_mapped(live: &Live) -> bool {
         live.flags.load(Relaxed) & flag::MAPPED != 0
+    }
+
+    /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
+    /// mapping.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
+        if kind & map_flag::COPY == 0 {
+            return self.touch_open(index);
+        }
+        // Of a copy, times change when it is written back; but some of it may be no copy.
+        let live = self.live(index);
+        let id = self.live_id(index);
+        let parts = id.stripe().is_some() || live.flags.load(Acquire) & flag::PARTS != 0;
+        if !parts || id.is_part() || self.foreign.is_none() {
+            return Ok(());
+        }
+        let own = match self.is_live_away(index) {
+            false => Some(index),
+            true => live.part.load(Acquire).checked_sub(1),
+        };
+        match own.filter(|&own| Store::is_mapped(self.live(own))) {
+            Some(own) => self.touch_open(own),
+            None => Ok(()),
+        }
     }
 }
 

@@ -206,7 +206,7 @@ impl Guarded {
 fn a_lock_keeps_others_out_and_forgets_no_sleeper() {
     check_with(false, 2, || {
         let (c, g) = (control(), guarded());
-        let me = process::attach(&c).unwrap();
+        let me = process::attach(&*c).unwrap();
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let (c, g) = (c.clone(), g.clone());
@@ -227,8 +227,8 @@ fn a_lock_keeps_others_out_and_forgets_no_sleeper() {
 fn the_lock_of_a_dead_holder_passes_to_one_who_is_told() {
     check_with(true, 2, || {
         let (c, g) = (control(), guarded());
-        let (me, dead) = (process::attach(&c).unwrap(), process::attach(&c).unwrap());
-        g.lock.acquire(&c, dead).unwrap();
+        let (me, dead) = (process::attach(&*c).unwrap(), process::attach(&*c).unwrap());
+        g.lock.acquire(&*c, dead).unwrap();
         process::free(&c, dead);
         let other = (c.clone(), g.clone());
         let t = thread::spawn(move || other.1.count_up(&other.0, me));

@@ -6,23 +6,44 @@
 //! could matter: the caller then resolves anew.
 
 mod create;
+mod intents;
+mod links;
 mod remove;
 mod rename;
 
-use crate::across::{Nap, entry_in};
+pub(crate) use intents::{Exchange, Note, Phase, is_on_paths};
+pub(crate) use links::{Link, is_unconfirmed, link_in};
+pub(crate) use rename::Renamed;
+
 use crate::control::{Live, live_flag};
 use crate::elsewhere::Opened;
-use crate::elsewhere::messages::{Record, kind};
-use crate::live::{Away, Held, new_use};
+use crate::live::Held;
+use crate::parts::has_parts;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
-use crate::striped::has_parts;
 use crate::uses::COUNTED;
-use crate::{Distribution, Maker, NAME_MAX, ObjectId, Store, now};
+use crate::{Distribution, Maker, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
-use std::time::Instant;
+
+/// A name: its directory and itself.
+pub(crate) type Named<'a> = (ObjectId, &'a [u8]);
+
+/// Bytes of an entry that is being renamed: one more than otherwise.
+pub(crate) fn moving(entry: Entry) -> [u8; 10] {
+    let mut bytes = [0; 10];
+    bytes[..9].copy_from_slice(&entry.encode());
+    bytes
+}
+
+/// The entry in the bytes of one, and whether it is being renamed.
+pub(crate) fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
+    match bytes.len() {
+        10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
+        _ => Entry::decode(bytes).map(|e| (e, false)),
+    }
+}
 
 /// What a new object is.
 #[derive(Clone, Copy, Debug)]
@@ -65,23 +86,10 @@ pub struct SetAttr {
 
 impl SetAttr {
     /// Whether, of a directory, it changes what all nodes know of it.
-    fn of_names(&self) -> bool {
+    pub(crate) fn of_names(&self) -> bool {
         let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         rights || self.controls.is_some()
     }
-}
-
-/// What a name leads to.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// None: nothing.
-    pub entry: Option<Entry>,
-    /// The attributes, if they came along.
-    pub inode: Option<Inode>,
-    /// The file is open on its home.
-    pub opened: Option<Opened>,
-    /// [`Store::counts`], as of before that was asked.
-    pub counts: u32,
 }
 
 /// What became of an object that lost a name.
@@ -173,95 +181,35 @@ impl Store {
         })
     }
 
-    /// The entry `name` of `parent`.
+    /// The entry `name` of `parent`, in the records of this node.
     ///
     /// # Errors
-    /// ENAMETOOLONG; EIO.
-    pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
-        if name.len() > NAME_MAX {
-            return Err(Errno::NAMETOOLONG);
-        }
-        if Store::is_in_view(parent, name) {
-            return self.lookup_in_view(parent, name);
-        }
-        if let Some(home) = self.entry_away(parent, name) {
-            return self.ask(home, kind::LOOKUP, &(parent, name));
-        }
-        let mut nap = None;
-        loop {
-            let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
-            let Some(bytes) = snapshot.get(&Key::entry(parent, name))? else {
-                return Ok(None);
-            };
-            match entry_in(bytes).ok_or(Errno::IO)? {
-                (entry, false) => return Ok(Some(entry)),
-                (_, true) => {
-                    drop(snapshot);
-                    self.wait_for_move((parent, name), nap.get_or_insert_with(Nap::new))?;
-                }
-            }
+    /// EAGAIN while the entry is being renamed or removed by several nodes; EIO.
+    pub(crate) fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
+        let Some(bytes) = snapshot.get(&Key::entry(parent, name))? else {
+            return Ok(None);
+        };
+        match entry_in(bytes).ok_or(Errno::IO)? {
+            (entry, false) => Ok(Some(entry)),
+            (_, true) => Err(Errno::AGAIN),
         }
     }
 
-    /// Whether only another node knows what the entry is.
-    pub fn is_entry_away(&self, parent: ObjectId, name: &[u8]) -> bool {
-        self.entry_away(parent, name).is_some()
-    }
-
-    /// As [`Store::lookup`]; also what comes from another node with the same question: the attributes
-    /// of the object, and with `open`, if it is a file, its being open.
-    ///
-    /// # Errors
-    /// As for [`Store::lookup`].
-    pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
-        let counts = self.counts();
-        let away = match name.len() {
-            ..=NAME_MAX => self.entry_away(parent, name),
-            _ => None,
-        };
-        let Some(home) = away else {
-            let entry = self.lookup(parent, name)?;
-            return Ok(Found {
-                entry,
-                inode: None,
-                opened: None,
-                counts,
-            });
-        };
-        let (number, asked) = (new_use(), Instant::now());
-        let (entry, record, is_open): (Option<Entry>, Option<Record>, _) = match open {
-            true => self.ask(home, kind::LOOKUP_OPEN, &(parent, name, number))?,
-            false => {
-                let (entry, record) = self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
-                (entry, record, false)
-            }
-        };
-        let id = entry.filter(|_| is_open).map(|e| e.id);
-        Ok(Found {
-            entry,
-            inode: record.map(|r| r.0),
-            opened: id.map(|id| Opened {
-                home,
-                id,
-                number,
-                asked,
-            }),
-            counts,
-        })
-    }
-
-    /// The attributes of `id` as of now, those of an open file included.
+    /// The attributes of an object of this node as of now, those of an open file included.
     ///
     /// # Errors
     /// ENOENT if there is no such object.
-    pub fn stat(&self, id: ObjectId) -> Result<Inode> {
-        if let Some(home) = self.object_away(id) {
-            return self.stat_away(home, id).map(|record| record.0);
-        }
-        if id.is_view() {
-            return self.stat_in_view(id).map(|(inode, _)| inode);
-        }
+    pub(crate) fn stat_here(&self, id: ObjectId) -> Result<Inode> {
         self.with_inode(id, |inode, _| inode)
+    }
+
+    /// As [`Store::stat_here`], and the tail of the record: a link's target, a directory's own name.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object.
+    pub(crate) fn inode_tail_here(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
 
     /// Calls `f` with the current attributes and the tail of the record.
@@ -292,25 +240,11 @@ impl Store {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
         }
-        if inode.is_dir() && self.elsewhere.is_some() {
+        if inode.is_dir() && self.foreign.is_some() {
             // See `add_dir_links`.
             inode.nlink = (inode.nlink as i32).max(2) as u32;
         }
         Ok(f(inode, tail))
-    }
-
-    /// The tail of the record: a link's target, a directory's own name.
-    ///
-    /// # Errors
-    /// ENOENT if there is no such object.
-    pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        if let Some(home) = self.object_away(id) {
-            return self.stat_away(home, id).map(|record| (record.0, record.1));
-        }
-        if id.is_view() {
-            return self.stat_in_view(id);
-        }
-        self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
 
     /// Reads, changes and writes an inode inside a transaction.
@@ -328,52 +262,6 @@ impl Store {
         let bytes = inode.encode(tail);
         w.put(shard, &key, &bytes)?;
         Ok(result)
-    }
-
-    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
-    ///
-    /// # Errors
-    /// ENOENT if it has been removed.
-    pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = dir;
-        while at != ObjectId::ROOT {
-            let (inode, name) = self.inode_tail(at)?;
-            if !inode.is_dir() || names.len() > crate::PATH_MAX {
-                return Err(Errno::NOENT);
-            }
-            names.push(name);
-            at = ObjectId(inode.parent);
-        }
-        if names.is_empty() {
-            return Ok(b"/".to_vec());
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        Ok(path)
-    }
-
-    /// Changes attributes of `id`.
-    ///
-    /// # Errors
-    /// ENOENT; ENOSPC; EROFS in the view.
-    pub fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
-        if id.is_view() {
-            return Err(Errno::ROFS);
-        }
-        if let Some(node) = self.names_node()
-            && set.of_names()
-            && self.stat(id)?.is_dir()
-        {
-            return self.ask(node, kind::NAMES_SET_ATTR, &(id, *set));
-        }
-        if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::SET_ATTR, &(id, *set));
-        }
-        self.set_attr_here(id, set)
     }
 
     pub(crate) fn set_attr_here(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
@@ -473,7 +361,7 @@ impl Store {
         let reread = self.with_live(id, |index| -> Result<()> {
             let live = self.live(index);
             if live.flags.load(Acquire) & live_flag::LOADED != 0 {
-                let inode = self.inode_tail(id)?.0;
+                let inode = self.inode_tail_here(id)?.0;
                 let counted = live.controls.load(Relaxed) & COUNTED;
                 live.controls.store(inode.controls | counted, Release);
                 live.edition.store(inode.edition, Release);
@@ -502,5 +390,25 @@ impl Store {
     /// The set of shards of a transaction over one object.
     pub(crate) fn object_set(&self, id: ObjectId) -> ShardSet {
         self.set(&[self.shard_of(id)])
+    }
+
+    /// Takes over the pool's part of an epoch of names that another node has, if it is later.
+    pub(crate) fn raise_epoch(&self, theirs: u64) {
+        let pools = theirs >> 32 << 32;
+        self.control.header().names_epoch.fetch_max(pools, AcqRel);
+    }
+
+    /// This node's epoch of names for a question that was asked under `theirs`.
+    ///
+    /// # Errors
+    /// ESTALE if one of the two doesn't know of a change.
+    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
+        self.raise_epoch(theirs);
+        let here = self.names_epoch();
+        if here >> 32 == theirs >> 32 {
+            Ok(here)
+        } else {
+            Err(Errno::STALE)
+        }
     }
 }

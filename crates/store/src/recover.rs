@@ -439,21 +439,6 @@ impl Store {
         }
         Ok((objects, entries))
     }
-
-    /// The name of `id` in directory `parent`, found by listing it; None if it has none.
-    ///
-    /// # Errors
-    /// EIO.
-    pub fn name_in(&self, parent: ObjectId, id: ObjectId) -> Result<Option<Vec<u8>>> {
-        let mut found = None;
-        self.list(parent, &mut Default::default(), |name, entry| {
-            if entry.id == id {
-                found = Some(name.to_vec());
-            }
-            found.is_none()
-        })?;
-        Ok(found)
-    }
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Store {
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
         let _section = self.section()?;
         // Becoming its last user and leaving removes it (unless it has got a name).
-        let Ok(index) = self.live_acquire(id) else {
+        let Ok((index, _)) = self.live_acquire_here(id) else {
             return Ok(false);
         };
         self.live_mark_unlinked(id, false)?;

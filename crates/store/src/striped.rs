@@ -25,28 +25,23 @@
 mod cuts;
 mod merged;
 mod own;
-mod parts;
 pub(crate) mod placed;
 mod seal;
 mod whole;
 mod writing;
 
 use crate::across::Nap;
-use crate::control::{Live, live_flag as flag};
+use crate::control::live_flag as flag;
 use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY, Question, Told};
-use crate::record::Inode;
+use crate::parts::{CHANGED, Known, has_parts};
 use crate::uses::{Change, check_word};
 use crate::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use forebay_media::guard;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-pub(crate) use parts::Holder;
-
-/// What is known of the file isn't so any more.
-pub(crate) const CHANGED: Errno = Errno::XFULL;
 /// Pieces of one call that are under way at the same time.
 const AT_ONCE: usize = 64;
 
@@ -62,17 +57,6 @@ pub(crate) struct Striped {
     pub spilled: bool,
     /// A node that is out of reach and fenced off: its part isn't cut.
     pub lost: Option<NodeId>,
-}
-
-/// The size is at least this, as long as the file isn't cut again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub size: u64,
-    pub cuts: u64,
-    /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
-    pub appends: u32,
-    /// What was said of it (`uses.rs`).
-    pub word: u64,
 }
 
 /// Where a part of a range lies.
@@ -97,30 +81,7 @@ struct Piece {
     len: usize,
 }
 
-/// Whether other nodes may have parts of it, by its record.
-pub(crate) fn has_parts(id: ObjectId, inode: &Inode) -> bool {
-    !id.is_part() && inode.is_file() && inode.parent != 0
-}
-
-/// What a record says of cuts and parts: for the live entry.
-pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
-    let parts = if has_parts(id, inode) { flag::PARTS } else { 0 };
-    (inode.rdev, parts)
-}
-
 impl Store {
-    /// Puts into an inode what its live entry knows of cuts and parts.
-    pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
-        let id = ObjectId(live.id.load(Relaxed));
-        if !inode.is_file() {
-            return;
-        }
-        inode.rdev = live.cuts.load(Acquire);
-        if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
-            inode.parent = 1;
-        }
-    }
-
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
@@ -199,19 +160,6 @@ impl Store {
     fn learn(&self, f: &Striped, word: u64) {
         if f.home.is_some() && word != 0 {
             self.live(f.index).controls.store(word, Release);
-        }
-    }
-
-    /// Keeps the size that a file of another node has after so many cuts. Locked.
-    pub(crate) fn remember_locked(live: &Live, size: u64, cuts: u64) {
-        let before = live.cuts.load(Relaxed);
-        if before < cuts {
-            // In this order: who reads size and cuts never takes a size for that of later cuts.
-            live.size.store(0, Release);
-            live.cuts.store(cuts, Release);
-        }
-        if before <= cuts {
-            live.size.fetch_max(size, AcqRel);
         }
     }
 
@@ -392,4 +340,34 @@ impl Store {
         }
         Ok(())
     }
+
+    /// This node's part, open as long as the file is; with `make`, it is made if there is none.
+    pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
+        let live = self.live(f.index);
+        if let Some(part) = live.part.load(Acquire).checked_sub(1) {
+            return Ok(Some(part));
+        }
+        let _section = self.section()?;
+        let (part, held) = match self.live_acquire_held(f.id.part()) {
+            Err(Errno::NOENT) if make => {
+                self.make_part(f.id)?;
+                self.live_acquire_held(f.id.part())?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let mine = live
+            .part
+            .compare_exchange(0, part + 1, AcqRel, Acquire)
+            .is_ok();
+        drop(held);
+        if mine {
+            return Ok(Some(part));
+        }
+        // Another thread was faster.
+        self.live_release(part)?;
+        Ok(live.part.load(Acquire).checked_sub(1))
+    }
 }
+
+const _: () = assert!(MAX_BODY as u64 <= crate::CHUNK);

@@ -19,17 +19,17 @@ mod say;
 use crate::control::live_flag::{PARTS, SAID};
 use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
-use crate::elsewhere::messages::kind;
-use crate::locks::{InTheWay, LockType, Locks, Request, Sort};
-use crate::process::{Critical, pid_of, process_of};
+use crate::locks::{InTheWay, Locks, Request};
+use crate::parts::CHANGED;
+use crate::process::{pid_of, process_of};
 use crate::shards::Need;
-use crate::striped::CHANGED;
 use crate::{Inode, NodeId, ObjectId, Store, now};
 use forebay_controls::{
     Controls, Declared, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
 };
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
+pub(crate) use say::{ATTEMPTS, concerns_users};
 pub use say::{Said, User};
 use std::cell::Cell;
 
@@ -41,9 +41,9 @@ pub(crate) const COUNTED: u64 = 1 << 30;
 const OURS: u64 = LAMINATED | COUNTED;
 
 /// In a use: the file may be written by it.
-const WRITES: u64 = 1;
+pub(crate) const WRITES: u64 = 1;
 /// When a use is noted: it has begun before, and isn't judged any more.
-const THERE: u64 = 2;
+pub(crate) const THERE: u64 = 2;
 /// All that a use can say.
 pub(crate) const ALL: u64 = WRITES | THERE;
 
@@ -82,7 +82,7 @@ pub fn is_keeping() -> bool {
     is_kept(OPENER.get())
 }
 
-fn is_kept(party: Party) -> bool {
+pub(crate) fn is_kept(party: Party) -> bool {
     party & (KEPT | SERVED) == KEPT
 }
 
@@ -203,28 +203,10 @@ impl Store {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
-        match id.stripe().is_some() && self.elsewhere.is_some() {
+        match id.stripe().is_some() && self.foreign.is_some() {
             true => Ok(()),
             false => check_word(word, live.size.load(Relaxed), change),
         }
-    }
-
-    /// As [`Store::check_change`], of a striped file of whatever node, as of now.
-    pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
-        let word = self.controls(index);
-        if word == 0 {
-            return Ok(());
-        }
-        let judged = check_word(word, self.size(index)?, change);
-        if judged.is_ok() || self.live_away(index).is_none() {
-            return judged;
-        }
-        // Something else may have been said since.
-        let inode = self.stat(self.live_id(index))?;
-        if inode.controls != word {
-            self.live(index).controls.store(inode.controls, Release);
-        }
-        check_word(inode.controls, inode.size, change)
     }
 
     /// The word of a live file: what was said of it, and [`LAMINATED`].
@@ -232,91 +214,10 @@ impl Store {
         self.live(live).controls.load(Acquire)
     }
 
-    /// Notes the word that came along with a file of another node, when it was opened.
-    pub fn note_controls(&self, index: u32, inode: &Inode) {
-        if self.live_away(index).is_none() {
-            return;
-        }
-        let live = self.live(index);
-        let known = live.edition.load(Acquire);
-        if inode.edition == 0 && known == 0 {
-            live.controls.store(inode.controls, Release);
-            return;
-        }
-        let _critical = Critical::enter();
-        let Ok(_lock) = self.lock_live(index) else {
-            // Whoever doesn't know is told by the home.
-            live.edition.store(known.next_multiple_of(2), Release);
-            return;
-        };
-        // Answers of the home to several openers may overtake each other.
-        if inode.edition >= live.edition.load(Relaxed) {
-            live.controls.store(inode.controls, Release);
-            live.edition.store(0, SeqCst);
-            live.last_size.store(inode.size, SeqCst);
-            if is_last(inode.edition) && self.live_id(index).stripe().is_some() {
-                Store::remember_locked(live, inode.size, inode.rdev);
-            }
-            live.edition.store(inode.edition, SeqCst);
-        }
-    }
-
     /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
     pub(crate) fn is_durable(&self, index: u32) -> bool {
         let word = self.controls(index);
         word != 0 && said(word).0.resolve().persistence == Persistence::Durable
-    }
-
-    /// Begins the use of a file with this word by a new description, before it does anything to the file. The use
-    /// ends with the description.
-    ///
-    /// # Errors
-    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and `writes`. If violations
-    /// are only to be reported, that is no error but the result.
-    pub fn begin_use(
-        &self,
-        open: u32,
-        word: u64,
-        party: Party,
-        writes: bool,
-    ) -> Result<Option<Errno>> {
-        let (declared, _) = said(word);
-        let controls = declared.resolve();
-        let counted = word & COUNTED != 0;
-        let laminates = writes && (controls.mutability == Mutability::Immutable || counted);
-        let want = match controls.parallelism {
-            Parallelism::Process | Parallelism::Node => LockType::Exclusive,
-            Parallelism::Shared if laminates || counted => LockType::Shared,
-            Parallelism::Shared => return Ok(None),
-        };
-        let o = self.open_file(open);
-        let request = Request {
-            object: ObjectId(o.id.load(Acquire)),
-            owner: self.lock_owner_description(open),
-            sort: Sort::Use,
-            want,
-            start: party,
-            end: if writes { WRITES } else { 0 },
-        };
-        let mut begun = self.lock(&request, false);
-        if begun == Err(Errno::AGAIN) {
-            // Perhaps of one that was killed.
-            self.reap()?;
-            begun = self.lock(&request, false);
-        }
-        let report = controls.on_violation == OnViolation::Report;
-        // One that is only to be reported is noted all the same.
-        if laminates && (begun.is_ok() || report && begun == Err(Errno::AGAIN)) {
-            o.flags.fetch_or(LAMINATES, AcqRel);
-        }
-        match begun {
-            Ok(()) => Ok(None),
-            Err(e @ (Errno::AGAIN | Errno::PERM)) => {
-                let e = if e == Errno::AGAIN { Errno::BUSY } else { e };
-                if report { Ok(Some(e)) } else { Err(e) }
-            }
-            Err(e) => Err(e),
-        }
     }
 
     /// Notes a use of a file of this node, whose locks are held, if what was said of it by now allows that. Some: who is in the way.
@@ -330,7 +231,7 @@ impl Store {
     ) -> Result<Option<InTheWay>> {
         let word = match self.live_probe(request.object)? {
             Some(live) => live.controls,
-            None => self.stat(request.object)?.controls,
+            None => self.stat_here(request.object)?.controls,
         };
         let (declared, laminated) = said(word);
         let controls = declared.resolve();
@@ -367,13 +268,9 @@ impl Store {
         }
         o.flags.fetch_and(!LAMINATES, AcqRel);
         let id = ObjectId(o.id.load(Acquire));
-        let laminated = match self.object_away(id) {
-            Some(home) => self.ask(home, kind::LAMINATE, &id),
+        match &self.foreign {
+            Some(foreign) => foreign.written(self, id, o.live.load(Acquire).checked_sub(1)),
             None => self.laminate_here(id),
-        };
-        match o.live.load(Acquire).checked_sub(1) {
-            Some(live) if laminated == Err(CHANGED) => self.seal(live),
-            _ => laminated,
         }
     }
 

@@ -189,8 +189,9 @@ impl Store {
     /// If the object is gone, tells so, and ends its watches.
     pub fn tell_if_gone(&self, id: ObjectId, kind: u32) {
         if self.has_watches()
+            && !id.is_view()
             && self.watches().may_be_watched(id)
-            && self.stat(id) == Err(Errno::NOENT)
+            && self.inode_of(id).map(|_| ()) == Err(Errno::NOENT)
         {
             self.tell_self(id, kind, libc::IN_DELETE_SELF);
             self.end_watches(id);
@@ -202,7 +203,7 @@ impl Store {
         let by_itself;
         let at = match at {
             Some((_, b"")) | None if kind == libc::S_IFDIR && id != ObjectId::ROOT => {
-                let found = self.inode_tail(id).ok();
+                let found = self.inode_of(id).ok();
                 by_itself = found.map(|(inode, name)| (ObjectId(inode.parent), name));
                 by_itself.as_ref().map(|(dir, name)| (*dir, &name[..]))
             }

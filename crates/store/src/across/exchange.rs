@@ -13,50 +13,12 @@
 //! completes it; A's note says which, and is the last thing that goes. B's note alone says nothing:
 //! if A has none, the exchange was undone.
 
-use super::notes::Note;
 use super::*;
 use crate::live::new_use;
+use crate::names::{Exchange, Note, Phase, is_on_paths};
 
 /// The name by which an exchange is led, and its number.
 pub(crate) type Led<'a> = (Named<'a>, u64);
-
-/// Whether paths may lead through what this entry is.
-pub(crate) fn is_on_paths(entry: Entry) -> bool {
-    matches!(entry.kind, libc::S_IFDIR | libc::S_IFLNK)
-}
-
-/// An exchange, as its leader notes it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Exchange {
-    /// No other one has it.
-    pub number: u64,
-    pub source: Entry,
-    /// The other name.
-    pub with: (ObjectId, Vec<u8>),
-    /// What is there, once that is known.
-    pub target: Option<Entry>,
-    pub phase: Phase,
-}
-
-/// How far an exchange is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
-    Begun,
-    Undone,
-    /// It happens.
-    Decided,
-    /// Nothing is left but to change the parents' link counts, which may be done.
-    Counted,
-}
-
-impl Phase {
-    pub fn decode(number: u8) -> Option<Phase> {
-        use Phase::*;
-        [Begun, Undone, Decided, Counted]
-            .get(usize::from(number))
-            .copied()
-    }
-}
 
 impl Store {
     /// Exchanges two names in a pool of several nodes.

@@ -4,10 +4,10 @@
 //! and noted that its object is to lose the name, in a transaction for many; each home of objects is told once which names they have lost; then
 //! entries and notes go. What is in the way of one of them (EAGAIN, an entry that has changed) is the caller's to deal with, by itself.
 
-use super::notes::Note;
 use super::together::{MOST, of_each, questions};
 use super::{Named, is_unclear, moving};
 use crate::elsewhere::messages::{List, encode, kind};
+use crate::names::Note;
 use crate::record::{Entry, Key};
 use crate::shards::{Need, Write};
 use crate::{NAME_MAX, NodeId, ObjectId, Store, now};

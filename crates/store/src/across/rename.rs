@@ -1,7 +1,7 @@
 //! Renames in which several nodes take part: see the parent module for the steps.
 
-use super::notes::Note;
 use super::*;
+use crate::names::Note;
 
 /// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were there at one time.
 pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> Option<Result<()>> {

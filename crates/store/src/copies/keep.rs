@@ -7,11 +7,9 @@
 //!   kept when they die.
 
 use super::*;
-use crate::elsewhere::messages::{List, kind};
+use crate::Extent;
 use crate::record::parse_key;
-use crate::{Extent, NodeId};
 use forebay_media::atomics::{AtomicU64, Ordering::*};
-use std::collections::BTreeMap;
 
 /// Media of a pool.
 const MEDIA: usize = 16;
@@ -19,9 +17,6 @@ const MEDIA: usize = 16;
 const FOR_ONE: u64 = 32 << 10;
 /// After something couldn't be copied, nothing is for so long, in nanoseconds.
 const PAUSE: i64 = 1_000_000_000;
-/// Copies in one question.
-const BATCH: usize = 1000;
-
 /// What is known of copies in shared memory.
 #[repr(C)]
 #[derive(Default)]
@@ -44,9 +39,9 @@ pub struct Copies {
 }
 
 /// A copy, by its record.
-struct Copy {
-    id: ObjectId,
-    edition: u64,
+pub(crate) struct Copy {
+    pub id: ObjectId,
+    pub edition: u64,
     made: i64,
 }
 
@@ -66,7 +61,7 @@ impl Store {
     }
 
     /// Whether something may be copied now.
-    pub(super) fn may_copy(&self) -> bool {
+    pub(crate) fn may_copy(&self) -> bool {
         let state = self.copies();
         let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
         self.may_hang()
@@ -145,7 +140,7 @@ impl Store {
     }
 
     /// All copies of this node.
-    fn all_copies(&self) -> Result<Vec<Copy>> {
+    pub(crate) fn all_copies(&self) -> Result<Vec<Copy>> {
         let mut all = Vec::new();
         for env in &self.envs {
             let snapshot = env.snapshot()?;
@@ -180,60 +175,15 @@ impl Store {
 
     /// Whether this is the edition of a file of this node that is there.
     pub(crate) fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
-        match self.stat(id) {
+        match self.stat_here(id) {
             Ok(inode) => Ok(inode.edition == edition),
             Err(Errno::NOENT) => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a node that can't be asked
-    /// stay until it can be.
-    ///
-    /// # Errors
-    /// EIO.
-    pub fn sweep_copies(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
-            return Ok(0);
-        }
-        let all = self.all_copies()?;
-        let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
-        for copy in &all {
-            let home = self.object_away(copy.id.whole());
-            by_home.entry(home).or_default().push(copy);
-        }
-        let (mut left, mut result) = (0, Ok(()));
-        for (home, copies) in by_home {
-            let mut silent = false;
-            for batch in copies.chunks(BATCH) {
-                if silent {
-                    left += batch.len();
-                    continue;
-                }
-                let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
-                let stand = match home {
-                    Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
-                    None => (asked.0.iter())
-                        .map(|&(id, edition)| self.stands(id, edition))
-                        .collect(),
-                };
-                silent = stand.is_err();
-                let stand: Vec<bool> = stand.unwrap_or_else(|_| vec![true; batch.len()]);
-                for (copy, stands) in batch.iter().zip(stand) {
-                    match stands {
-                        true => left += 1,
-                        false => result = self.drop_copy(copy.id).and(result),
-                    }
-                }
-            }
-        }
-        self.recount_copied()?;
-        self.make_room(0);
-        result.map(|()| left)
-    }
-
     /// Counts anew what copies take. What is fetched meanwhile may be missing until the next time.
-    fn recount_copied(&self) -> Result<()> {
+    pub(crate) fn recount_copied(&self) -> Result<()> {
         let mut pages = [0; MEDIA];
         let all = self.all_copies()?;
         for copy in &all {

@@ -9,7 +9,7 @@ impl Store {
     /// # Errors
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
-        if self.live_away(index).is_some() {
+        if self.is_live_away(index) {
             return Ok(());
         }
         let _critical = Critical::enter();

@@ -10,7 +10,6 @@
 //! which note their parts. A node that doesn't hear of that keeps its part in memory until the file has grown again.
 
 use super::*;
-use crate::elsewhere::messages::{encode, kind};
 use crate::uses::said;
 use forebay_controls::Temporality;
 
@@ -26,7 +25,7 @@ enum Step {
     Busy,
 }
 
-/// What [`Store::drain`] has done.
+/// What [`Store::drain_here`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Bytes that were moved.
@@ -45,74 +44,6 @@ impl Store {
     pub(crate) fn is_bursty(&self, live: &Live) -> bool {
         let word = live.controls.load(Relaxed);
         word != 0 && said(word).0.temporality == Some(Temporality::Bursty) && self.drains()
-    }
-
-    /// Moves files that came in bursts and that nobody has open, some more than `most` bytes.
-    ///
-    /// # Errors
-    /// ENOSPC: there is no room behind the memory; EIO.
-    pub fn drain(&self, most: u64) -> Result<Drained> {
-        let mut done = Drained::default();
-        for shard in 0..self.shard_count() {
-            let mut landed = Vec::new();
-            self.snapshot(shard)?.scan(b"B", |key, _| {
-                let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
-                landed.extend(id);
-                id.is_some() && landed.len() < AT_ONCE
-            })?;
-            for id in landed {
-                if done.bytes >= most || !self.drain_file(shard, id, most, &mut done.bytes)? {
-                    done.left += 1;
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// Moves one file, and forgets the note on it. False if it is in use, or there are `most` bytes with more to come.
-    fn drain_file(&self, shard: usize, id: ObjectId, most: u64, bytes: &mut u64) -> Result<bool> {
-        let (index, held) = match self.live_acquire_held(id) {
-            Err(Errno::NOENT) => {
-                self.forget_landed(shard, id)?;
-                return Ok(true);
-            }
-            other => other?,
-        };
-        let mut moved = Ok(true);
-        // Only those that have something: a file may be nearly all holes.
-        let mut next = Some(0);
-        while let (Ok(true), Some(chunk)) = (moved, next) {
-            moved = match self.drain_chunk(index, chunk) {
-                Ok(Step::Busy) => Ok(false),
-                Ok(Step::Moved(n)) => {
-                    *bytes += n;
-                    Ok(*bytes < most)
-                }
-                Ok(Step::Nothing) => Ok(true),
-                Err(e) => Err(e),
-            };
-            match self.next_chunk(id, chunk + 1) {
-                Ok(found) => next = found,
-                Err(e) => moved = Err(e),
-            }
-        }
-        if moved == Ok(true) {
-            self.tell_parts_landed(index, id);
-            moved = self.end_draining(index, shard, id);
-        }
-        drop(held);
-        let released = self.live_release(index);
-        moved.and_then(|moved| released.map(|()| moved))
-    }
-
-    /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
-    fn tell_parts_landed(&self, index: u32, id: ObjectId) {
-        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
-        if let (true, Ok(others), Ok(nodes)) = (parts, self.other_nodes(), self.part_nodes(id)) {
-            for node in nodes {
-                others.tell(node, kind::LANDED, &encode(&id));
-            }
-        }
     }
 
     /// This node's part of a file that came in a burst is to be moved, if there is one.
@@ -264,5 +195,76 @@ impl Store {
         });
         live.moved.fetch_add(1, AcqRel);
         written
+    }
+
+    /// Moves files that came in bursts and that nobody has open, some more than `most` bytes. `landed_all` is
+    /// called, with its live entry, for each file all of which has moved.
+    ///
+    /// # Errors
+    /// ENOSPC: there is no room behind the memory; EIO.
+    pub(crate) fn drain_here(
+        &self,
+        most: u64,
+        landed_all: impl Fn(u32, ObjectId),
+    ) -> Result<Drained> {
+        let mut done = Drained::default();
+        for shard in 0..self.shard_count() {
+            let mut landed = Vec::new();
+            self.snapshot(shard)?.scan(b"B", |key, _| {
+                let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
+                landed.extend(id);
+                id.is_some() && landed.len() < AT_ONCE
+            })?;
+            for id in landed {
+                if done.bytes >= most
+                    || !self.drain_file((shard, id), most, &mut done.bytes, &landed_all)?
+                {
+                    done.left += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves one file, and forgets the note on it. False if it is in use, or there are `most` bytes with more to come.
+    fn drain_file(
+        &self,
+        (shard, id): (usize, ObjectId),
+        most: u64,
+        bytes: &mut u64,
+        landed_all: impl Fn(u32, ObjectId),
+    ) -> Result<bool> {
+        let (index, held) = match self.live_acquire_here(id) {
+            Err(Errno::NOENT) => {
+                self.forget_landed(shard, id)?;
+                return Ok(true);
+            }
+            other => other?,
+        };
+        let mut moved = Ok(true);
+        // Only those that have something: a file may be nearly all holes.
+        let mut next = Some(0);
+        while let (Ok(true), Some(chunk)) = (moved, next) {
+            moved = match self.drain_chunk(index, chunk) {
+                Ok(Step::Busy) => Ok(false),
+                Ok(Step::Moved(n)) => {
+                    *bytes += n;
+                    Ok(*bytes < most)
+                }
+                Ok(Step::Nothing) => Ok(true),
+                Err(e) => Err(e),
+            };
+            match self.next_chunk(id, chunk + 1) {
+                Ok(found) => next = found,
+                Err(e) => moved = Err(e),
+            }
+        }
+        if moved == Ok(true) {
+            landed_all(index, id);
+            moved = self.end_draining(index, shard, id);
+        }
+        drop(held);
+        let released = self.live_release(index);
+        moved.and_then(|moved| released.map(|()| moved))
     }
 }

@@ -111,30 +111,6 @@ impl Store {
         }
     }
 
-    /// From now on an open file may be changed through a mapping that nobody sees: none of it is
-    /// sealed until its last close.
-    ///
-    /// # Errors
-    /// EIO: it isn't what was written. ETIMEDOUT.
-    pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
-        let here = match self.striped(index) {
-            Some(f) if f.home.is_some() => match self.own_part(&f, false)? {
-                Some(part) => part,
-                None => return Ok(()),
-            },
-            None if self.is_away(index) => return Ok(()),
-            _ => index,
-        };
-        if !is_summed(self.live(here).controls.load(Acquire)) {
-            return Ok(());
-        }
-        self.verify(here, 0, MAX_SIZE).map_err(|_| Errno::IO)?;
-        let _critical = Critical::enter();
-        let lock = self.lock_live(here)?;
-        lock.0.flags.fetch_or(flag::MAPPED, AcqRel);
-        self.unseal(here, 0, MAX_SIZE)
-    }
-
     /// Seals what of a file isn't, if it has checksums: the chunks that this has done, or others
     /// before without their bytes being on stable storage.
     ///
@@ -423,7 +399,7 @@ impl Store {
     /// EIO and the like: the store couldn't be read.
     pub(crate) fn verify_all(&self, mut each: impl FnMut(ObjectId, u64)) -> Result<()> {
         for id in self.summed_objects()? {
-            let (index, held) = match self.live_acquire_held(id) {
+            let (index, held) = match self.live_acquire_here(id) {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };

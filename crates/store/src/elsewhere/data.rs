@@ -3,7 +3,7 @@
 use super::messages::{Record, encode, kind};
 use super::{Bytes, MAX_BODY};
 use crate::control::{MAX_LIVE, live_flag};
-use crate::striped::CHANGED;
+use crate::parts::CHANGED;
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;

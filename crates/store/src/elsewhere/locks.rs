@@ -7,7 +7,7 @@
 
 use super::leases::clock;
 use super::messages::{List, kind};
-use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waiting};
+use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
 use crate::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -22,6 +22,7 @@ impl Store {
         self.check_lease_of(request.object)?;
         self.locks_of(request.object)?.note(request.owner)?;
         let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
+        let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
         let mut waiting: Option<Waiting<'_>> = None;
         let mut step = Duration::from_micros(100);
         loop {
@@ -36,7 +37,7 @@ impl Store {
             if !wait {
                 return Err(Errno::AGAIN);
             }
-            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home));
+            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home, &search));
             let most = waiting.check()?;
             let nap = rustix::thread::Timespec {
                 tv_sec: 0,

@@ -8,7 +8,7 @@
 use super::messages::kind;
 use super::{Bytes, MAX_BODY, whole};
 use crate::control::Live;
-use crate::striped::CHANGED;
+use crate::parts::CHANGED;
 use crate::{ObjectId, Result, Store};
 use forebay_placement::NodeId;
 use rustix::io::Errno;

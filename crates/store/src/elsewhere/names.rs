@@ -7,12 +7,11 @@
 
 use super::messages::{Part, decode, encode, kind};
 use super::serve::Reply;
-use crate::across::{Nap, is_on_paths, without_change};
+use crate::across::{Nap, without_change};
 use crate::dirs::DirPosition;
-use crate::shards::Need;
+use crate::names::is_on_paths;
 use crate::{ObjectId, RenameMode, Result, Store};
 use rustix::io::Errno;
-use std::sync::atomic::Ordering::*;
 
 /// Carries out a question about names, on the node that does.
 pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
@@ -191,33 +190,6 @@ impl Store {
             .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
             .into_iter()
             .try_for_each(|told| told.map(|_| ()))
-    }
-
-    /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
-    /// there are entries of `dir` on this node.
-    pub(crate) fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
-        if epoch >> 32 < self.names_epoch() >> 32 {
-            // From long ago.
-            return Err(Errno::STALE);
-        }
-        if dir.0 == 0 {
-            self.raise_epoch(epoch);
-            return Ok(false);
-        }
-        // With all shards locked, whoever makes something has made it, or will see this.
-        self.write(self.all_shards(), Need::Removal, |_| {
-            self.raise_epoch(epoch);
-            self.control.header().frozen.store(dir.0, Release);
-            self.is_empty(dir).map(|empty| !empty)
-        })
-    }
-
-    /// Ends [`Store::freeze`].
-    pub(crate) fn thaw(&self, epoch: u64) {
-        if epoch >> 32 >= self.names_epoch() >> 32 {
-            self.raise_epoch(epoch);
-            self.control.header().frozen.store(0, Release);
-        }
     }
 
     /// Removes an empty, frozen directory.

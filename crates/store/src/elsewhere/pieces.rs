@@ -5,7 +5,7 @@
 
 use super::messages::{List, encode, kind};
 use super::{Bytes, MAX_BODY, Sent, whole, with_open};
-use crate::striped::CHANGED;
+use crate::parts::CHANGED;
 use crate::{NodeId, ObjectId, Result, Store};
 use forebay_media::guard;
 use rustix::io::Errno;

@@ -685,7 +685,7 @@ pub(super) fn with_file_in_room<T>(
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     with_file(store, id, |live| match f(live) {
-        Err(Errno::NOSPC) if store.spill_here(live)? => Err(crate::striped::CHANGED),
+        Err(Errno::NOSPC) if store.spill_here(live)? => Err(crate::parts::CHANGED),
         done => done,
     })
 }

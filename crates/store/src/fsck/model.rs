@@ -2,15 +2,15 @@
 //! mend them.
 
 use super::findings::Report;
-use crate::across::{entry_in, is_unconfirmed, link_in};
 use crate::index::{Indexed, key_of, known_in};
 use crate::makers::is_note;
+use crate::names::{entry_in, is_unconfirmed, link_in};
+use crate::parts::has_parts;
+use crate::placements::Placed;
 use crate::record::{
     Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
 };
 use crate::recount::View;
-use crate::striped::has_parts;
-use crate::striped::placed::Placed;
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -99,7 +99,7 @@ impl Store {
                     );
                     return true;
                 };
-                let among = self.elsewhere.is_some() && b"LNE".contains(&tag);
+                let among = self.foreign.is_some() && b"LNE".contains(&tag);
                 if !b"IDXOAPVRWBMK".contains(&tag) && !among {
                     bad(
                         format!("the key {} is none of ours", shown(key)),
@@ -131,7 +131,7 @@ impl Store {
                         ),
                     },
                     b'D' => match entry_in(value) {
-                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.elsewhere.is_some()) => {
+                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.foreign.is_some()) => {
                             m.entries.insert((id.0, rest.to_vec()), e);
                         }
                         _ => bad(
@@ -155,7 +155,7 @@ impl Store {
                     },
                     b'L' => match link_in(rest, value) {
                         Some((parent, name, counts)) => {
-                            let away = self.entry_away(parent, name).is_some();
+                            let away = self.is_entry_away(parent, name);
                             let link = counts && away;
                             let name = link.then(|| (parent.0, name.to_vec()));
                             links.push((id.0, name, is_unconfirmed(value), key.to_vec()));

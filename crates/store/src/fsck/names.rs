@@ -24,7 +24,7 @@ impl Store {
     }
 
     fn check_root(&self, m: &mut Model, report: &mut Report) {
-        if self.object_away(ObjectId::ROOT).is_some() {
+        if self.is_object_away(ObjectId::ROOT) {
             return;
         }
         let there = m.objects.get(&ROOT).map(|o| o.inode.is_dir());
@@ -79,7 +79,7 @@ impl Store {
                 || at.1 == b".."
                 || at.1.iter().any(|b| matches!(b, b'/' | 0));
             let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
-                || self.object_away(ObjectId(at.0)).is_some();
+                || self.is_object_away(ObjectId(at.0));
             let object = match self.object_away(e.id) {
                 // Looked for there, see `check_across`.
                 Some(_) => Some(e.kind),
@@ -176,13 +176,12 @@ impl Store {
         }
         let mut reached = BTreeSet::new();
         reach(ROOT, &children, &mut reached);
-        if self.elsewhere.is_some() {
+        if self.foreign.is_some() {
             // What leads to them lies on other nodes.
             for &id in &dirs {
                 let o = &m.objects[&id];
                 let parent = ObjectId(o.inode.parent);
-                if self.entry_away(parent, &o.tail).is_some() || self.object_away(parent).is_some()
-                {
+                if self.is_entry_away(parent, &o.tail) || self.is_object_away(parent) {
                     reach(id, &children, &mut reached);
                 }
             }
@@ -361,7 +360,7 @@ impl Store {
             if ObjectId(id).is_part() {
                 continue;
             }
-            if o.inode.is_dir() && self.elsewhere.is_some() {
+            if o.inode.is_dir() && self.foreign.is_some() {
                 // What lies in it lies on all nodes.
                 continue;
             }

@@ -8,24 +8,22 @@
 //! An answer is a page. The place where the next one begins is told along and is all that is known of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{self, List, Part, decode, encode, fields, kind};
-use crate::elsewhere::{Bytes, Question, Told};
+use crate::elsewhere::messages::{self, List, Part, decode, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
-use crate::{NAME_MAX, NodeId, ObjectId, Store};
+use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::{Errno, Result};
-use std::collections::{BTreeMap, VecDeque};
 
 /// Terms of a search that are looked at; the others are taken for true.
-const TERMS: usize = 64;
+pub(crate) const TERMS: usize = 64;
 /// Objects that are looked at for one page.
 const STEPS: usize = 20_000;
 /// Bytes of a page.
-const BYTES: usize = 40 << 10;
+pub(crate) const BYTES: usize = 40 << 10;
 /// Bytes of an object's attributes that come with it, at most.
 const ATTRIBUTES: usize = 8 << 10;
 /// Most objects that one question is about.
-const DESCRIBED: usize = 512;
+pub(crate) const DESCRIBED: usize = 512;
 /// So many places of each term are counted first, then so many times as many.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
@@ -43,7 +41,7 @@ pub enum Term {
 
 /// A term as nodes tell it each other: the attribute, and the value's hash or where it may be.
 #[derive(Clone, Debug)]
-struct Wanted {
+pub(crate) struct Wanted {
     attribute: Vec<u8>,
     value: std::result::Result<Word, (u64, Order, Order)>,
 }
@@ -73,7 +71,7 @@ pub struct Description {
 }
 
 /// A description, or an errno.
-type Described = std::result::Result<Description, u32>;
+pub(crate) type Described = std::result::Result<Description, u32>;
 
 /// Names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
@@ -141,7 +139,7 @@ impl Match {
 
 impl Wanted {
     /// None if nothing can have it.
-    fn new(term: &Term) -> Option<Wanted> {
+    pub(crate) fn new(term: &Term) -> Option<Wanted> {
         let (Term::Equal(key, _) | Term::Within(key, ..)) = term;
         let attribute = [USER, key].concat();
         let value = match term {
@@ -284,85 +282,8 @@ impl Part for Description {
 }
 
 impl Store {
-    /// What the object is and has, as one question to its home brings it.
-    ///
-    /// # Errors
-    /// ENOENT if there is no such object; EHOSTDOWN if its home can't be asked; EIO.
-    pub fn describe(&self, id: ObjectId) -> Result<Description> {
-        let one = self.describe_all(&[id]).pop();
-        one.unwrap_or(Err(Errno::IO))
-    }
-
-    /// As [`Store::describe`] for each of these; other nodes are asked for many at a time.
-    pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
-        let mut all = Vec::with_capacity(ids.len());
-        let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
-        for (n, id) in ids.iter().enumerate() {
-            all.push(match self.object_away(*id) {
-                Some(home) => {
-                    left.entry(home).or_default().push_back(n);
-                    Err(Errno::HOSTDOWN)
-                }
-                None => self.describe_here(*id),
-            });
-        }
-        while !left.is_empty() {
-            let heads: Vec<_> = left
-                .iter()
-                .map(|(node, asked)| {
-                    let asked = asked.iter().take(DESCRIBED).map(|n| ids[*n]);
-                    (*node, encode(&List(asked.collect::<Vec<_>>())))
-                })
-                .collect();
-            for ((node, _), told) in heads.iter().zip(self.ask_described(&heads)) {
-                let Some(asked) = left.get_mut(node) else {
-                    continue;
-                };
-                match told {
-                    Ok(told) if (1..=asked.len()).contains(&told.len()) => {
-                        for (n, one) in asked.drain(..told.len()).zip(told) {
-                            all[n] = one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff));
-                        }
-                    }
-                    told => {
-                        let error = told.err().unwrap_or(Errno::PROTO);
-                        asked.drain(..).for_each(|n| all[n] = Err(error));
-                    }
-                }
-            }
-            left.retain(|_, asked| !asked.is_empty());
-        }
-        all
-    }
-
-    /// Asks all of these nodes at once.
-    fn ask_described(&self, heads: &[(NodeId, Vec<u8>)]) -> Vec<Result<Vec<Described>>> {
-        let Some(others) = self.elsewhere.as_deref() else {
-            return Vec::new();
-        };
-        let questions = heads.iter().map(|(node, head)| Question {
-            node: *node,
-            kind: kind::DESCRIBE,
-            head,
-            bytes: Bytes::None,
-        });
-        // SAFETY: there are no bytes.
-        let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
-        let read = |((node, head), told): (&(NodeId, Vec<u8>), Result<Told>)| {
-            let List(all) = match told {
-                Err(Errno::AGAIN) => {
-                    let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
-                    self.ask(*node, kind::DESCRIBE, &asked)?
-                }
-                told => decode(&told?.head).ok_or(Errno::PROTO)?,
-            };
-            Ok(all)
-        };
-        heads.iter().zip(told).map(read).collect()
-    }
-
-    fn describe_here(&self, id: ObjectId) -> Result<Description> {
-        let inode = self.stat(id)?;
+    pub(crate) fn describe_here(&self, id: ObjectId) -> Result<Description> {
+        let inode = self.stat_here(id)?;
         let snapshot = self.snapshot(self.shard_of(id))?;
         Ok(Description {
             inode,
@@ -371,106 +292,13 @@ impl Store {
         })
     }
 
-    /// Answers another node's [`Store::describe_all`].
-    pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
-        let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
-        if !(1..=DESCRIBED).contains(&ids.len()) {
-            return Err(Errno::PROTO);
-        }
-        let (mut all, mut bytes) = (Vec::new(), 0);
-        for id in ids {
-            let one = match self.object_away(id) {
-                // That is none that others ask for.
-                _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
-                Some(_) => Err(Errno::REMCHG),
-                None => self.describe_here(id),
-            };
-            match one {
-                // Others are at it: who asks for it alone waits.
-                Err(Errno::AGAIN) if all.is_empty() => return Err(Errno::AGAIN),
-                Err(Errno::AGAIN) => break,
-                _ => {}
-            }
-            let one = one.map_err(|e| e.raw_os_error() as u32);
-            bytes += encode(&one).len();
-            if bytes > BYTES && !all.is_empty() {
-                break;
-            }
-            all.push(one);
-        }
-        Ok(List(all))
-    }
-
-    /// Tells all objects of the directory for which all these terms hold, in no order. What has several names is told
-    /// by the one by which it is in the index, if that is in this directory. A value may also be told if it is so near to an end of
-    /// a range that it has the same place ([`Order`]).
-    ///
-    /// # Errors
-    /// EINVAL without a term; EHOSTDOWN if a node can't be asked; EIO.
-    pub fn matching(
-        &self,
-        terms: &[Term],
-        dir: ObjectId,
-        mut each: impl FnMut(Match),
-    ) -> Result<()> {
-        if terms.is_empty() {
-            return Err(Errno::INVAL);
-        }
-        let wanted: Option<Vec<_>> = terms.iter().take(TERMS).map(Wanted::new).collect();
-        let Some(wanted) = wanted else {
-            return Ok(());
-        };
-        self.matching_elsewhere(&wanted, dir, &mut each)?;
-        let mut from = Some(Place::default());
-        while let Some(place) = from {
-            let page = self.matching_here(&wanted, dir, place)?;
-            page.items.into_iter().for_each(&mut each);
-            from = page.next;
-        }
-        Ok(())
-    }
-
-    /// Asks all other nodes at once, as long as one of them has more.
-    fn matching_elsewhere(
+    /// A page of what lies here.
+    pub(crate) fn matching_here(
         &self,
         terms: &[Wanted],
         dir: ObjectId,
-        each: &mut impl FnMut(Match),
-    ) -> Result<()> {
-        let Some(others) = self.elsewhere.as_deref() else {
-            return Ok(());
-        };
-        let nodes = others.nodes().iter().filter(|node| **node != others.me());
-        let mut left: Vec<(NodeId, Place)> = nodes.map(|n| (*n, Place::default())).collect();
-        let terms = List(terms.to_vec());
-        while !left.is_empty() {
-            let heads = left.iter().map(|(_, place)| encode(&(dir, place, &terms)));
-            let heads: Vec<_> = heads.collect();
-            let questions = left.iter().zip(&heads).map(|((node, _), head)| Question {
-                node: *node,
-                kind: kind::FIND,
-                head,
-                bytes: Bytes::None,
-            });
-            // SAFETY: there are no bytes.
-            let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
-            let mut rest = Vec::new();
-            for ((node, place), told) in left.iter().zip(told) {
-                let page: Page = match told {
-                    // It doesn't wait for others, so we do.
-                    Err(Errno::AGAIN) => self.ask(*node, kind::FIND, &(dir, place, &terms))?,
-                    told => decode(&told?.head).ok_or(Errno::PROTO)?,
-                };
-                page.items.into_iter().for_each(&mut *each);
-                rest.extend(page.next.map(|next| (*node, next)));
-            }
-            left = rest;
-        }
-        Ok(())
-    }
-
-    /// A page of what lies here.
-    fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
+        from: Place,
+    ) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
         for shard in shard as usize..self.shard_count() {

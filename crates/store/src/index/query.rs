@@ -5,11 +5,11 @@
 //! is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{List, Part, decode, encode, fields, kind};
+use crate::elsewhere::messages::{List, Part, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
 use crate::{ObjectId, Store};
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 
 /// Places that are looked at in one shard for one page, where several attributes are asked for.
 const STEPS: usize = 4_000;
@@ -78,7 +78,7 @@ impl Mark {
 
 impl<T, P: Ord + Copy> Page<T, P> {
     /// Puts pages together that begin at the same place: what lies before the end of each.
-    fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
+    pub(crate) fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
         let next = pages.iter().filter_map(|p| p.next).min();
         let mut items: Vec<T> = pages.into_iter().flat_map(|p| p.items).collect();
         items.retain(|item| next.is_none_or(|next| place(item) < next));
@@ -103,55 +103,8 @@ impl<T, P: Ord + Copy> Page<T, P> {
 }
 
 impl Store {
-    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a time. With
-    /// `only`, those with a name of this hash.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if a node can't be asked; EIO.
-    pub(crate) fn search(
-        &self,
-        words: &[Word],
-        from: Mark,
-        only: Option<u64>,
-        most: usize,
-    ) -> Result<Page<Hit, Mark>> {
-        let nodes = self.all_nodes();
-        let share = most / nodes + most.min(8);
-        let question = (List(words.to_vec()), from, only, share as u64);
-        let mut pages = self.ask_others(kind::SEARCH, &question)?;
-        pages.push(self.search_here(words, from, only, share)?);
-        Ok(Page::join(pages, |hit| hit.mark))
-    }
-
-    /// Whether there is any object that has all these attributes. Others are asked only if none is here.
-    ///
-    /// # Errors
-    /// As for [`Store::search`].
-    pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
-        let begin = Some(Mark::FIRST);
-        for shard in 0..self.shard_count() {
-            let mut from = begin;
-            while let Some(at) = from {
-                let page = self.search_shard(shard, words, at, None, 1)?;
-                if !page.items.is_empty() {
-                    return Ok(true);
-                }
-                from = page.next;
-            }
-        }
-        let mut from = begin.filter(|_| self.elsewhere.is_some());
-        while let Some(at) = from {
-            let page = self.search(words, at, None, 1)?;
-            if !page.items.is_empty() {
-                return Ok(true);
-            }
-            from = page.next;
-        }
-        Ok(false)
-    }
-
     /// As [`Store::search`], of what lies here.
-    fn search_here(
+    pub(crate) fn search_here(
         &self,
         words: &[Word],
         from: Mark,
@@ -170,7 +123,7 @@ impl Store {
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
-    fn search_shard(
+    pub(crate) fn search_shard(
         &self,
         shard: usize,
         words: &[Word],
@@ -193,38 +146,13 @@ impl Store {
         Ok(Page { items, next })
     }
 
-    /// Answers another node's [`Store::search`].
-    pub(crate) fn search_part(
-        &self,
-        words: &[Word],
-        from: Mark,
-        only: Option<u64>,
-        most: u64,
-    ) -> Result<Page<Hit, Mark>> {
-        let page = self.search_here(words, from, only, (most as usize).min(MOST))?;
-        Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
-    }
-
-    /// The keys that occur in the pool, or with `of` the values of a key, as they are written in paths: those
-    /// whose hashes come from `from` on, about `most` at a time.
-    ///
-    /// # Errors
-    /// As for [`Store::search`].
-    pub(crate) fn written(
+    /// As [`Store::written`], of what lies here.
+    pub(crate) fn written_here(
         &self,
         of: Option<u64>,
         from: u64,
         most: usize,
     ) -> Result<Page<Written, u64>> {
-        let mut pages = self.ask_others(kind::WRITTEN, &(of, from, most as u64))?;
-        pages.push(self.written_here(of, from, most)?);
-        let mut page = Page::join(pages, |item| item.0);
-        page.items.dedup_by_key(|item| item.0);
-        Ok(page)
-    }
-
-    /// As [`Store::written`], of what lies here.
-    fn written_here(&self, of: Option<u64>, from: u64, most: usize) -> Result<Page<Written, u64>> {
         let snapshots = (0..self.shard_count()).map(|shard| self.snapshot(shard));
         let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
         let pages = snapshots.iter().map(|s| distinct(s, of, from, most));
@@ -241,6 +169,18 @@ impl Store {
         Ok(Page { items, next })
     }
 
+    /// Answers another node's [`Store::search`].
+    pub(crate) fn search_part(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: u64,
+    ) -> Result<Page<Hit, Mark>> {
+        let page = self.search_here(words, from, only, (most as usize).min(MOST))?;
+        Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
+    }
+
     /// Answers another node's [`Store::written`].
     pub(crate) fn written_part(
         &self,
@@ -250,34 +190,6 @@ impl Store {
     ) -> Result<Page<Written, u64>> {
         let page = self.written_here(of, from, (most as usize).min(MOST))?;
         Ok(page.fit(|item| 12 + item.1.len(), |item| item.0))
-    }
-
-    /// The name by which the object is in the index, and its directory.
-    ///
-    /// # Errors
-    /// ENOENT if it isn't.
-    pub fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
-        if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::INDEXED_NAME, &id);
-        }
-        let snapshot = self.snapshot(self.shard_of(id))?;
-        known_name(|from, each| snapshot.scan(from, each), id)?.ok_or(Errno::NOENT)
-    }
-
-    fn all_nodes(&self) -> usize {
-        self.elsewhere.as_deref().map_or(1, |e| e.nodes().len())
-    }
-
-    /// Asks all other nodes the same, at once.
-    fn ask_others<T: Part>(&self, kind: u16, question: &impl Part) -> Result<Vec<T>> {
-        let Some(others) = self.elsewhere.as_deref() else {
-            return Ok(Vec::new());
-        };
-        let nodes = others.nodes().iter().copied();
-        let nodes: Vec<_> = nodes.filter(|n| *n != others.me()).collect();
-        let told = others.ask_each(&nodes, kind, &encode(question)).into_iter();
-        told.map(|told| decode(&told?.head).ok_or(Errno::PROTO))
-            .collect()
     }
 }
 

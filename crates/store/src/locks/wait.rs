@@ -95,6 +95,8 @@ pub(crate) struct Waiting<'a> {
     store: &'a Store,
     request: &'a Request,
     home: NodeId,
+    /// Whether who waits for this is to give in; without the flag, only what this node knows is looked at.
+    search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
     /// Of what is published; 0: nothing is.
     stamp: u64,
     next_search: Instant,
@@ -104,7 +106,12 @@ pub(crate) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// Begins to wait for a lock that `home` keeps.
-    pub fn new(store: &'a Store, request: &'a Request, home: NodeId) -> Waiting<'a> {
+    pub fn new(
+        store: &'a Store,
+        request: &'a Request,
+        home: NodeId,
+        search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
+    ) -> Waiting<'a> {
         HERE.with(|here| {
             here.handled.set(false);
             here.interrupted.set(false);
@@ -113,6 +120,7 @@ impl<'a> Waiting<'a> {
             store,
             request,
             home,
+            search,
             stamp: 0,
             next_search: Instant::now() + FIRST_SEARCH,
             gap: FIRST_SEARCH,
@@ -176,7 +184,7 @@ impl<'a> Waiting<'a> {
                 home: self.home,
                 request: *self.request,
             };
-            if self.store.is_deadlock(&mine, due)? {
+            if (self.search)(&mine, due)? {
                 return Err(Errno::DEADLK);
             }
             self.searched = true;

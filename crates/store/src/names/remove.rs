@@ -1,7 +1,6 @@
 //! Taking names away, and objects with their last name.
 
 use super::*;
-use crate::across::Named;
 use crate::data::is_summed;
 use crate::uses::goes_with_maker;
 
@@ -130,102 +129,6 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the entry `name` of `parent`, which must not be a directory.
-    ///
-    /// # Errors
-    /// ENOENT, EISDIR, ESTALE.
-    ///
-    /// `known` is what a look-up at `epoch` found.
-    pub fn unlink(
-        &self,
-        parent: ObjectId,
-        name: &[u8],
-        known: Option<Entry>,
-        epoch: u64,
-    ) -> Result<()> {
-        self.refuse_view(parent, name)?;
-        if let Some(home) = self.entry_away(parent, name)
-            && known.is_none_or(|e| e.kind != libc::S_IFLNK)
-        {
-            match self.ask(home, kind::UNLINK, &(parent, name, epoch, false)) {
-                Err(Errno::REMOTE) => {}
-                result => return result,
-            }
-        } else {
-            match self.unlink_here(parent, name, known, epoch, false) {
-                Err(Errno::REMOTE) => {}
-                result => return result,
-            }
-        }
-        let node = self.names_node().ok_or(Errno::NODEV)?;
-        self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
-    }
-
-    /// As [`Store::unlink`], where the entry lies here. A symbolic link's only while `names` of
-    /// directories and links may change.
-    ///
-    /// # Errors
-    /// Those of unlink; EREMOTE if they mayn't.
-    pub(crate) fn unlink_here(
-        &self,
-        parent: ObjectId,
-        name: &[u8],
-        mut known: Option<Entry>,
-        epoch: u64,
-        names: bool,
-    ) -> Result<()> {
-        loop {
-            let entry = match known.take() {
-                Some(entry) => entry,
-                None => self.lookup(parent, name)?.ok_or(Errno::NOENT)?,
-            };
-            if entry.kind == libc::S_IFDIR {
-                return Err(Errno::ISDIR);
-            }
-            if entry.kind == libc::S_IFLNK && self.elsewhere.is_some() && !names {
-                return Err(Errno::REMOTE);
-            }
-            if self.object_away(entry.id).is_some() {
-                if self.unlink_away((parent, name), entry, epoch)? {
-                    return Ok(());
-                }
-                continue;
-            }
-            if self.unlink_beside((parent, name), entry, epoch)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Removes the entry `name`, of this node and no directory's or symbolic link's, if it is `entry`. False if it isn't
-    /// any more.
-    ///
-    /// # Errors
-    /// ESTALE; EHOSTDOWN.
-    pub(crate) fn unlink_entry(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
-        if entry.kind != libc::S_IFREG {
-            return Err(Errno::INVAL);
-        }
-        match self.object_away(entry.id) {
-            Some(_) => self.unlink_away(name, entry, epoch),
-            None => self.unlink_beside(name, entry, epoch),
-        }
-    }
-
-    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or something else had to end
-    /// first.
-    fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
-        let t = now();
-        match self.remove_beside(name, entry, epoch, t) {
-            Err(Errno::AGAIN) => {
-                self.retry_noted(name, || self.note_gone(name))?;
-                Ok(false)
-            }
-            Ok(true) => self.touch_dir(name.0, t).map(|()| true),
-            other => other,
-        }
-    }
-
     /// As [`Store::unlink_beside`], without waiting for what has to end first (EAGAIN), nor noting the directory's time.
     pub(crate) fn remove_beside(
         &self,
@@ -270,7 +173,6 @@ impl Store {
             Ok(_) => return result,
             // Nothing is marked before these are found.
             Err(Errno::STALE | Errno::AGAIN | Errno::REMOTE) => return result,
-            Err(_) if self.object_away(id).is_some() => return result,
             Err(_) => {}
         }
         self.unmark_named(id)?;
@@ -290,18 +192,17 @@ impl Store {
         })
     }
 
-    /// Removes the empty directory `name` of `parent`.
+    /// Removes an empty directory, all of which lies on this node, at time `t`.
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
-    pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
-        self.refuse_view(parent, name)?;
-        if let Some(node) = self.names_node() {
-            return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
-        }
+    pub(crate) fn rmdir_here(
+        &self,
+        (parent, name): Named<'_>,
+        (epoch, t): (u64, i64),
+    ) -> Result<()> {
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
-        let t = now();
         // All shards: nothing may appear in the directory while it goes.
         self.write(self.all_shards(), Need::Removal, |w| {
             self.check_epoch(epoch)?;
@@ -318,8 +219,7 @@ impl Store {
             self.change_inode(w, parent, |p| p.nlink -= 1)?;
             w.names_change();
             Ok(())
-        })?;
-        self.touch_dir(parent, t)
+        })
     }
 
     /// Whether the directory has no entries.

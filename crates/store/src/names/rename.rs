@@ -1,108 +1,93 @@
 //! rename(2), as far as it concerns this node.
 
 use super::*;
-use crate::across::Named;
+
+/// What [`Store::rename_known`] has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renamed {
+    Done,
+    /// Both are names of one object: nothing is to be done.
+    Nothing,
+    /// An entry isn't what was looked up any more: nothing was done.
+    Otherwise,
+}
 
 impl Store {
-    /// Moves the entry `from` to `to`, both (directory, name).
+    /// Renames an entry of this node to another, where all that takes part lies here: if both are still what
+    /// they were when they were looked up. `check` may object, in the transaction; `t` is the time.
     ///
     /// # Errors
-    /// As rename(2); ESTALE.
-    pub fn rename(
+    /// As rename(2); ESTALE if names changed since `epoch`; those of `check`.
+    pub(crate) fn rename_known(
         &self,
-        from: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
+        (from, source): (Named<'_>, Entry),
+        (to, target): (Named<'_>, Option<Entry>),
         mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        self.refuse_view(from.0, from.1)?;
-        self.refuse_view(to.0, to.1)?;
-        if self.elsewhere.is_some() {
-            return self.rename_among(from, to, mode, epoch);
-        }
-        self.rename_here(from, to, mode, epoch)
-    }
-
-    /// As [`Store::rename`], where all that takes part lies here.
-    pub(crate) fn rename_here(
-        &self,
-        from: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
-        mode: RenameMode,
-        epoch: u64,
-    ) -> Result<()> {
-        loop {
-            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-            let target = self.lookup(to.0, to.1)?;
-            let is_dir = |e: Entry| e.kind == libc::S_IFDIR;
-            let answer = match (mode, target) {
-                (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
-                (RenameMode::Exchange, None) => Some(Err(Errno::NOENT)),
-                // Two names of one file, or the same name twice: nothing to do.
-                (_, Some(t)) if t.id == source.id => Some(Ok(())),
-                (RenameMode::Replace, Some(t)) => match (is_dir(source), is_dir(t)) {
-                    (true, false) => Some(Err(Errno::NOTDIR)),
-                    (false, true) => Some(Err(Errno::ISDIR)),
-                    _ => None,
-                },
+        (epoch, t): (u64, i64),
+        check: impl Fn(&mut Write<'_>) -> Result<()>,
+    ) -> Result<Renamed> {
+        let is_dir = |e: Entry| e.kind == libc::S_IFDIR;
+        let answer = match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
+            (RenameMode::Exchange, None) => Some(Err(Errno::NOENT)),
+            // Two names of one file, or the same name twice: nothing to do.
+            (_, Some(t)) if t.id == source.id => Some(Ok(Renamed::Nothing)),
+            (RenameMode::Replace, Some(t)) => match (is_dir(source), is_dir(t)) {
+                (true, false) => Some(Err(Errno::NOTDIR)),
+                (false, true) => Some(Err(Errno::ISDIR)),
                 _ => None,
-            };
-            if let Some(answer) = answer {
-                // If both were there at one time: somebody may have renamed one of them between the two looks.
-                let set = self.set(&[
-                    self.shard_of_entry(from.0, from.1),
-                    self.shard_of_entry(to.0, to.1),
-                ]);
-                let seen = self.write(set, Need::Removal, |w| {
-                    self.entries_are(w, (from, source), (to, target))
-                })?;
-                match seen {
-                    true => return answer,
-                    false => continue,
-                }
-            }
-            let dirs = is_dir(source) || target.is_some_and(is_dir);
-            let set = if dirs {
-                // Loops and vanishing directories can't happen while all is locked.
-                self.all_shards()
-            } else {
-                let mut set = self.set(&[
-                    self.shard_of_entry(from.0, from.1),
-                    self.shard_of_entry(to.0, to.1),
-                    self.shard_of(source.id),
-                ]);
-                if let Some(t) = target {
-                    set = set.with(self.shard_of(t.id));
-                }
-                set
-            };
-            let mut freed = Vec::new();
-            let _section = self.section()?;
-            let t = now();
-            let done = self.write(set, Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_alone(w, (from, source), (to, target))?;
-                self.rename_locked(w, (from, source), (to, target), mode, t, &mut freed)
-            });
-            let done = match target {
-                Some(target) if mode == RenameMode::Replace => self.undo_mark(done, target.id)?,
-                _ => done?,
-            };
-            if !done {
-                continue;
-            }
-            self.free_extents(freed);
-            self.set_live_ctime(source.id, t)?;
-            if let Some(target) = target {
-                self.set_live_ctime(target.id, t)?;
-            }
-            self.touch_dir(from.0, t)?;
-            return if from.0 == to.0 {
-                Ok(())
-            } else {
-                self.touch_dir(to.0, t)
+            },
+            _ => None,
+        };
+        if let Some(answer) = answer {
+            // If both were there at one time: somebody may have renamed one of them between the two looks.
+            let set = self.set(&[
+                self.shard_of_entry(from.0, from.1),
+                self.shard_of_entry(to.0, to.1),
+            ]);
+            let seen = self.write(set, Need::Removal, |w| {
+                self.entries_are(w, (from, source), (to, target))
+            })?;
+            return match seen {
+                true => answer,
+                false => Ok(Renamed::Otherwise),
             };
         }
+        let dirs = is_dir(source) || target.is_some_and(is_dir);
+        let set = if dirs {
+            // Loops and vanishing directories can't happen while all is locked.
+            self.all_shards()
+        } else {
+            let mut set = self.set(&[
+                self.shard_of_entry(from.0, from.1),
+                self.shard_of_entry(to.0, to.1),
+                self.shard_of(source.id),
+            ]);
+            if let Some(t) = target {
+                set = set.with(self.shard_of(t.id));
+            }
+            set
+        };
+        let mut freed = Vec::new();
+        let _section = self.section()?;
+        let done = self.write(set, Need::Bytes(0), |w| {
+            self.check_epoch(epoch)?;
+            check(w)?;
+            self.rename_locked(w, (from, source), (to, target), mode, t, &mut freed)
+        });
+        let done = match target {
+            Some(target) if mode == RenameMode::Replace => self.undo_mark(done, target.id)?,
+            _ => done?,
+        };
+        if !done {
+            return Ok(Renamed::Otherwise);
+        }
+        self.free_extents(freed);
+        self.set_live_ctime(source.id, t)?;
+        if let Some(target) = target {
+            self.set_live_ctime(target.id, t)?;
+        }
+        Ok(Renamed::Done)
     }
 
     /// In a transaction: whether the entries, which lie in this store, are those that were looked up; not while one is being changed.

@@ -7,6 +7,7 @@
 
 use super::writing::{Content, InPlace};
 use super::*;
+use crate::parts::Holder;
 use crate::process::{identity, identity_lives};
 
 /// A lease that was given.

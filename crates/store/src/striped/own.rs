@@ -5,9 +5,7 @@
 //! make it longer without telling the part, so nobody would clear what is behind the end in that page.
 
 use super::*;
-use crate::control::map_flag;
 use crate::mapped::MapPiece;
-use crate::process::Critical;
 use forebay_media::PAGE;
 
 impl Store {
@@ -59,44 +57,5 @@ impl Store {
             self.reach(part, known.cuts, end)?;
             self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })
-    }
-
-    /// A part that is, or will be, mapped reaches at least to `end`; what is new of it is zero.
-    pub(super) fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
-        let _critical = Critical::enter();
-        let lock = self.lock_live(part)?;
-        let live = lock.0;
-        Store::check_cuts(live, cuts)?;
-        let size = live.size.load(Relaxed);
-        if size < end {
-            self.promote(part)?;
-            self.clear_tail(part, size, end)?;
-            live.size.store(end, Release);
-            live.flags.fetch_or(flag::DIRTY, AcqRel);
-        }
-        Ok(())
-    }
-
-    /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
-    /// mapping.
-    ///
-    /// # Errors
-    /// ETIMEDOUT.
-    pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
-        if kind & map_flag::COPY == 0 {
-            return self.touch_open(index);
-        }
-        // Of a copy, times change when it is written back; but some of it may be no copy.
-        let Some(f) = self.striped(index) else {
-            return Ok(());
-        };
-        let own = match f.home {
-            None => Some(index),
-            Some(_) => self.live(index).part.load(Acquire).checked_sub(1),
-        };
-        match own.filter(|&own| Store::is_mapped(self.live(own))) {
-            Some(own) => self.touch_open(own),
-            None => Ok(()),
-        }
     }
 }

@@ -188,4 +188,13 @@ impl Store {
             Some(home) => self.ask(home, kind::SEEK, &(f.id, offset, hole)),
         }
     }
+
+    /// Tells the other nodes that a file of this one is gone.
+    pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
+        let nodes = self.part_nodes(id)?;
+        let told = self
+            .other_nodes()?
+            .ask_each(&nodes, kind::DROP_PART, &encode(&id));
+        told.into_iter().try_for_each(|t| t.map(|_| ()))
+    }
 }

@@ -1,8 +1,9 @@
 //! Writing striped files, and copying to them: to all nodes at once, then the home is told how long the file is.
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
+use crate::cluster::{Range, Source, Target};
 use crate::control::live_flag as flag;
-use crate::data::{MAX_SIZE, Range, Source, Target};
+use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY};
 use crate::uses::{Change, check_word};

@@ -1,8 +1,8 @@
 //! What this node keeps open for others: the files that they have open, made for them or not.
 
-use super::super::UNKNOWN_USE;
 use super::super::messages::{List, kind};
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
+use crate::foreign::UNKNOWN_USE;
 use crate::uses::keeping_for;
 use crate::{Distribution, Held, Maker, NewObject, ObjectId, Store};
 use forebay_placement::NodeId;

@@ -110,7 +110,7 @@ pub fn forget(fd: RawFd) {
 }
 
 /// Forgets and closes a descriptor of ours.
-pub(crate) fn drop_kept(fd: OwnedFd) {
+pub fn drop_kept(fd: OwnedFd) {
     let raw = fd.into_raw_fd();
     for k in &KEPT {
         let _ = k.compare_exchange(raw, -1, Relaxed, Relaxed);

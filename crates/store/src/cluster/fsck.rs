@@ -1,10 +1,10 @@
 //! Whether what lies on this node fits what lies on others: every entry leads to an object, and every
 //! name that an object counts is there.
 
-use super::findings::Report;
 use crate::Store;
-use crate::across::link_in;
 use crate::elsewhere::messages::{Record, kind};
+use crate::fsck::Report;
+use crate::names::link_in;
 use crate::record::{Entry, Key, parse_key};
 use crate::shards::Need;
 use rustix::io::{Errno, Result};

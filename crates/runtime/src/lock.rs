@@ -3,15 +3,15 @@
 //! A lock word holds the slot of the process that has it. Who waits sleeps on a futex in
 //! short turns and looks, between turns, whether the holder still lives; the lock of a
 //! dead holder passes to the first who notices, who is told so and can repair what the
-//! lock protects. Whoever holds a lock must be inside a [`crate::process::Critical`]
+//! lock protects. Whoever holds a lock must be inside a [`crate::critical::Critical`]
 //! section (no signal handler may run on top of it).
 //!
 //! Who waits for a second for a process that is stopped (SIGSTOP, or a debugger) says so in
 //! one line on standard error, once for each such process.
 
-use crate::control::Control;
-use crate::process::{HELD, identity, identity_lives, pid_of_identity, slot_of, write_notice};
-use forebay_media::atomics::{AtomicU32, Ordering::*, futex, spin_loop};
+use crate::atomics::{AtomicU32, Ordering::*, futex, spin_loop};
+use crate::process::write_notice;
+use crate::slots::{HELD, Table, identity, identity_lives, pid_of_identity, slot_of};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ static TOLD: AtomicU32 = AtomicU32::new(0);
 
 /// A futex word: 0 is free; else the holder's identity, and a waiters bit.
 #[repr(transparent)]
+#[derive(Default)]
 pub struct Lock(AtomicU32);
 
 /// How a lock was obtained.
@@ -42,8 +43,7 @@ pub enum Acquired {
 
 impl Lock {
     /// A free one, outside of any region.
-    #[cfg(test)]
-    pub(crate) fn new() -> Lock {
+    pub const fn new() -> Lock {
         Lock(AtomicU32::new(0))
     }
 
@@ -51,16 +51,17 @@ impl Lock {
     ///
     /// # Errors
     /// ETIMEDOUT after 30 s with one live holder (a stopped process, say).
-    pub fn acquire(&self, control: &Control, me: u32) -> Result<Acquired, Errno> {
-        let mine = identity(control, me);
+    #[inline]
+    pub fn acquire(&self, table: &impl Table, me: u32) -> Result<Acquired, Errno> {
+        let mine = identity(table, me);
         if self.0.compare_exchange(0, mine, Acquire, Relaxed).is_ok() {
             return Ok(Acquired::Clean);
         }
-        self.acquire_slow(control, mine)
+        self.acquire_slow(table, mine)
     }
 
     #[cold]
-    fn acquire_slow(&self, control: &Control, mine: u32) -> Result<Acquired, Errno> {
+    fn acquire_slow(&self, table: &impl Table, mine: u32) -> Result<Acquired, Errno> {
         for _ in 0..SPINS {
             spin_loop();
             if self.0.load(Relaxed) == 0
@@ -69,15 +70,20 @@ impl Lock {
                 return Ok(Acquired::Clean);
             }
         }
-        let waits_for = &control.process(slot_of(mine) as usize).waits_for;
-        let result = self.wait(control, mine, waits_for);
+        let waits_for = table.waits_for(slot_of(mine));
+        let result = self.wait(table, mine, waits_for);
         if waits_for.load(Relaxed) != 0 {
             waits_for.store(0, Relaxed);
         }
         result
     }
 
-    fn wait(&self, control: &Control, mine: u32, waits_for: &AtomicU32) -> Result<Acquired, Errno> {
+    fn wait(
+        &self,
+        table: &impl Table,
+        mine: u32,
+        waits_for: &AtomicU32,
+    ) -> Result<Acquired, Errno> {
         let mut turns = 0;
         let mut last = 0;
         loop {
@@ -105,7 +111,7 @@ impl Lock {
             match futex::wait(&self.0, waiting, TURN) {
                 Err(Errno::TIMEDOUT) => {
                     let holder = waiting & !WAITERS;
-                    if !identity_lives(control, holder)
+                    if !identity_lives(table, holder)
                         && self
                             .0
                             .compare_exchange(waiting, mine | WAITERS, Acquire, Relaxed)
@@ -118,10 +124,10 @@ impl Lock {
                     last = holder;
                     waits_for.store(holder, Relaxed);
                     if turns >= LONG && turns.is_multiple_of(LONG / 2) {
-                        tell_if_stopped(control, holder);
+                        tell_if_stopped(table, holder);
                     }
                     if turns > MAX_TURNS {
-                        tell_given_up(control, holder);
+                        tell_given_up(table, holder);
                         return Err(Errno::TIMEDOUT);
                     }
                 }
@@ -131,21 +137,17 @@ impl Lock {
     }
 
     /// Takes the lock unless somebody who lives holds it.
-    pub fn try_acquire(&self, control: &Control, me: u32) -> bool {
+    pub fn try_acquire(&self, table: &impl Table, me: u32) -> bool {
         let word = self.0.load(Relaxed);
-        (word == 0 || !identity_lives(control, word & !WAITERS))
+        (word == 0 || !identity_lives(table, word & !WAITERS))
             && self
                 .0
-                .compare_exchange(
-                    word,
-                    identity(control, me) | word & WAITERS,
-                    Acquire,
-                    Relaxed,
-                )
+                .compare_exchange(word, identity(table, me) | word & WAITERS, Acquire, Relaxed)
                 .is_ok()
     }
 
     /// Gives the lock back.
+    #[inline]
     pub fn release(&self) {
         if self.0.swap(0, Release) & WAITERS != 0 {
             futex::wake(&self.0, 1);
@@ -153,32 +155,35 @@ impl Lock {
     }
 
     /// Slot of the process that holds it now.
+    #[inline]
     pub fn holder(&self) -> Option<u32> {
         self.holder_identity().map(slot_of)
     }
 
     /// Identity of the process that holds it now.
+    #[inline]
     pub fn holder_identity(&self) -> Option<u32> {
         let word = self.0.load(Relaxed) & !WAITERS;
         (word & HELD != 0).then_some(word)
     }
 
     /// Whether nobody holds it.
-    pub(crate) fn is_free(&self) -> bool {
+    #[inline]
+    pub fn is_free(&self) -> bool {
         self.0.load(SeqCst) == 0
     }
 
     /// The holder's identity, if that is no living process.
-    pub(crate) fn stray(&self, control: &Control) -> Option<u32> {
+    pub fn stray(&self, table: &impl Table) -> Option<u32> {
         let holder = self.0.load(Acquire) & !WAITERS;
-        (holder != 0 && !identity_lives(control, holder)).then_some(holder)
+        (holder != 0 && !identity_lives(table, holder)).then_some(holder)
     }
 }
 
 /// Says whom we wait for, if that process is stopped.
 #[cold]
-fn tell_if_stopped(control: &Control, holder: u32) {
-    let pid = pid_of_identity(control, holder);
+fn tell_if_stopped(table: &impl Table, holder: u32) {
+    let pid = pid_of_identity(table, holder);
     if !crate::process::is_stopped(pid) || TOLD.swap(holder, Relaxed) == holder {
         return;
     }
@@ -191,8 +196,8 @@ fn tell_if_stopped(control: &Control, holder: u32) {
 
 /// Tells who held the lock that this process has waited for in vain.
 #[cold]
-fn tell_given_up(control: &Control, holder: u32) {
-    let pid = pid_of_identity(control, holder);
+fn tell_given_up(table: &impl Table, holder: u32) {
+    let pid = pid_of_identity(table, holder);
     let mut name = [0; 16];
     let name = crate::process::name(pid, &mut name);
     write_notice(format_args!(
@@ -204,24 +209,43 @@ fn tell_given_up(control: &Control, holder: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Layout, Limits};
-    use crate::process;
-    use forebay_media::Region;
+    use crate::atomics::AtomicU64;
+    use crate::slots::{MAX_PROCESSES, attach};
 
-    /// A control region in a file that is removed at once.
-    fn control(name: &str) -> Control {
-        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
-        let limits = Limits::of_machine();
-        let region = Region::create(&path, Layout::of(limits).file_len(), false).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        Control::format(&region, 4, limits);
-        Control::open(region).unwrap()
+    #[derive(Default)]
+    struct Slot {
+        owner: AtomicU64,
+        generation: AtomicU32,
+        waits_for: AtomicU32,
+    }
+
+    struct Slots(Vec<Slot>);
+
+    impl Table for Slots {
+        const KEPT: usize = 4;
+        const FIRST: usize = 4;
+
+        fn owner(&self, slot: u32) -> &AtomicU64 {
+            &self.0[slot as usize].owner
+        }
+
+        fn generation(&self, slot: u32) -> &AtomicU32 {
+            &self.0[slot as usize].generation
+        }
+
+        fn waits_for(&self, slot: u32) -> &AtomicU32 {
+            &self.0[slot as usize].waits_for
+        }
+    }
+
+    fn slots() -> Slots {
+        Slots((0..MAX_PROCESSES).map(|_| Slot::default()).collect())
     }
 
     #[test]
     fn threads_take_turns_and_none_is_forgotten() {
-        let c = control("lock-turns");
-        let me = process::attach(&c).unwrap();
+        let c = slots();
+        let me = attach(&c).unwrap();
         let (lock, count) = (Lock::new(), AtomicU32::new(0));
         std::thread::scope(|s| {
             for _ in 0..4 {
@@ -241,14 +265,15 @@ mod tests {
 
     #[test]
     fn the_lock_of_a_dead_owner_passes_on_even_if_its_slot_is_used_again() {
-        let c = control("lock-dead");
-        let me = process::attach(&c).unwrap();
+        let c = slots();
+        let me = attach(&c).unwrap();
         // A slot whose process has ended: freed by whoever reaped it, then taken again.
-        let dead = process::attach(&c).unwrap();
+        let dead = attach(&c).unwrap();
         let lock = Lock::new();
         lock.acquire(&c, dead).unwrap();
-        process::free(&c, dead);
-        assert_eq!(process::attach(&c).unwrap(), dead);
+        c.generation(dead).fetch_add(1, AcqRel);
+        c.owner(dead).store(0, Release);
+        assert_eq!(attach(&c).unwrap(), dead);
         let start = std::time::Instant::now();
         assert_eq!(lock.acquire(&c, me), Ok(Acquired::Abandoned));
         assert!(start.elapsed() < Duration::from_secs(1));

@@ -1,7 +1,7 @@
 //! The atomics, fences and waits of what lies in shared memory: the standard library's and
 //! the kernel's. Built with `--cfg loom`, the same names mean those of the model checker loom,
 //! so that it runs the very code that is used, over all orders of its steps and all values
-//! that a load may see (`models.rs` here and in the store).
+//! that a load may see (`models.rs` of the media and of the store).
 
 #[cfg(not(loom))]
 mod real {

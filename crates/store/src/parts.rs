@@ -1,12 +1,45 @@
-//! What a node does with its part of a striped file, and a home with the file: nothing here asks other nodes.
+//! Parts: what this node has of a file that is spread over several nodes, and what the file's home keeps of it.
+//!
+//! A striped or spilled file has, at its home, its size and its first chunk; each other node has a *part*, an
+//! object of its own ([`ObjectId::part`]) with the same offsets. This module is the local half, of the home and
+//! of the part: nothing here asks another node. [`crate::cluster`] spreads reads and writes over the parts.
+//!
+//! - *Cuts* count how often the file was cut: what was learned before a cut is refused ([`CHANGED`]).
+//! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends by itself.
 
-use super::*;
+use crate::control::{Live, live_flag as flag};
 use crate::process::Critical;
-use crate::record::Key;
+use crate::record::{Inode, Key};
 use crate::shards::Need;
-use crate::uses::LAMINATED;
-use crate::{CHUNK, now};
+use crate::uses::{Change, LAMINATED, check_word};
+use crate::{CHUNK, NodeId, ObjectId, Result, Store, now};
 use forebay_media::PAGE;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// What is known of the file isn't so any more.
+pub(crate) const CHANGED: Errno = Errno::XFULL;
+/// The size is at least this, as long as the file isn't cut again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub size: u64,
+    pub cuts: u64,
+    /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
+    pub appends: u32,
+    /// What was said of it (`uses.rs`).
+    pub word: u64,
+}
+
+/// Whether other nodes may have parts of it, by its record.
+pub(crate) fn has_parts(id: ObjectId, inode: &Inode) -> bool {
+    !id.is_part() && inode.is_file() && inode.parent != 0
+}
+
+/// What a record says of cuts and parts: for the live entry.
+pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
+    let parts = if has_parts(id, inode) { flag::PARTS } else { 0 };
+    (inode.rdev, parts)
+}
 
 /// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its holder stands still.
 const LEASE: u64 = 5_000;
@@ -96,7 +129,7 @@ impl Store {
         check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        if (beyond || end > size && Store::is_lent(live)) && self.elsewhere.is_some() {
+        if (beyond || end > size && Store::is_lent(live)) && self.foreign.is_some() {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
@@ -243,34 +276,6 @@ impl Store {
 
     // ---- the part ----
 
-    /// This node's part, open as long as the file is; with `make`, it is made if there is none.
-    pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
-        let live = self.live(f.index);
-        if let Some(part) = live.part.load(Acquire).checked_sub(1) {
-            return Ok(Some(part));
-        }
-        let _section = self.section()?;
-        let (part, held) = match self.live_acquire_held(f.id.part()) {
-            Err(Errno::NOENT) if make => {
-                self.make_part(f.id)?;
-                self.live_acquire_held(f.id.part())?
-            }
-            Err(Errno::NOENT) => return Ok(None),
-            other => other?,
-        };
-        let mine = live
-            .part
-            .compare_exchange(0, part + 1, AcqRel, Acquire)
-            .is_ok();
-        drop(held);
-        if mine {
-            return Ok(Some(part));
-        }
-        // Another thread was faster.
-        self.live_release(part)?;
-        Ok(live.part.load(Acquire).checked_sub(1))
-    }
-
     /// Makes this node's part of a file, empty, if there is none.
     pub(crate) fn make_part(&self, id: ObjectId) -> Result<()> {
         let t = now();
@@ -354,7 +359,7 @@ impl Store {
     /// Cuts this node's part of a file, the `cuts`th time that it is cut.
     pub(crate) fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
         self.make_part(id)?;
-        let (part, held) = self.live_acquire_held(id.part())?;
+        let (part, held) = self.live_acquire_here(id.part())?;
         let cut = self.cut_open_part(part, cuts, size);
         drop(held);
         self.live_release(part).and(cut)
@@ -394,7 +399,7 @@ impl Store {
     /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
     /// the size that the last one gave the file.
     pub(crate) fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
-        match self.stat(id.part()) {
+        match self.stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
@@ -404,7 +409,7 @@ impl Store {
     /// The file is gone, and its part here goes.
     pub(crate) fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
-        let (index, held) = match self.live_acquire_held(part) {
+        let (index, held) = match self.live_acquire_here(part) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
@@ -418,14 +423,44 @@ impl Store {
         self.live_release(index).and(dropped).map(|_| ())
     }
 
-    /// Tells the other nodes that a file of this one is gone.
-    pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
-        let nodes = self.part_nodes(id)?;
-        let told = self
-            .other_nodes()?
-            .ask_each(&nodes, kind::DROP_PART, &encode(&id));
-        told.into_iter().try_for_each(|t| t.map(|_| ()))
+    /// A part that is, or will be, mapped reaches at least to `end`; what is new of it is zero.
+    pub(crate) fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(part)?;
+        let live = lock.0;
+        Store::check_cuts(live, cuts)?;
+        let size = live.size.load(Relaxed);
+        if size < end {
+            self.promote(part)?;
+            self.clear_tail(part, size, end)?;
+            live.size.store(end, Release);
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Puts into an inode what its live entry knows of cuts and parts.
+    pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
+        let id = ObjectId(live.id.load(Relaxed));
+        if !inode.is_file() {
+            return;
+        }
+        inode.rdev = live.cuts.load(Acquire);
+        if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+            inode.parent = 1;
+        }
+    }
+
+    /// Keeps the size that a file of another node has after so many cuts. Locked.
+    pub(crate) fn remember_locked(live: &Live, size: u64, cuts: u64) {
+        let before = live.cuts.load(Relaxed);
+        if before < cuts {
+            // In this order: who reads size and cuts never takes a size for that of later cuts.
+            live.size.store(0, Release);
+            live.cuts.store(cuts, Release);
+        }
+        if before <= cuts {
+            live.size.fetch_max(size, AcqRel);
+        }
     }
 }
-
-const _: () = assert!(MAX_BODY as u64 <= CHUNK);

@@ -1,0 +1,466 @@
+//! Processes: which is which, and whether they live.
+//!
+//! A process is told from all others of the node, also later ones with its id, by its id and the
+//! time when it started: together its *owner word* ([`own_word`]), with a state in a table of
+//! processes ([`crate::slots`]).
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+mod beside;
+
+/// This process's id, from the kernel (never cached: forks and vforks change it).
+#[inline]
+pub fn pid() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get() as u32
+}
+
+/// Reads the file `/proc/PID/NAME` into `text`, without allocation, and without a free descriptor
+/// where it must be (at the limit of descriptors: [`beside::read`]).
+fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let mut path = [0u8; 40];
+    let mut at = 0;
+    for part in [&b"/proc/"[..], decimal(pid, &mut [0; 10]), b"/", name] {
+        path[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
+    let n = match read_whole(path, text) {
+        Err(Errno::MFILE) => beside::read(path, text)?,
+        read => read?,
+    };
+    Ok(&text[..n])
+}
+
+/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there were.
+fn read_whole(path: &std::ffi::CStr, text: &mut [u8]) -> Result<usize, Errno> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    rustix::io::read(&fd, text)
+}
+
+/// The beginning of `/proc/PID/NAME`, up to the length of `text`, also at the limit of descriptors.
+/// `name` has at most 20 bytes.
+///
+/// # Errors
+/// What open and read say: ENOENT or ESRCH if there is no such process, or it is hidden; EMFILE,
+/// ENFILE, EACCES and others if nothing can be said.
+pub fn proc_text<'a>(pid: u32, name: &str, text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    proc_file(pid, name.as_bytes(), text)
+}
+
+/// The fields of the text of a `/proc/PID/stat` behind the command name, which may hold anything but
+/// ends at the last ')'. The first one is the state.
+fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let after = text.iter().rposition(|&b| b == b')')? + 2;
+    Some(text.get(after..)?.split(|&b| b == b' '))
+}
+
+/// What the kernel says of a process.
+///
+/// A process is dead only if the kernel says so. Whatever keeps it from answering (no descriptors, a
+/// seccomp filter, a hidden or missing /proc) makes the answer `Unknown`, and unknown is alive:
+/// what the living hold must never be taken from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It runs; when it started, in clock ticks since boot.
+    Runs(u64),
+    /// There is no such process, or only its zombie. (A process whose first thread has ended but not
+    /// the others looks like a zombie with more than one thread.)
+    Gone,
+    /// There is one, or the kernel doesn't say; why it can't be looked at.
+    Unknown(Errno),
+}
+
+/// What the kernel says of the process `pid`. Of one that is gone it needs no descriptor.
+pub fn life(pid: u32) -> Life {
+    if is_gone(pid) {
+        return Life::Gone;
+    }
+    let mut text = [0u8; 512];
+    let unknown = |e| match is_gone(pid) {
+        // It ended between these looks.
+        true => Life::Gone,
+        false => Life::Unknown(e),
+    };
+    let text = match proc_file(pid, b"stat", &mut text) {
+        Ok(text) => text,
+        Err(e) => return unknown(e),
+    };
+    life_in(text).unwrap_or_else(|| unknown(Errno::IO))
+}
+
+/// Whether the kernel says that there is no such process, not even a zombie.
+fn is_gone(pid: u32) -> bool {
+    match rustix::process::Pid::from_raw(pid as i32) {
+        Some(pid) if pid.as_raw_nonzero().get() > 0 => {
+            rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
+        }
+        // Numbers that no process has.
+        _ => true,
+    }
+}
+
+/// What the text of a `/proc/PID/stat` says; None if it is none.
+fn life_in(text: &[u8]) -> Option<Life> {
+    let mut fields = stat_fields(text)?;
+    let state = fields.next()?;
+    let threads = fields.nth(16)?;
+    if state == b"X" || state == b"Z" && matches!(threads, b"0" | b"1") {
+        return Some(Life::Gone);
+    }
+    let started = std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()?;
+    Some(Life::Runs(started))
+}
+
+/// When this process started, in clock ticks since boot.
+///
+/// # Errors
+/// Why that can't be read in /proc: ENFILE, EACCES, ENOENT and others.
+pub(crate) fn own_start(pid: u32) -> Result<u64, Errno> {
+    let mut text = [0u8; 512];
+    match life_in(proc_file(pid, b"stat", &mut text)?) {
+        Some(Life::Runs(started)) => Ok(started),
+        // The first thread has ended, and this one is about to be the last.
+        Some(_) => Err(Errno::SRCH),
+        None => Err(Errno::IO),
+    }
+}
+
+/// What tells this process's PID namespace from others; 0 if it can't be found out.
+pub fn namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |s| s.st_ino)
+}
+
+/// Whether this process has been made into another PID namespace than its parent's.
+pub fn is_apart() -> bool {
+    rustix::process::getppid().is_none()
+}
+
+thread_local! {
+    /// This thread answers other processes, and never waits for one of them.
+    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread answers other processes, and reads nothing about them in /proc. A read of
+/// `/proc/PID/stat` waits while that process is in exec, and exec waits until the files that it closes
+/// are answered for: a thread that answers for files must not wait there.
+pub fn answer_others() {
+    ANSWERS.set(true);
+}
+
+/// Whether this thread answers other processes: [`answer_others`].
+#[inline]
+pub fn is_answering() -> bool {
+    ANSWERS.get()
+}
+
+/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, to a thread that
+/// answers others.
+pub fn is_stopped(pid: u32) -> bool {
+    if is_answering() {
+        return false;
+    }
+    let mut text = [0u8; 512];
+    let text = proc_file(pid, b"stat", &mut text).unwrap_or_default();
+    stat_fields(text)
+        .and_then(|mut f| f.next())
+        .is_some_and(|s| matches!(s, b"T" | b"t"))
+}
+
+/// Whether the calling thread is the only one of this process; false if that can't be found out.
+pub fn is_alone() -> bool {
+    // A directory for each thread, beside the two that every directory has.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
+}
+
+/// The name of the program that the process runs: `?` if there is none.
+pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
+    let name = proc_file(pid, b"comm", text).ok();
+    let name = name.and_then(|n| std::str::from_utf8(n).ok());
+    name.map_or("?", str::trim_end)
+}
+
+/// One line on standard error: a raw system call, no allocation, whatever state the program
+/// that we are part of is in. Nothing if it goes to a file of a pool: that would need locks.
+pub fn write_notice(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let mut line = [0u8; 256];
+    let mut rest = &mut line[..];
+    let _ = writeln!(rest, "forebay: {what}");
+    let left = rest.len();
+    let n = line.len() - left;
+    // SAFETY: only borrowed for the call; a closed one is an error.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, &line[..n]);
+}
+
+/// `n` in decimal, without allocation.
+fn decimal(mut n: u32, buffer: &mut [u8; 10]) -> &[u8] {
+    let mut at = buffer.len();
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            return &buffer[at..];
+        }
+    }
+}
+
+/// States of a process slot, in its owner word.
+pub mod state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Being prepared by a parent for its child.
+    pub const RESERVED: u32 = 1;
+    /// In use by the process `pid`.
+    pub const USED: u32 = 2;
+    /// Its process died; somebody is releasing what it held.
+    pub const REAPING: u32 = 3;
+}
+
+pub(crate) const TIME_BITS: u32 = 40;
+pub(crate) const PID_BITS: u32 = 22;
+pub(crate) const TIME: u64 = (1 << TIME_BITS) - 1;
+pub(crate) const OF_PROCESS: u64 = (1 << (TIME_BITS + PID_BITS)) - 1;
+
+/// The owner word of a slot: state, process id, start time (tells a reused id; 0: not known).
+pub(crate) fn word(state: u32, pid: u32, started: u64) -> u64 {
+    u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started & TIME
+}
+
+/// What tells this process from all others of the node, also from later ones with its id.
+///
+/// # Errors
+/// Why its start time can't be read in /proc.
+pub fn own_word() -> Result<u64, Errno> {
+    let me = pid();
+    Ok(word(state::USED, me, own_start(me)?))
+}
+
+/// As [`own_word`]; without the start time where that can't be read. Such a word counts as alive as
+/// long as there is any process with this id.
+pub fn own_word_or_id() -> u64 {
+    let me = pid();
+    word(state::USED, me, own_start(me).unwrap_or(0))
+}
+
+/// As [`own_word`], of the process `pid`; None if it doesn't run, or can't be looked at. Not for
+/// threads that answer others.
+pub fn word_running(pid: u32) -> Option<u64> {
+    match life(pid) {
+        Life::Runs(started) => Some(word(state::USED, pid, started)),
+        Life::Gone | Life::Unknown(_) => None,
+    }
+}
+
+/// The process to which the thread `tid` belongs; None if there is no such thread. The kernel says so
+/// without waiting for anybody; only before Linux 6.13, for others than first threads, /proc does
+/// (`status`, which doesn't wait for an exec either).
+pub fn process_of(tid: u32) -> Option<u32> {
+    match pidfd(tid, 0) {
+        Ok(_) => return Some(tid),
+        Err(Errno::SRCH) => return None,
+        // No first thread, or the call is forbidden.
+        Err(_) => {}
+    }
+    if let Some(found) = pidfd(tid, PIDFD_THREAD).ok().and_then(|fd| group_of(&fd)) {
+        return Some(found);
+    }
+    let mut text = [0u8; 512];
+    let text = proc_file(tid, b"status", &mut text).ok()?;
+    let line = text
+        .split(|&b| b == b'\n')
+        .find_map(|l| l.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// The flag of pidfd_open(2) for any thread. Linux 6.9.
+const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+
+fn pidfd(pid: u32, flags: u32) -> Result<OwnedFd, Errno> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::from_bits_retain(flags))
+}
+
+/// The process of a thread, by PIDFD_GET_INFO (Linux 6.13).
+fn group_of(thread: &OwnedFd) -> Option<u32> {
+    /// `struct pidfd_info` as it was first.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        pid: u32,
+        tgid: u32,
+        more: [u32; 10],
+    }
+    const GET_INFO: rustix::ioctl::Opcode = rustix::ioctl::opcode::read_write::<Info>(0xff, 11);
+    let mut info = Info {
+        mask: 1,
+        ..Info::default()
+    };
+    // SAFETY: the call reads and writes a `struct pidfd_info` of the size in its number.
+    let asked = unsafe {
+        let call = rustix::ioctl::Updater::<GET_INFO, Info>::new(&mut info);
+        rustix::ioctl::ioctl(thread, call)
+    };
+    (asked.is_ok() && info.mask & 1 != 0 && info.tgid != 0).then_some(info.tgid)
+}
+
+/// Whether the kernel says that the process has ended (there is none of this number, or only its
+/// zombie), without waiting for it; false if the kernel can't be asked.
+pub fn has_ended(pid: u32) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    match pidfd(pid, 0) {
+        Ok(fd) => {
+            let now = Timespec::default();
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1)
+        }
+        // EINVAL, ENOENT: the number is a thread's by now.
+        Err(e) => matches!(e, Errno::SRCH | Errno::INVAL | Errno::NOENT),
+    }
+}
+
+/// A number that tells this boot of the node from all others; 0 if it can't be found out.
+pub fn boot() -> u64 {
+    static BOOT: AtomicU64 = AtomicU64::new(0);
+    let known = BOOT.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut text = [0u8; 64];
+    let path = c"/proc/sys/kernel/random/boot_id";
+    let read = match read_whole(path, &mut text) {
+        Err(Errno::MFILE) => beside::read(path, &mut text),
+        read => read,
+    };
+    let Ok(n) = read else { return 0 };
+    // Hexadecimal digits and dashes, of which the first 16 digits will do.
+    let digits = text[..n].iter().filter_map(|&b| char::from(b).to_digit(16));
+    let boot = digits.take(16).fold(0, |all, d| all << 4 | u64::from(d));
+    BOOT.store(boot, Relaxed);
+    boot
+}
+
+/// State in an owner word.
+#[inline]
+pub fn state_of(word: u64) -> u32 {
+    (word >> (TIME_BITS + PID_BITS)) as u32
+}
+
+/// Process id in an owner word.
+#[inline]
+pub fn pid_of(word: u64) -> u32 {
+    (word >> TIME_BITS) as u32 & ((1 << PID_BITS) - 1)
+}
+
+/// Whether the process in an owner word still runs, as far as the kernel says: see [`Life`]. A thread
+/// that answers others takes a later process with the same number for it.
+pub fn runs(word: u64) -> bool {
+    if is_answering() {
+        return !has_ended(pid_of(word));
+    }
+    match life(pid_of(word)) {
+        Life::Runs(started) => word & TIME == 0 || started & TIME == word & TIME,
+        Life::Gone => false,
+        Life::Unknown(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_times_tell_processes_apart() {
+        let runs = |pid| matches!(life(pid), Life::Runs(_));
+        assert!(runs(pid()));
+        assert_eq!(life((1 << PID_BITS) - 1), Life::Gone);
+        assert_eq!(life(0), Life::Gone);
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        assert!(runs(child.id()));
+        child.kill().unwrap();
+        // Dead but not waited for: a zombie doesn't count as alive.
+        for _ in 0..200 {
+            if life(child.id()) == Life::Gone {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(life(child.id()), Life::Gone);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_answers_others_asks_the_kernel_alone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        let word = word_running(child.id()).unwrap();
+        std::thread::scope(|s| {
+            let answers = s.spawn(|| {
+                answer_others();
+                assert!(is_answering());
+                assert!(runs(word) && runs(own_word().unwrap()) && !is_stopped(child.id()));
+                child.kill().unwrap();
+                // Not waited for: a zombie.
+                let begun = std::time::Instant::now();
+                while runs(word) {
+                    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+                    std::thread::yield_now();
+                }
+                child.wait().unwrap();
+                assert!(!runs(word));
+            });
+            answers.join().unwrap();
+        });
+        assert!(!is_answering());
+    }
+
+    #[test]
+    fn threads_belong_to_their_process() {
+        assert_eq!(process_of(pid()), Some(pid()));
+        let tid = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let other = std::thread::spawn(move || (tid(), process_of(tid())));
+        let (id, of) = other.join().unwrap();
+        assert_ne!(id, pid());
+        assert_eq!(of, Some(pid()));
+        assert_eq!(process_of(1 << 30), None);
+    }
+
+    #[test]
+    fn owner_words_keep_state_id_and_time() {
+        let w = own_word().unwrap();
+        assert_eq!((state_of(w), pid_of(w)), (state::USED, pid()));
+        assert!(runs(w));
+        assert!(!runs(w ^ 1), "another start time is another process");
+        assert_eq!(pid_of(word(state::RESERVED, 4_194_303, 7)), 4_194_303);
+    }
+
+    #[test]
+    fn an_owner_without_a_start_time_lives_as_long_as_there_is_any_process_with_its_id() {
+        assert!(runs(word(state::USED, pid(), 0)));
+        assert!(!runs(word(state::USED, (1 << PID_BITS) - 1, 0)));
+    }
+
+    #[test]
+    fn without_a_descriptor_a_file_of_proc_reads_the_same() {
+        let (mut here, mut there) = ([0; 64], [0; 64]);
+        let path = c"/proc/sys/kernel/random/boot_id";
+        let n = read_whole(path, &mut here).unwrap();
+        assert_eq!(beside::read(path, &mut there), Ok(n));
+        assert_eq!(here[..n], there[..n]);
+        let absent = beside::read(c"/proc/self/no-such-file", &mut there);
+        assert_eq!(absent, Err(Errno::NOENT));
+        // What it closes is its own.
+        assert!(rustix::io::fcntl_getfd(std::io::stdout()).is_ok());
+    }
+}

@@ -1,0 +1,191 @@
+//! A table of processes in shared memory.
+//!
+//! Every process that works on a shared memory region has a slot in the region's table. What it
+//! holds there (locks, entries) carries its *identity*, slot and generation of the slot, so that
+//! anyone can release it when the process is gone. A process that calls exec keeps its slot; a
+//! child gets one of its own before it runs.
+//!
+//! The region says where the words of a slot lie: [`Table`].
+
+use crate::atomics::{AtomicU32, AtomicU64, Ordering::*};
+use crate::process::{
+    OF_PROCESS, PID_BITS, TIME, TIME_BITS, own_start, own_word_or_id, pid, pid_of, runs, state,
+    state_of, word, write_notice,
+};
+use rustix::io::Errno;
+use std::sync::atomic::AtomicBool;
+
+/// Most processes attached at the same time.
+pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
+
+/// Where the words of each slot lie, of [`MAX_PROCESSES`].
+pub trait Table {
+    /// The first slots, so many, are a reserve: see [`use_reserve`].
+    const KEPT: usize;
+    /// Behind them, so many slots are cheaper to use than others, and tried first.
+    const FIRST: usize;
+    /// State, process id and start time of the slot's owner in one word. 0: free.
+    fn owner(&self, slot: u32) -> &AtomicU64;
+    /// Counts the owners of the slot: what an earlier one left locked isn't the present one's.
+    fn generation(&self, slot: u32) -> &AtomicU32;
+    /// Identity of the process whose lock the slot's owner has been waiting for for a while; for reports.
+    fn waits_for(&self, slot: u32) -> &AtomicU32;
+}
+
+/// As [`own_word`], from what is noted in this process's slot; None if `slot` is another one's, or its time isn't known.
+pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
+    let owner = table.owner(slot).load(Acquire);
+    let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
+    (is_mine(table, slot) && owner & TIME != 0).then_some(noted)
+}
+
+/// Whether somebody who still runs looks after `slot`: its process or, once that is dead,
+/// the one that reaps it.
+pub fn is_alive(table: &impl Table, slot: u32) -> bool {
+    if slot as usize >= MAX_PROCESSES {
+        return false;
+    }
+    let owner = table.owner(slot).load(Acquire);
+    state_of(owner) != state::FREE && runs(owner)
+}
+
+/// Bit that is set in every identity.
+pub const HELD: u32 = 1 << 30;
+const SLOT_BITS: u32 = MAX_PROCESSES.trailing_zeros();
+
+/// What the present owner of `slot` writes into what it holds: slot and generation.
+pub fn identity(table: &impl Table, slot: u32) -> u32 {
+    let generation = table.generation(slot).load(Relaxed);
+    HELD | (generation << SLOT_BITS & (HELD - 1)) | slot
+}
+
+/// Slot in an identity.
+#[inline]
+pub fn slot_of(identity: u32) -> u32 {
+    identity & ((1 << SLOT_BITS) - 1)
+}
+
+/// Whether the process that wrote `identity` still runs.
+pub fn identity_lives(table: &impl Table, id: u32) -> bool {
+    let slot = slot_of(id);
+    let owner = table.owner(slot).load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED)
+        && identity(table, slot) == id
+        && runs(owner)
+}
+
+/// Process id of the one whose slot is in `identity`, whether it still lives or not.
+pub fn pid_of_identity(table: &impl Table, identity: u32) -> u32 {
+    pid_of(table.owner(slot_of(identity)).load(Acquire))
+}
+
+/// Whether this process may use what is kept back of every table: see [`use_reserve`].
+static USES_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, this process may use the last places of every table: process slots, live entries,
+/// descriptions, locks and reader slots. For commands that look at a pool, mend it, or save its
+/// data, and for keepers and daemons: they must work whatever programs have used up.
+pub fn use_reserve() {
+    USES_RESERVE.store(true, Relaxed);
+}
+
+/// Whether this process may use the reserve.
+#[inline]
+pub fn uses_reserve() -> bool {
+    USES_RESERVE.load(Relaxed)
+}
+
+/// Takes a free slot for this process.
+///
+/// # Errors
+/// EAGAIN if all slots are taken; ENOTCONN, or EMFILE and ENFILE, if this process's start time can't be
+/// read in /proc, without which nobody could tell it from a later one with its id: a line on
+/// standard error says so.
+pub fn attach(table: &impl Table) -> Result<u32, Errno> {
+    let me = pid();
+    let started = own_start(me).map_err(|e| {
+        write_notice(format_args!(
+            "process {me} can't use the pool: its start time can't be read in /proc/{me}/stat ({}); {}",
+            std::io::Error::from(e),
+            match e {
+                Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+                _ => "it needs a /proc in which it sees itself",
+            }
+        ));
+        match e {
+            Errno::MFILE | Errno::NFILE => e,
+            _ => Errno::NOTCONN,
+        }
+    })?;
+    take_free(table, word(state::USED, me, started))
+}
+
+/// Takes a slot of the reserve for this process, to release what dead processes hold.
+///
+/// # Errors
+/// EAGAIN if they are all taken.
+pub fn attach_kept<T: Table>(table: &T) -> Result<u32, Errno> {
+    let me = pid();
+    let mine = word(state::USED, me, own_start(me)?);
+    let free = |&i: &usize| {
+        let owner = table.owner(i as u32);
+        owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok()
+    };
+    let slot = (0..T::KEPT).find(free);
+    slot.map(|i| i as u32).ok_or(Errno::AGAIN)
+}
+
+/// Takes a free slot on behalf of a child that is about to be made. Until the child
+/// claims it, it stands for this process.
+///
+/// # Errors
+/// EAGAIN if all slots are taken.
+pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
+    let me = pid();
+    take_free(table, word(state::RESERVED, me, own_start(me).unwrap_or(0)))
+}
+
+/// Takes a free slot, with this owner word.
+fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
+    let ordinary = MAX_PROCESSES - T::KEPT;
+    let first = pid_of(mine) as usize;
+    // Those first whose areas have memory; then any.
+    let among = |slots: usize| (0..slots).map(move |k| T::KEPT + (first + k) % slots);
+    let ordinary = among(T::FIRST).chain(among(ordinary));
+    let kept = 0..if uses_reserve() { T::KEPT } else { 0 };
+    for i in ordinary.chain(kept) {
+        let owner = table.owner(i as u32);
+        if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
+            return Ok(i as u32);
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Makes the reserved `slot` this process's own. A child that can't read its start time, and couldn't
+/// tell anybody of it, is noted without: see [`own_word_or_id`].
+pub fn claim(table: &impl Table, slot: u32) {
+    table.owner(slot).store(own_word_or_id(), Release);
+}
+
+/// Becomes the one who reaps `slot`, if its process (or its last reaper) is dead.
+pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
+    let owner = &table.owner(slot);
+    let now = owner.load(Acquire);
+    if state_of(now) == state::FREE || runs(now) {
+        return false;
+    }
+    let me = pid();
+    // Should this process die meanwhile, others must be able to tell.
+    let Ok(started) = own_start(me) else {
+        return false;
+    };
+    let mine = word(state::REAPING, me, started);
+    owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok()
+}
+
+/// Whether `slot` belongs to this very process (after exec).
+pub fn is_mine(table: &impl Table, slot: u32) -> bool {
+    let owner = table.owner(slot).load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()
+}

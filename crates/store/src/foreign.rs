@@ -1,0 +1,111 @@
+//! Objects of other nodes, as this store sees them: it keeps none of their records, but their uses and locks by
+//! processes of this node.
+//!
+//! A store among several keeps the entries and objects of its own slots. An entry may name an object of another
+//! node; a live entry may stand for one (`AWAY`), with a number by which its home knows the use. When such a use or
+//! lock ends here, be it by the death of its process, [`Foreign`] tells the home. A store alone has no [`Foreign`].
+
+use crate::control::live_flag as flag;
+use crate::live::Chain;
+use crate::locks::Owner;
+use crate::process::Critical;
+use crate::record::Inode;
+use crate::{NodeId, ObjectId, Result, Slot, Store};
+use std::sync::atomic::Ordering::*;
+
+/// The answer to what a use is known by: it can't be said just now.
+pub(crate) const UNKNOWN_USE: u64 = u64::MAX;
+
+/// What the layer above does for objects of other nodes.
+pub trait Foreign: Send + Sync {
+    /// This node's number.
+    fn node(&self) -> NodeId;
+
+    /// Whether this node keeps `slot`.
+    fn keeps(&self, slot: Slot) -> bool;
+
+    /// The last use of another node's object has ended here. Doesn't wait.
+    fn closed(&self, id: ObjectId, number: u64);
+
+    /// `owner`, of this node, has given up its locks of another node's object.
+    ///
+    /// # Errors
+    /// EIO and the like; none if its home is out of reach.
+    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
+
+    /// The attributes of another node's object, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
+
+    /// A description has ended that may laminate an object by that: another node's, or one that other nodes have
+    /// parts of; `live` is its live entry here.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't laminated; EHOSTDOWN.
+    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()>;
+}
+
+impl Store {
+    /// Whether only another node knows the object.
+    pub fn is_object_away(&self, id: ObjectId) -> bool {
+        match &self.foreign {
+            // Each node has its own parts, and views.
+            Some(foreign) => !id.is_part() && !id.is_view() && !foreign.keeps(id.slot()),
+            None => false,
+        }
+    }
+
+    /// Whether only another node knows the entry `name` of `parent`.
+    pub fn is_entry_away(&self, parent: ObjectId, name: &[u8]) -> bool {
+        // Alone, no hash is needed.
+        self.foreign.as_ref().is_some_and(|foreign| {
+            !Store::is_in_view(parent, name) && !foreign.keeps(Slot::of_entry(parent, name))
+        })
+    }
+
+    /// The attributes of an object of any node, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    pub(crate) fn inode_of(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        match &self.foreign {
+            Some(foreign) if self.is_object_away(id) => foreign.inode_of(self, id),
+            _ => self.inode_tail_here(id),
+        }
+    }
+
+    /// Whether a live entry stands for an object of another node.
+    pub(crate) fn is_live_away(&self, index: u32) -> bool {
+        self.live(index).flags.load(Acquire) & flag::AWAY != 0
+    }
+
+    /// This node's number; 0 alone.
+    pub fn node(&self) -> NodeId {
+        self.foreign.as_ref().map_or(NodeId(0), |f| f.node())
+    }
+
+    /// The number of this node, in a pool of several.
+    pub fn node_of_several(&self) -> Option<u32> {
+        self.foreign.as_ref().map(|f| f.node().0)
+    }
+
+    /// By what number this node has an object of another node open: 0 if it hasn't, [`UNKNOWN_USE`] while
+    /// it is being opened.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub(crate) fn use_of(&self, id: ObjectId) -> Result<u64> {
+        let _critical = Critical::enter();
+        let chain = Chain::lock(self, id.0)?;
+        let Some(index) = chain.find(id.0) else {
+            return Ok(0);
+        };
+        let live = self.live(index);
+        Ok(match live.flags.load(Acquire) & flag::AWAY {
+            0 => UNKNOWN_USE,
+            _ => live.ctime.load(Relaxed) as u64,
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! Placements: which chunks of a file of this node lie on other nodes, in records of the file's home.
+//!
+//! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie here, the others
+//! in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an id
+//! without a chunk size). This node never gives pages to a placed chunk from `from` on
+//! ([`Store::home_limit`]). Who writes first notes first: the first placement of a chunk stands until
+//! the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where chunks go.
+
+use crate::control::{Live, live_flag as flag};
+use crate::data::pages;
+use crate::elsewhere::messages::Part;
+use crate::parts::CHANGED;
+use crate::process::Critical;
+use crate::record::{Key, parse_key, tail};
+use crate::shards::{Need, Write};
+use crate::{CHUNK, NodeId, ObjectId, PAGE, Result, Store};
+use forebay_media::CELL_PAGES;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// Chunks behind the one asked for whose placements one question is told, at most.
+pub(crate) const AHEAD: u64 = 512;
+
+/// Where a chunk lies that was given to another node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    pub node: NodeId,
+    /// Bytes of the chunk before this lie at the home; a multiple of a page.
+    pub from: u32,
+}
+
+impl Placed {
+    pub(crate) fn encode(self) -> [u8; 8] {
+        (u64::from(self.node.0) << 32 | u64::from(self.from)).to_le_bytes()
+    }
+
+    /// What a record says; None if it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Placed> {
+        let word = u64::from_le_bytes(bytes.try_into().ok()?);
+        let placed = Placed {
+            node: NodeId((word >> 32) as u32),
+            from: word as u32,
+        };
+        let sound = u64::from(placed.from) < CHUNK && (placed.from as usize).is_multiple_of(PAGE);
+        sound.then_some(placed)
+    }
+}
+
+impl Part for Placed {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.encode());
+    }
+    fn take(from: &mut &[u8]) -> Option<Placed> {
+        let (bytes, rest) = from.split_first_chunk::<8>()?;
+        *from = rest;
+        Placed::decode(bytes)
+    }
+}
+
+/// What the home says of a chunk that is to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Chunk {
+    /// It has the pages.
+    Home,
+    /// That node has it.
+    There(Placed),
+    /// Nobody has it from this byte on, and the home has no room. With the content of the file, if
+    /// that lies in its record.
+    Nowhere(u32, Option<Vec<u8>>),
+}
+
+impl Part for Chunk {
+    fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Chunk::Home => 0u8.put(to),
+            Chunk::There(placed) => (1u8, *placed).put(to),
+            Chunk::Nowhere(from, content) => {
+                (2u8, *from).put(to);
+                content.put(to);
+            }
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Chunk> {
+        match u8::take(from)? {
+            0 => Some(Chunk::Home),
+            1 => Placed::take(from).map(Chunk::There),
+            2 => Some(Chunk::Nowhere(u32::take(from)?, Part::take(from)?)),
+            _ => None,
+        }
+    }
+}
+
+impl Store {
+    /// Whether chunks of this file of one node lie on others. Of a file that stands for another
+    /// node's: whether this node knows so.
+    pub(crate) fn is_spilled(live: &Live) -> bool {
+        if live.flags.load(Acquire) & flag::PARTS == 0 {
+            return false;
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        id.stripe().is_none() && !id.is_part()
+    }
+
+    /// A write has found no room on this node, which is the file's home. Whether others may have
+    /// some: then the file is spilled from now on.
+    pub(crate) fn spill_here(&self, index: u32) -> Result<bool> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        if self.foreign.is_none()
+            || id.stripe().is_some()
+            || id.is_part()
+            || self.is_live_away(index)
+        {
+            return Ok(false);
+        }
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let flags = lock.0.flags.load(Acquire);
+        if flags & flag::MAPPED != 0 {
+            return Ok(false);
+        }
+        lock.0.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
+        Ok(true)
+    }
+
+    /// EXFULL if an open file of this node has chunks on others.
+    pub(crate) fn not_spilled(&self, index: u32) -> Result<()> {
+        match Store::is_spilled(self.live(index)) {
+            true => Err(CHANGED),
+            false => Ok(()),
+        }
+    }
+
+    /// Of a file of this node, which is locked: how many pages of a chunk it may have here.
+    pub(crate) fn home_limit(&self, live: &Live, chunk: u64) -> Result<Option<usize>> {
+        if !Store::is_spilled(live) {
+            return Ok(None);
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        let record = snapshot.get(&Key::placed(id, chunk))?;
+        Ok(record
+            .and_then(Placed::decode)
+            .map(|placed| placed.from as usize / PAGE))
+    }
+
+    /// The placements of `count` chunks from `first` on, of a file that was cut so many times.
+    pub(crate) fn places_here(
+        &self,
+        index: u32,
+        cuts: u64,
+        (first, count): (u64, u64),
+    ) -> Result<Vec<(u64, Placed)>> {
+        let live = self.live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let mut places = Vec::new();
+        self.snapshot(self.shard_of(id))?
+            .scan(&Key::placed(id, first), |key, value| {
+                let Some((b'E', of, n)) = parse_key(key) else {
+                    return false;
+                };
+                let chunk = n.try_into().map_or(u64::MAX, u64::from_be_bytes);
+                if of != id || chunk - first.min(chunk) >= count {
+                    return false;
+                }
+                places.extend(Placed::decode(value).map(|placed| (chunk, placed)));
+                true
+            })?;
+        match live.cuts.load(Acquire) == cuts {
+            true => Ok(places),
+            false => Err(CHANGED),
+        }
+    }
+
+    /// A chunk of a spilled file is to be written up to `end`, an offset in it: where, if that is
+    /// settled.
+    pub(crate) fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if live.cuts.load(Acquire) != cuts {
+            return Err(CHANGED);
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let record = self.snapshot(self.shard_of(id))?;
+        let record = record.get(&Key::placed(id, chunk))?.map(Placed::decode);
+        if let Some(placed) = record {
+            return placed.map(Chunk::There).ok_or(Errno::IO);
+        }
+        if chunk == 0
+            && let Err(e) = self.promote(index)
+        {
+            let len = live.size.load(Relaxed) as usize;
+            let mut content = vec![0; len];
+            let moved = live.moved.load(Relaxed);
+            return match e {
+                // SAFETY: the vector has so many bytes.
+                Errno::NOSPC => unsafe {
+                    self.copy_out(index, moved, 0, content.as_mut_ptr(), len)
+                        .map(|()| Chunk::Nowhere(0, Some(content)))
+                },
+                e => Err(e),
+            };
+        }
+        match self.ensure(index, chunk, pages(end)) {
+            Ok(_) => Ok(Chunk::Home),
+            Err(Errno::NOSPC) => {
+                let moved = live.moved.load(Relaxed);
+                let map = self.chunk_map(index, chunk, moved, CELL_PAGES)?;
+                Ok(Chunk::Nowhere((map.pages() * PAGE) as u32, None))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Notes where a chunk lies, unless it is noted already; where. `inline`: the content of the
+    /// file, of this length, lay in its record and was written there.
+    pub(crate) fn assign_here(
+        &self,
+        index: u32,
+        cuts: u64,
+        chunk: u64,
+        placed: Placed,
+        inline: Option<u64>,
+    ) -> Result<Placed> {
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        let live = lock.0;
+        if live.cuts.load(Acquire) != cuts || !Store::is_spilled(live) {
+            return Err(CHANGED);
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let is_inline = live.flags.load(Acquire) & flag::INLINE != 0;
+        let moved = live.moved.load(Relaxed);
+        let have = match is_inline {
+            true => 0,
+            false => self.chunk_map(index, chunk, moved, CELL_PAGES)?.pages() * PAGE,
+        };
+        let as_told = match inline {
+            Some(len) => is_inline && len == live.size.load(Relaxed),
+            None => chunk > 0 || !is_inline,
+        };
+        let (shard, key) = (self.shard_of(id), Key::placed(id, chunk));
+        let mut there = None;
+        self.write(self.object_set(id), Need::Bytes(4096), |w| {
+            there = w.get(shard, &key)?.and_then(Placed::decode);
+            if there.is_some() {
+                return Ok(());
+            }
+            if !as_told || have != placed.from as usize {
+                return Err(CHANGED);
+            }
+            w.put(shard, &key, &placed.encode())?;
+            if inline.is_some() {
+                let none = crate::record::ChunkMap::default().encode();
+                self.put_live(w, live, 0, tail::EXTENTS, &none)?;
+            }
+            // A loss of power must not leave the placement without the mark.
+            self.change_inode(w, id, |inode| {
+                inode.parent = 1;
+                inode.rdev = cuts;
+            })
+        })?;
+        if there.is_none() && inline.is_some() {
+            live.moved.fetch_add(1, AcqRel);
+            self.set_extents(index, &crate::record::ChunkMap::default())?;
+            live.pages.store(0, Relaxed);
+            live.flags.fetch_and(!flag::INLINE, AcqRel);
+            live.moved.fetch_add(1, AcqRel);
+        }
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        Ok(there.unwrap_or(placed))
+    }
+
+    /// A spilled file is cut at `size`: placements that have nothing below it go. Locked.
+    pub(crate) fn drop_places(&self, live: &Live, size: u64) -> Result<()> {
+        if !Store::is_spilled(live) {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let shard = self.shard_of(id);
+        let (last, within) = (size / CHUNK, size % CHUNK);
+        self.write(self.object_set(id), Need::Removal, |w| {
+            let key = Key::placed(id, last);
+            let stays = w
+                .get(shard, &key)?
+                .and_then(Placed::decode)
+                .is_some_and(|placed| u64::from(placed.from) < within);
+            self.remove_places(w, id, last + u64::from(stays))
+        })
+    }
+
+    /// In a transaction: removes the placements of chunk `first` and later ones.
+    pub(crate) fn remove_places(&self, w: &mut Write<'_>, id: ObjectId, first: u64) -> Result<()> {
+        self.remove_range(w, &Key::placed(id, first), |_| ())
+    }
+}
