@@ -297,7 +297,7 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
     if found.len() == found[0].config.member.map_or(1, |m| m.nodes as usize) {
         for place in &places {
             let pool = Pool::open_dir(&place.dir)?;
-            let fitted = pool.store().mend_across();
+            let fitted = pool.cluster().mend_across();
             let _ = pool.store().detach();
             mended += fitted.map_err(|e| {
                 let why = std::io::Error::from(e);

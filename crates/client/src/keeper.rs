@@ -12,7 +12,7 @@
 use crate::host::Host;
 use crate::{Pool, PoolError};
 use forebay_media::{Medium, MediumKind};
-use forebay_store::{Store, Table};
+use forebay_store::{Cluster, Store, Table};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -164,7 +164,7 @@ impl Follower {
     }
 
     /// Removes what dead makers have left. Whether there are files of others, or such as couldn't be removed.
-    fn step(&mut self, store: &Store) -> bool {
+    fn step(&mut self, store: Cluster<'_>) -> bool {
         let begun = Instant::now();
         let followed = store.follow_makers();
         self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(FOLLOW);
@@ -184,7 +184,7 @@ fn follow_makers(pool: &Pool) {
     std::thread::sleep(GRACE);
     let mut follower = Follower::new();
     while is_there(pool.dir()) {
-        follower.step(pool.store());
+        follower.step(pool.cluster());
         std::thread::sleep(follower.next.saturating_duration_since(Instant::now()));
     }
 }
@@ -196,7 +196,7 @@ fn keep_copies(pool: &Pool) {
         // How many there are isn't known after a loss of power.
         if !known || pool.store().copied().files > 0 {
             // What can't be removed now will be the next time.
-            known = pool.store().sweep_copies().is_ok();
+            known = pool.cluster().sweep_copies().is_ok();
         }
         std::thread::sleep(SWEEP_COPIES);
     }
@@ -205,6 +205,7 @@ fn keep_copies(pool: &Pool) {
 fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
+    let cluster = pool.cluster();
     // What programs have used up must not keep it from cleaning up behind them.
     // (A daemon works for programs, too, and leaves the reserve to others.)
     if pool.config().member.is_none() {
@@ -248,10 +249,10 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         unfinished |= among && header.unsettled.swap(0, AcqRel) != 0;
         if unfinished {
-            unfinished = store.settle_notes().is_err();
+            unfinished = cluster.settle_notes().is_err();
         }
         if among && asked.elapsed() >= ASK_OWNERS {
-            let _ = store.check_lock_owners();
+            let _ = cluster.check_lock_owners();
             asked = Instant::now();
         }
         let failed = reaped.and_then(|_| store.put_in_order()).err();
@@ -262,7 +263,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         // Of the last one to go, before sleeping.
         let mut landed = false;
         if store.drains() && (drained.elapsed() >= DRAIN || !store.any_attached()) {
-            let left = store.drain(DRAIN_MOST);
+            let left = cluster.drain(DRAIN_MOST);
             landed = left.is_ok_and(|d| d.left > 0);
             drained = Instant::now();
             let failed = left.err();
@@ -272,7 +273,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             undrained = failed;
         }
         if !among && (Instant::now() >= follower.next || !store.any_attached()) {
-            made = follower.step(store);
+            made = follower.step(cluster);
         }
         let due = told_full.is_none_or(|told| told.elapsed() >= TELL_FULL);
         if due && store.refusals() != refused {
@@ -286,7 +287,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             let _ = store.sweep_watches();
             let _ = store.sweep_readers();
             if among {
-                unfinished |= Instant::now() < late && store.settle_notes().is_err();
+                unfinished |= Instant::now() < late && cluster.settle_notes().is_err();
                 let _ = crate::requests::reclaim_cells(dir);
             }
             swept = Instant::now();

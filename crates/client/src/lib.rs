@@ -47,7 +47,7 @@ pub use violations::Violation;
 use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
 use forebay_store::elsewhere::Elsewhere;
-use forebay_store::{Journal, Loaded, Store};
+use forebay_store::{Cluster, Journal, Loaded, Nodes, Store};
 use private::Above;
 use requests::Channel;
 use rustix::fd::AsFd;
@@ -129,6 +129,7 @@ pub struct Pool {
     config: PoolConfig,
     dir: PathBuf,
     store: Store,
+    nodes: Option<Arc<Nodes>>,
 }
 
 impl Pool {
@@ -307,21 +308,24 @@ impl Pool {
             }
             (others, _) => others,
         };
-        let store = match others {
-            Some(others) => store.among(others),
-            None => store,
-        };
-        Ok(Pool {
+        let pool = Pool {
             config,
             dir: dir.to_owned(),
             store,
+            nodes: None,
+        };
+        Ok(match others {
+            Some(others) => pool.among(others),
+            None => pool,
         })
     }
 
     /// The same, as one node of a pool of several.
     pub fn among(self, others: std::sync::Arc<dyn forebay_store::elsewhere::Elsewhere>) -> Pool {
+        let nodes = Nodes::new(others);
         Pool {
-            store: self.store.among(others),
+            store: self.store.among(nodes.clone()),
+            nodes: Some(nodes),
             ..self
         }
     }
@@ -387,9 +391,14 @@ impl Pool {
         &self.dir
     }
 
-    /// The local node's store.
+    /// This node's store: what concerns this node and its processes alone.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The pool as one store, on whatever nodes its objects lie.
+    pub fn cluster(&self) -> Cluster<'_> {
+        Cluster::new(&self.store, self.nodes.as_deref())
     }
 
     /// How full its media are.
@@ -419,7 +428,7 @@ impl Pool {
     /// The bytes that the whole pool has, on all nodes, and those of them that are used; as they were a
     /// moment ago, elsewhere. What the hosts haven't isn't counted.
     pub fn capacity(&self) -> (u64, u64) {
-        self.store.capacity_of_all().unwrap_or_else(|| {
+        self.cluster().capacity_of_all().unwrap_or_else(|| {
             self.usage().iter().fold((0, 0), |(size, used), u| {
                 (size + u.used + u.available, used + u.used)
             })
@@ -641,6 +650,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
                 config,
                 dir: dir.clone(),
                 store,
+                nodes: None,
             },
             loaded,
         ))

@@ -131,7 +131,7 @@ impl Fs {
             return Ok(Declared::NOTHING);
         }
         let key = (dir.id, self.store().names_epoch());
-        let find = || Ok(rules.at(&self.store().path_of(dir.id)?));
+        let find = || Ok(rules.at(&self.cluster().path_of(dir.id)?));
         self.ruled().with(key, find, |at| of(rules, at))
     }
 
@@ -212,7 +212,7 @@ impl Fs {
         let file = self.stat(path, false)?;
         // What it was made with.
         let before = match self.store().drains() {
-            true => self.store().stat(ObjectId(file.ino))?.controls,
+            true => self.cluster().stat(ObjectId(file.ino))?.controls,
             false => 0,
         };
         if said.is_nothing() && before == 0 || file.mode & libc::S_IFMT != libc::S_IFREG {
@@ -223,8 +223,8 @@ impl Fs {
             controls: Some(said.bits() | if immutable { LAMINATED } else { 0 }),
             ..SetAttr::default()
         };
-        self.store().set_attr(ObjectId(file.ino), &set)?;
-        self.store()
+        self.cluster().set_attr(ObjectId(file.ino), &set)?;
+        self.cluster()
             .follow_word(ObjectId(file.ino), before, said.bits())
     }
 
@@ -233,7 +233,7 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn controls_of(&self, id: ObjectId) -> Result<(Declared, bool)> {
-        Ok(said(self.store().stat(id)?.controls))
+        Ok(said(self.cluster().stat(id)?.controls))
     }
 
     /// Says this of a file or directory from now on; a laminated file can be written again.
@@ -257,7 +257,7 @@ impl Fs {
         declared: Declared,
         known: Option<(ObjectId, &[u8])>,
     ) -> std::result::Result<(), Unsaid> {
-        let inode = self.store().stat(id)?;
+        let inode = self.cluster().stat(id)?;
         let (controls, media) = (declared.resolve(), &self.pool().config().media);
         let kept = impossible(&controls, media).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
@@ -272,9 +272,9 @@ impl Fs {
                 controls: Some(declared.bits()),
                 ..SetAttr::default()
             };
-            return Ok(self.store().set_attr(id, &set)?);
+            return Ok(self.cluster().set_attr(id, &set)?);
         }
-        let done = self.store().say(id, declared)?;
+        let done = self.cluster().say(id, declared)?;
         let why = || in_words(&done, controls.parallelism, self.store().node_of_several());
         if done.refused {
             return Err(Unsaid {
@@ -290,23 +290,26 @@ impl Fs {
                 self.note_against(id, &controls, which, known, &why());
             }
         }
-        self.store().tell_writers(id)?;
+        self.cluster().tell_writers(id)?;
         let (before, now) = (inode.controls, declared.bits());
-        let placed = self.store().follow_word(id, before, now).inspect_err(|_| {
-            // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
-            let (was, laminated) = said(before);
-            let was = Declared {
-                persistence: was.persistence.filter(|p| *p != Persistence::Process),
-                ..was
-            };
-            let laminated = if laminated { LAMINATED } else { 0 };
-            let set = SetAttr {
-                controls: Some(was.bits() | laminated),
-                ..SetAttr::default()
-            };
-            let unsaid = self.store().set_attr(id, &set);
-            _ = unsaid.and_then(|()| self.store().follow_word(id, now, before));
-        });
+        let placed = self
+            .cluster()
+            .follow_word(id, before, now)
+            .inspect_err(|_| {
+                // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
+                let (was, laminated) = said(before);
+                let was = Declared {
+                    persistence: was.persistence.filter(|p| *p != Persistence::Process),
+                    ..was
+                };
+                let laminated = if laminated { LAMINATED } else { 0 };
+                let set = SetAttr {
+                    controls: Some(was.bits() | laminated),
+                    ..SetAttr::default()
+                };
+                let unsaid = self.cluster().set_attr(id, &set);
+                _ = unsaid.and_then(|()| self.cluster().follow_word(id, now, before));
+            });
         Ok(placed?)
     }
 
@@ -323,7 +326,7 @@ impl Fs {
         hash.write_u64(id.0);
         self.pool().note_violation(hash.finish(), || {
             let path = known.and_then(|(dir, name)| {
-                let mut path = self.store().path_of(dir).ok()?;
+                let mut path = self.cluster().path_of(dir).ok()?;
                 if path.last() != Some(&b'/') {
                     path.push(b'/');
                 }
@@ -351,19 +354,19 @@ impl Fs {
         flags: i32,
         (counts, told): (u32, u64),
     ) -> Result<u32> {
-        let store = self.store();
-        let mut word = match store.controls(live) {
+        let cluster = self.cluster();
+        let mut word = match cluster.controls(live) {
             0 => told,
             word => word,
         };
-        if store.counts() != counts && store.is_object_away(store.live_id(live)) {
-            word = match store.stat(store.live_id(live)) {
+        if cluster.counts() != counts && cluster.is_object_away(cluster.live_id(live)) {
+            word = match cluster.stat(cluster.live_id(live)) {
                 Ok(inode) => {
-                    store.note_controls(live, &inode);
+                    cluster.note_controls(live, &inode);
                     inode.controls
                 }
                 Err(e) => {
-                    let _ = store.open_release(open);
+                    let _ = cluster.open_release(open);
                     return Err(e);
                 }
             };
@@ -379,7 +382,7 @@ impl Fs {
                 0 => Ok(()),
                 _ => {
                     self.write_back_open(open);
-                    let cut = || self.store().truncate(live, 0);
+                    let cut = || self.cluster().truncate(live, 0);
                     self.changing(open, live, Change::Size(0), cut)?;
                     self.store().tell_open(open, libc::IN_MODIFY);
                     Ok(())
@@ -399,7 +402,7 @@ impl Fs {
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
             id => SERVED | Party::from(id),
         };
-        let begun = self.store().begin_use(open, word, party, writes);
+        let begun = self.cluster().begin_use(open, word, party, writes);
         let violated = match begun {
             Err(e @ (Errno::BUSY | Errno::PERM)) => Some((e, true)),
             Ok(Some(e)) => Some((e, false)),
@@ -430,7 +433,7 @@ impl Fs {
         let (declared, laminated) = said(word);
         let controls = declared.resolve();
         let reported = controls.on_violation == OnViolation::Report
-            && !is_allowed(&controls, laminated, self.store().size(live)?, change);
+            && !is_allowed(&controls, laminated, self.cluster().size(live)?, change);
         let at = match change {
             Change::From(at) => at.unwrap_or_default(),
             Change::Size(size) => size,
@@ -510,7 +513,7 @@ impl Fs {
     /// EPERM.
     pub fn check_shared_writing_again(&self, open: u32, live: u32) -> Result<()> {
         fence(SeqCst);
-        self.store().unseal_for_mapping(live)?;
+        self.cluster().unseal_for_mapping(live)?;
         match self.only_grows(live) {
             true => self.check_shared_writing(open, live),
             false => Ok(()),

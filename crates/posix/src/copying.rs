@@ -26,8 +26,8 @@ impl Fs {
             self.check_access(from, false)?,
             self.check_access(to, true)?,
         );
-        let store = self.store();
-        let (input, output) = (store.open_file(from), store.open_file(to));
+        let cluster = self.cluster();
+        let (input, output) = (cluster.open_file(from), cluster.open_file(to));
         let flags = output.flags.load(Relaxed) as i32;
         if flags & libc::O_APPEND != 0 {
             return Err(Errno::BADF);
@@ -51,7 +51,7 @@ impl Fs {
         let mut done = 0;
         let copy = || {
             while done < len {
-                match store.copy((source, start + done), (live, to_start + done), len - done) {
+                match cluster.copy((source, start + done), (live, to_start + done), len - done) {
                     Ok(0) => break,
                     Ok(n) => done += n,
                     Err(e) if done == 0 => return Err(e),
@@ -71,7 +71,7 @@ impl Fs {
         self.tell_bytes(from, done as usize, libc::IN_ACCESS);
         self.tell_bytes(to, done as usize, libc::IN_MODIFY);
         if flags & libc::O_DSYNC != 0 && done > 0 {
-            store.sync(live)?;
+            cluster.sync(live)?;
         }
         Ok(done)
     }

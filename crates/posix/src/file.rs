@@ -182,8 +182,8 @@ impl Fs {
         len: usize,
     ) -> Result<usize> {
         let live = self.check_access(open, true)?;
-        let store = self.store();
-        let o = store.open_file(open);
+        let cluster = self.cluster();
+        let o = cluster.open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(len),
@@ -192,7 +192,7 @@ impl Fs {
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
             // O_SYNC contains O_DSYNC: here they are the same.
-            _ => store.sync(live).map(|()| n),
+            _ => cluster.sync(live).map(|()| n),
         };
         if let Some(offset) = offset {
             // Linux appends even with an offset if the file was opened so.
@@ -203,10 +203,10 @@ impl Fs {
                 return Ok(n);
             }
             // SAFETY: passed on.
-            let write = || unsafe { store.write_at(live, offset, from, len) };
+            let write = || unsafe { cluster.write_at(live, offset, from, len) };
             return finish(self.changing(open, live, Change::From(offset), write)?.1);
         }
-        let _lock = store.open_lock(open)?;
+        let _lock = cluster.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let len = allowed(offset)?;
         // SAFETY: passed on.
@@ -216,7 +216,7 @@ impl Fs {
             return Ok(n);
         }
         // SAFETY: passed on.
-        let write = || unsafe { store.write_at(live, offset, from, len) };
+        let write = || unsafe { cluster.write_at(live, offset, from, len) };
         let (at, n) = self.changing(open, live, Change::From(offset), write)?;
         o.offset.store(at + n as u64, Release);
         finish(n)
@@ -248,7 +248,7 @@ impl Fs {
     /// EHOSTDOWN if its home can't be asked.
     pub fn size(&self, live: u32) -> Result<u64> {
         self.write_back(self.store().live_id(live));
-        self.store().size(live)
+        self.cluster().size(live)
     }
 
     /// lseek(2). For a directory: back to its start, or to a position it has been told.
@@ -291,14 +291,14 @@ impl Fs {
     /// ENXIO if there is none.
     fn seek_data(&self, live: u32, from: u64, hole: bool) -> Result<u64> {
         self.write_back(self.store().live_id(live));
-        self.store().seek_data(live, from, hole)
+        self.cluster().seek_data(live, from, hole)
     }
 
     /// The offset of a directory counts the entries returned, `.` and `..` included.
     fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
-        let store = self.store();
-        let o = store.open_file(open);
-        let _lock = store.open_lock(open)?;
+        let cluster = self.cluster();
+        let o = cluster.open_file(open);
+        let _lock = cluster.open_lock(open)?;
         let to = match whence {
             Whence::Start => offset,
             Whence::Current => o.offset.load(Relaxed) as i64 + offset,
@@ -311,14 +311,14 @@ impl Fs {
         let mut position = DirPosition::default();
         let mut left = to.saturating_sub(2);
         if left > 0 {
-            store.list(ObjectId(o.id.load(Relaxed)), &mut position, |_, _| {
+            cluster.list(ObjectId(o.id.load(Relaxed)), &mut position, |_, _| {
                 let take = left > 0;
                 left = left.saturating_sub(1);
                 take
             })?;
         }
         o.shard.store(position.shard as u32, Relaxed);
-        store.open_set_name(o, &position.name);
+        cluster.open_set_name(o, &position.name);
         o.offset.store(to, Release);
         Ok(to)
     }
@@ -333,17 +333,17 @@ impl Fs {
         open: u32,
         mut each: impl FnMut(&[u8], u64, u32, u64) -> bool,
     ) -> Result<()> {
-        let store = self.store();
-        let o = store.open_file(open);
+        let cluster = self.cluster();
+        let o = cluster.open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
         if o.kind.load(Relaxed) != libc::S_IFDIR {
             return Err(Errno::NOTDIR);
         }
-        let _lock = store.open_lock(open)?;
+        let _lock = cluster.open_lock(open)?;
         let dir = ObjectId(o.id.load(Relaxed));
-        let inode = match store.stat(dir) {
+        let inode = match cluster.stat(dir) {
             // Removed while open: no entries, not even dots.
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
@@ -355,27 +355,27 @@ impl Fs {
         {
             if !each(name, ino, libc::S_IFDIR, offset + 1) {
                 o.offset.store(offset, Release);
-                store.tell_open(open, libc::IN_ACCESS);
+                cluster.tell_open(open, libc::IN_ACCESS);
                 return Ok(());
             }
             offset += 1;
         }
         let mut name = Vec::new();
-        store.open_name(o, &mut name);
+        cluster.open_name(o, &mut name);
         let mut position = DirPosition {
             shard: o.shard.load(Relaxed) as usize,
             name,
         };
         // What was told isn't told again, even if the rest can't be had.
-        let listed = store.list(dir, &mut position, |name, e| {
+        let listed = cluster.list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
             more
         });
         o.shard.store(position.shard as u32, Relaxed);
-        store.open_set_name(o, &position.name);
+        cluster.open_set_name(o, &position.name);
         o.offset.store(offset, Release);
-        store.tell_open(open, libc::IN_ACCESS);
+        cluster.tell_open(open, libc::IN_ACCESS);
         listed
     }
 
@@ -420,7 +420,7 @@ impl Fs {
         self.write_back_open(open);
         self.look_again_open(open);
         self.check_growth(live, size)?;
-        let cut = || self.store().truncate(live, size);
+        let cut = || self.cluster().truncate(live, size);
         self.changing(open, live, Change::Size(size), cut)?;
         self.store().tell_open(open, libc::IN_MODIFY);
         Ok(())
@@ -445,14 +445,14 @@ impl Fs {
         if !keep {
             self.check_growth(live, at.saturating_add(len))?;
         }
-        let store = self.store();
+        let cluster = self.cluster();
         let zero = |grow| {
-            let punch = || store.punch(live, at, len, grow);
+            let punch = || cluster.punch(live, at, len, grow);
             self.changing(open, live, Change::From(Some(at)), punch)
         };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => store
-                .with_room_of_the_dead(|| store.reserve_range(live, at, len, !keep))
+            0 => cluster
+                .with_room_of_the_dead(|| cluster.reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
                         self.tell_full(open, live, &format!("reserving {len} bytes at {at}"));
@@ -462,7 +462,7 @@ impl Fs {
             libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),
         }?;
-        store.tell_open(open, libc::IN_MODIFY);
+        cluster.tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
 
@@ -480,9 +480,9 @@ impl Fs {
             .load(Relaxed)
             .checked_sub(1)
         {
-            Some(live) => self.store().sync(live),
+            Some(live) => self.cluster().sync(live),
             // A directory: its entries are records.
-            None => self.store().sync_entries_everywhere(),
+            None => self.cluster().sync_entries_everywhere(),
         };
         published.and(synced)
     }
@@ -494,21 +494,21 @@ impl Fs {
     pub fn path_of_open(&self, open: u32) -> Result<Vec<u8>> {
         let o = self.store().open_file(open);
         if o.kind.load(Relaxed) == libc::S_IFDIR {
-            return self.store().path_of(ObjectId(o.id.load(Relaxed)));
+            return self.cluster().path_of(ObjectId(o.id.load(Relaxed)));
         }
-        let store = self.store();
+        let cluster = self.cluster();
         let (id, dir) = (
             ObjectId(o.id.load(Relaxed)),
             ObjectId(o.parent.load(Relaxed)),
         );
-        let mut path = store.path_of(dir)?;
+        let mut path = cluster.path_of(dir)?;
         let mut name = Vec::new();
-        store.open_name(o, &mut name);
-        if store.lookup(dir, &name)?.is_none_or(|e| e.id != id) {
+        cluster.open_name(o, &mut name);
+        if cluster.lookup(dir, &name)?.is_none_or(|e| e.id != id) {
             // It has another name there now, or has been moved, or has none.
-            match store.name_in(dir, id)? {
+            match cluster.name_in(dir, id)? {
                 Some(now) => name = now,
-                None if store.stat(id).is_ok_and(|i| i.nlink > 0) => {}
+                None if cluster.stat(id).is_ok_and(|i| i.nlink > 0) => {}
                 None => name.extend_from_slice(b" (deleted)"),
             }
         }
@@ -544,7 +544,7 @@ impl<'a> File<'a> {
 
     /// flock(2).
     pub fn flock(&self, want: LockType, wait: bool) -> Result<()> {
-        self.fs.store().flock(self.open(), want, wait)
+        self.fs.cluster().flock(self.open(), want, wait)
     }
 
     /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's own.
@@ -555,8 +555,8 @@ impl<'a> File<'a> {
         range: (u64, u64),
         wait: bool,
     ) -> Result<()> {
-        let store = self.fs.store();
-        store.lock_range(self.open(), own, want, range, wait)
+        let cluster = self.fs.cluster();
+        cluster.lock_range(self.open(), own, want, range, wait)
     }
 
     /// Reads at `offset`; 0 at the end of the file.

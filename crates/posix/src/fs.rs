@@ -9,7 +9,7 @@ use crate::rule_cache::RuleCache;
 use crate::writeback::Kept;
 use crate::{File, RenameMode};
 use forebay_client::Pool;
-use forebay_store::{Distribution, Inode, ObjectId, PAGE, Store};
+use forebay_store::{Cluster, Distribution, Inode, ObjectId, PAGE, Store};
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
 
@@ -132,6 +132,11 @@ impl Fs {
     /// The node store.
     pub fn store(&self) -> &Store {
         self.pool.store()
+    }
+
+    /// The pool as one store, on whatever nodes its objects lie.
+    pub fn cluster(&self) -> Cluster<'_> {
+        self.pool.cluster()
     }
 
     pub(crate) fn cred(&self) -> &Cred {
@@ -306,7 +311,7 @@ impl Fs {
                 return Err(Errno::NOTDIR);
             }
             let mut entries = Vec::new();
-            self.store()
+            self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {
                     entries.push(DirEntry {
                         name: name.to_vec(),
@@ -321,7 +326,9 @@ impl Fs {
 
     /// Names of the extended attributes.
     pub fn xattrs(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
-        self.simple(path, follow, |p| self.store().attributes(p.existing()?.id))
+        self.simple(path, follow, |p| {
+            self.cluster().attributes(p.existing()?.id)
+        })
     }
 
     pub fn xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {

@@ -34,10 +34,10 @@ impl Fs {
         if before == now {
             return Ok(None);
         }
-        let store = self.store();
-        let merge = || store.merge(live, offset, before, now);
+        let cluster = self.cluster();
+        let merge = || cluster.merge(live, offset, before, now);
         let merge = || self.changing(open, live, Change::From(Some(offset)), merge);
-        let conflict = store.with_room_of_the_dead(merge)?;
+        let conflict = cluster.with_room_of_the_dead(merge)?;
         self.tell_bytes(open, now.len(), libc::IN_MODIFY);
         Ok(conflict)
     }

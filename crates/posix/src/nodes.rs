@@ -99,7 +99,7 @@ impl Fs {
     /// After a name of `e` has gone: removes the stand-in of an object that has gone too.
     pub(crate) fn drop_stand_in(&self, e: Entry) {
         if matches!(e.kind, S_IFIFO | S_IFSOCK)
-            && self.store().stat(e.id) == Err(Errno::NOENT)
+            && self.cluster().stat(e.id) == Err(Errno::NOENT)
             && let Ok(path) = self.stand_in(e.id)
         {
             // It may never have been made.

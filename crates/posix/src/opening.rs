@@ -65,7 +65,10 @@ impl Fs {
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let counts = self.store().counts();
                 let section = self.store().section()?;
-                match self.store().create_open(p.dir.id, p.name, &new, p.epoch)? {
+                match self
+                    .cluster()
+                    .create_open(p.dir.id, p.name, &new, p.epoch)?
+                {
                     Ok((id, live, held)) => {
                         self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
@@ -97,7 +100,7 @@ impl Fs {
         let mut away = place.take_away();
         let opened = self.open_found(entry, flags, false, (parent, name), &mut away);
         if let Some(unused) = away.opened {
-            self.store().close_opened(unused);
+            self.cluster().close_opened(unused);
         }
         match opened {
             // Removed between looking it up and opening it.
@@ -110,7 +113,7 @@ impl Fs {
     pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
         match self.cred().is_root() {
             true => Ok(()),
-            false => self.check_inode(&self.store().stat(id)?, flags),
+            false => self.check_inode(&self.cluster().stat(id)?, flags),
         }
     }
 
@@ -150,7 +153,7 @@ impl Fs {
         (parent, name): (ObjectId, &[u8]),
         away: &mut Away,
     ) -> Result<u32> {
-        let store = self.store();
+        let cluster = self.cluster();
         let path_only = flags & libc::O_PATH != 0;
         let access = flags & libc::O_ACCMODE;
         if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
@@ -166,10 +169,10 @@ impl Fs {
                     if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
                         return Err(Errno::ISDIR);
                     }
-                    self.cred().check(&store.stat(e.id)?, READ)?;
+                    self.cred().check(&cluster.stat(e.id)?, READ)?;
                 }
                 // A directory being read keeps the last name in the description.
-                store.open_create(e.id, e.kind, None, flags as u32, parent, b"")
+                cluster.open_create(e.id, e.kind, None, flags as u32, parent, b"")
             }
             S_IFREG => {
                 let check = !fresh && !path_only;
@@ -178,46 +181,46 @@ impl Fs {
                     None => self.check_open(e.id, flags),
                 };
                 // The attributes may come with the answer of its home that it is open.
-                let late = away.inode.is_none() && store.is_object_away(e.id);
+                let late = away.inode.is_none() && cluster.is_object_away(e.id);
                 if check && !late {
                     permitted(away)?;
                 }
                 let counts = match away.inode {
                     Some(_) => away.counts,
-                    None => store.counts(),
+                    None => cluster.counts(),
                 };
-                let section = store.section()?;
-                let (live, held) = store.live_acquire_opened(e.id, away)?;
+                let section = cluster.section()?;
+                let (live, held) = cluster.live_acquire_opened(e.id, away)?;
                 let mut ready = Ok(());
                 if late && !path_only && away.inode.is_none() {
                     // It was open here already: what was said of it since?
-                    ready = store.stat(e.id).map(|inode| away.inode = Some(inode));
+                    ready = cluster.stat(e.id).map(|inode| away.inode = Some(inode));
                 }
                 if let Some(inode) = &away.inode {
-                    store.note_controls(live, inode);
+                    cluster.note_controls(live, inode);
                 }
                 if ready.is_ok() && check && late {
                     ready = permitted(away);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // What is known here may be an older answer by now, of one who opens it as well.
-                let told = match store.is_object_away(e.id) {
+                let told = match cluster.is_object_away(e.id) {
                     true => away.inode.map_or(0, |inode| inode.controls),
                     false => 0,
                 };
-                let controlled = store.controls(live) != 0 || told != 0;
+                let controlled = cluster.controls(live) != 0 || told != 0;
                 if ready.is_ok() && cut && !controlled {
-                    ready = store.truncate(live, 0);
+                    ready = cluster.truncate(live, 0);
                 }
                 if let Err(error) = ready {
                     drop(held);
-                    let _ = store.live_release(live);
+                    let _ = cluster.live_release(live);
                     return Err(error);
                 }
                 let opened = Some((live, Some(held)));
-                let open = store
+                let open = cluster
                     .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
-                    .inspect_err(|_| _ = store.live_release(live))?;
+                    .inspect_err(|_| _ = cluster.live_release(live))?;
                 drop(section);
                 if path_only {
                     return Ok(open);
@@ -228,7 +231,7 @@ impl Fs {
                 };
                 self.opened(open, live, flags, (counts, told))
             }
-            _ if path_only => store.open_create(e.id, e.kind, None, flags as u32, parent, name),
+            _ if path_only => cluster.open_create(e.id, e.kind, None, flags as u32, parent, name),
             S_IFLNK => Err(Errno::LOOP),
             // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
             _ => Err(Errno::NXIO),
@@ -245,17 +248,17 @@ impl Fs {
         }
         let dir = self.dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
-        let store = self.store();
+        let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
-        let counts = store.counts();
-        let section = store.section()?;
-        let id = store.create_unnamed(e.id, &new)?;
-        let (live, held) = store.live_acquire_held(id)?;
-        store.live_set_unlinked(id)?;
+        let counts = cluster.counts();
+        let section = cluster.section()?;
+        let id = cluster.create_unnamed(e.id, &new)?;
+        let (live, held) = cluster.live_acquire_held(id)?;
+        cluster.live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
-        let open = store
+        let open = cluster
             .open_create_held(id, S_IFREG, opened, flags as u32, e.id, UNNAMED)
-            .inspect_err(|_| _ = store.live_release(live))?;
+            .inspect_err(|_| _ = cluster.live_release(live))?;
         drop(section);
         self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0))
     }

@@ -72,8 +72,8 @@ impl Fs {
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
         self.write_back(id);
-        let inode = self.store().stat(id)?;
-        Ok(Stat::new(id, &self.store().with_parts(id, inode)?))
+        let inode = self.cluster().stat(id)?;
+        Ok(Stat::new(id, &self.cluster().with_parts(id, inode)?))
     }
 
     /// Attributes of what is at a place.
@@ -85,7 +85,7 @@ impl Fs {
         if let Some(inode) = place.inode()
             && !self.keeps(id)
         {
-            return Ok(Stat::new(id, &self.store().with_parts(id, inode)?));
+            return Ok(Stat::new(id, &self.cluster().with_parts(id, inode)?));
         }
         match self.stat_id(id) {
             // It went between looking it up and looking at it: look again.
@@ -103,7 +103,7 @@ impl Fs {
         if want == 0 {
             return Ok(());
         }
-        self.cred().check(&self.store().stat(e.id)?, want)
+        self.cred().check(&self.cluster().stat(e.id)?, want)
     }
 
     /// What is made as `name` in `dir`.
@@ -143,7 +143,7 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         let id = self
-            .store()
+            .cluster()
             .create_object(p.dir.id, p.name, new, p.epoch)?
             .map_err(|_| Errno::EXIST)?;
         self.store()
@@ -234,7 +234,7 @@ impl Fs {
         if e.kind != S_IFLNK {
             return Err(Errno::INVAL);
         }
-        Ok(self.store().inode_tail(e.id)?.1)
+        Ok(self.cluster().inode_tail(e.id)?.1)
     }
 
     /// link(2): one more name for object `id`.
@@ -249,16 +249,16 @@ impl Fs {
         if p.slash {
             return Err(Errno::NOENT);
         }
-        let store = self.store();
-        let inode = store.stat(id)?;
+        let cluster = self.cluster();
+        let inode = cluster.stat(id)?;
         if inode.is_dir() {
             return Err(Errno::PERM);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.write_back(id);
-        store.link(id, p.dir.id, p.name, p.epoch)?;
-        store.tell_self(id, inode.kind(), IN_ATTRIB);
-        store.tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
+        cluster.link(id, p.dir.id, p.name, p.epoch)?;
+        cluster.tell_self(id, inode.kind(), IN_ATTRIB);
+        cluster.tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl Fs {
     /// # Errors
     /// ENOSPC.
     pub fn draw_files(&self, dir: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
-        self.store().draw_files(dir, names)
+        self.cluster().draw_files(dir, names)
     }
 
     /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its name and its extended attributes,
@@ -281,8 +281,8 @@ impl Fs {
         files: &[FileToMake<'_>],
         mode: u32,
     ) -> Result<Vec<Result<()>>> {
-        let store = self.store();
-        let epoch = store.names_epoch();
+        let cluster = self.cluster();
+        let epoch = cluster.names_epoch();
         let info = self.dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let attributes = files.iter().flat_map(|file| file.attributes);
@@ -300,9 +300,9 @@ impl Fs {
                 attributes: file.attributes,
             });
         }
-        let made = store.create_files(dir, &all, epoch);
+        let made = cluster.create_files(dir, &all, epoch);
         for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
-            store.tell_dir(dir, file.name, S_IFREG, IN_CREATE);
+            cluster.tell_dir(dir, file.name, S_IFREG, IN_CREATE);
         }
         Ok(made)
     }
@@ -317,7 +317,7 @@ impl Fs {
         names: &[&[u8]],
     ) -> Result<Vec<Result<Option<Entry>>>> {
         self.cred().check_dir(&self.dir_info(dir)?, EXEC)?;
-        Ok(self.store().lookup_all(dir, names))
+        Ok(self.cluster().lookup_all(dir, names))
     }
 
     /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it was that entry, and is gone.
@@ -329,8 +329,8 @@ impl Fs {
         dir: ObjectId,
         files: &[(&[u8], Entry)],
     ) -> Result<Vec<Result<bool>>> {
-        let store = self.store();
-        let epoch = store.names_epoch();
+        let cluster = self.cluster();
+        let epoch = cluster.names_epoch();
         let info = self.dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allowed: Vec<Result<()>> = files
@@ -339,14 +339,14 @@ impl Fs {
             .collect();
         let mine = files.iter().zip(&allowed).filter(|(_, a)| a.is_ok());
         let mine: Vec<(&[u8], Entry)> = mine.map(|(file, _)| *file).collect();
-        let mut removed = store.unlink_files(dir, &mine, epoch).into_iter();
+        let mut removed = cluster.unlink_files(dir, &mine, epoch).into_iter();
         let told = |((name, e), allowed): (&(&[u8], Entry), Result<()>)| {
             allowed?;
             let removed = removed.next().unwrap_or(Err(Errno::IO))?;
             if removed {
-                store.tell_self(e.id, e.kind, IN_ATTRIB);
-                store.tell_if_gone(e.id, e.kind);
-                store.tell_dir(dir, name, e.kind, IN_DELETE);
+                cluster.tell_self(e.id, e.kind, IN_ATTRIB);
+                cluster.tell_if_gone(e.id, e.kind);
+                cluster.tell_dir(dir, name, e.kind, IN_DELETE);
             }
             Ok(removed)
         };
@@ -360,7 +360,7 @@ impl Fs {
         }
         if self
             .cred()
-            .owns(self.store().stat(id).map_err(look_again)?.uid)
+            .owns(self.cluster().stat(id).map_err(look_again)?.uid)
         {
             Ok(())
         } else {
@@ -383,12 +383,12 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        let store = self.store();
-        store.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
+        let cluster = self.cluster();
+        cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         self.drop_stand_in(e);
-        store.tell_self(e.id, e.kind, IN_ATTRIB);
-        store.tell_if_gone(e.id, e.kind);
-        store.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
+        cluster.tell_self(e.id, e.kind, IN_ATTRIB);
+        cluster.tell_if_gone(e.id, e.kind);
+        cluster.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
     }
 
@@ -411,10 +411,10 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        let store = self.store();
-        store.rmdir(p.dir.id, p.name, p.epoch)?;
-        store.tell_if_gone(e.id, e.kind);
-        store.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
+        let cluster = self.cluster();
+        cluster.rmdir(p.dir.id, p.name, p.epoch)?;
+        cluster.tell_if_gone(e.id, e.kind);
+        cluster.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
     }
 
@@ -473,13 +473,13 @@ impl Fs {
         for moved in [Some(source), t.entry.filter(|_| exchange)] {
             if let Some(moved) = moved.filter(|m| m.kind == S_IFDIR && f.dir.id != t.dir.id) {
                 // Its ".." changes: that takes the right to write it.
-                let inode = self.store().stat(moved.id).map_err(look_again)?;
+                let inode = self.cluster().stat(moved.id).map_err(look_again)?;
                 self.cred().check(&inode, WRITE)?;
             }
         }
         self.write_back(source.id);
         let epoch = f.epoch.min(t.epoch);
-        self.store()
+        self.cluster()
             .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
         if let Some(target) = t.entry {
             self.drop_stand_in(target);
@@ -502,7 +502,7 @@ impl Fs {
     /// # Errors
     /// EPERM, EOPNOTSUPP for a symbolic link.
     pub fn change_mode(&self, id: ObjectId, mode: u32) -> Result<()> {
-        let i = self.store().stat(id)?;
+        let i = self.cluster().stat(id)?;
         if i.is_link() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -513,7 +513,7 @@ impl Fs {
         if !self.cred().is_root() && !self.cred().in_group(i.gid) {
             mode &= !S_ISGID;
         }
-        self.store().set_attr(
+        self.cluster().set_attr(
             id,
             &SetAttr {
                 mode: Some(mode),
@@ -527,7 +527,7 @@ impl Fs {
     /// # Errors
     /// EPERM.
     pub fn change_owner(&self, id: ObjectId, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let i = self.store().stat(id)?;
+        let i = self.cluster().stat(id)?;
         if !self.cred().is_root() {
             let keeps_user = uid.is_none_or(|u| u == i.uid);
             let own_group = gid.is_none_or(|g| g == i.gid || self.cred().in_group(g));
@@ -540,7 +540,7 @@ impl Fs {
         }
         let special = S_ISUID | if i.mode & 0o010 != 0 { S_ISGID } else { 0 };
         let mode = (i.is_file() && i.mode & special != 0).then_some(i.mode & 0o7777 & !special);
-        self.store().set_attr(
+        self.cluster().set_attr(
             id,
             &SetAttr {
                 mode,
@@ -568,14 +568,14 @@ impl Fs {
         }
         // What comes later would change them.
         self.write_back(id);
-        let i = self.store().stat(id)?;
+        let i = self.cluster().stat(id)?;
         if !self.cred().owns(i.uid) {
             if !now {
                 return Err(Errno::PERM);
             }
             self.cred().check(&i, WRITE)?;
         }
-        self.store().set_attr(
+        self.cluster().set_attr(
             id,
             &SetAttr {
                 atime,

@@ -244,7 +244,7 @@ impl Fs {
             let place = self.walk_for(base, path, goal)?;
             let result = f(&place);
             if let Some(opened) = place.take_away().opened {
-                self.store().close_opened(opened);
+                self.cluster().close_opened(opened);
             }
             match result {
                 Err(Errno::STALE) => pause(attempt),
@@ -323,7 +323,7 @@ impl Fs {
     /// # Errors
     /// ENOENT if it is gone, ENOTDIR.
     pub(crate) fn dir_info(&self, id: ObjectId) -> Result<DirInfo> {
-        let inode = self.store().stat(id)?;
+        let inode = self.cluster().stat(id)?;
         if !inode.is_dir() {
             return Err(Errno::NOTDIR);
         }
@@ -402,7 +402,9 @@ impl Fs {
                     counts,
                 } = match purpose {
                     Purpose::MakeNew if self.may_make_unseen(&dir, &name) => Found::default(),
-                    _ => (self.store()).find(dir.id, last, purpose == Purpose::Open)?,
+                    _ => self
+                        .cluster()
+                        .find(dir.id, last, purpose == Purpose::Open)?,
                 };
                 if follow == Follow::No || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
                     let away = RefCell::new(Away {
@@ -488,7 +490,7 @@ impl Fs {
                     if dir.id == ObjectId::ROOT {
                         return Err(Fail::Outside(self.above_mount(&todo[end..])));
                     }
-                    let parent = ObjectId(self.store().stat(dir.id)?.parent);
+                    let parent = ObjectId(self.cluster().stat(dir.id)?.parent);
                     dir = self.dir_info(parent)?;
                     last = b"..";
                     at = end;
@@ -501,7 +503,7 @@ impl Fs {
                 inode,
                 counts,
                 ..
-            } = self.store().find(dir.id, &name, false)?;
+            } = self.cluster().find(dir.id, &name, false)?;
             let is_last = todo[end..].iter().all(|&b| b == b'/');
             let slash = end < todo.len();
             match entry {
@@ -513,7 +515,7 @@ impl Fs {
                     if links > MAX_LINKS || rules.no_links {
                         return Err(Errno::LOOP.into());
                     }
-                    let (_, target) = match self.store().inode_tail(e.id) {
+                    let (_, target) = match self.cluster().inode_tail(e.id) {
                         // Replaced this very moment.
                         Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
                         other => other?,

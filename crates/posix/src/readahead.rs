@@ -12,7 +12,7 @@ use crate::places::Held;
 use forebay_client::controls::Consistency;
 use forebay_media::guard;
 use forebay_store::uses::said;
-use forebay_store::{ObjectId, Store};
+use forebay_store::{Cluster, ObjectId};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ impl Window {
     }
 
     /// Fetches what lies there, for a read of `len` bytes.
-    fn fetch(&mut self, store: &Store, live: u32, at: u64, len: usize) -> Result<()> {
+    fn fetch(&mut self, cluster: Cluster<'_>, live: u32, at: u64, len: usize) -> Result<()> {
         self.ahead = (2 * self.ahead).clamp(FIRST, MOST);
         let want = self.ahead.max(len);
         self.asked = None;
@@ -54,7 +54,7 @@ impl Window {
         let asked = Instant::now();
         // SAFETY: there is room for so many; as many are there then.
         unsafe {
-            let n = store.read(live, at, self.bytes.as_mut_ptr(), want)?;
+            let n = cluster.read(live, at, self.bytes.as_mut_ptr(), want)?;
             self.bytes.set_len(n);
         }
         self.asked = Some(asked);
@@ -77,8 +77,8 @@ impl Fs {
         to: *mut u8,
         len: usize,
     ) -> Result<Option<usize>> {
-        let store = self.store();
-        let word = store.controls(live);
+        let cluster = self.cluster();
+        let word = cluster.controls(live);
         let Some(windows) = self.windows().filter(|_| word != 0 && len < MOST / 2) else {
             return Ok(None);
         };
@@ -87,8 +87,8 @@ impl Fs {
             Consistency::Eventual(ms) => Some(Duration::from_millis(ms.into())),
             _ => return Ok(None),
         };
-        let id = store.live_id(live);
-        if len == 0 || !store.is_away(live) || store.may_be_copied(live) {
+        let id = cluster.live_id(live);
+        if len == 0 || !cluster.is_away(live) || cluster.may_be_copied(live) {
             return Ok(None);
         }
         let Some(mut window) = windows.make(id) else {
@@ -100,7 +100,7 @@ impl Fs {
                 window.next = at + len as u64;
                 return Ok(None);
             }
-            window.fetch(store, live, at, len)?;
+            window.fetch(cluster, live, at, len)?;
         }
         let window: &mut Window = &mut window;
         let from = (at - window.at) as usize;

@@ -20,7 +20,7 @@ use forebay_media::guard;
 use forebay_store::elsewhere::{Pieces, Sending};
 use forebay_store::process::write_notice;
 use forebay_store::uses::said;
-use forebay_store::{MAX_SIZE, ObjectId, Store};
+use forebay_store::{Cluster, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
@@ -58,9 +58,9 @@ impl Kept {
     }
 
     /// Waits for what is under way.
-    fn finish(&mut self, store: &Store, id: ObjectId) {
+    fn finish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         if let Some((mut pieces, sending)) = self.under_way.take() {
-            if let Err(e) = store.end_pieces(id, &pieces, sending) {
+            if let Err(e) = cluster.end_pieces(id, &pieces, sending) {
                 self.error.get_or_insert(e);
             }
             pieces.clear();
@@ -69,19 +69,19 @@ impl Kept {
     }
 
     /// Sends what there is, behind what is under way.
-    fn send(&mut self, store: &Store, id: ObjectId) {
-        self.finish(store, id);
+    fn send(&mut self, cluster: Cluster<'_>, id: ObjectId) {
+        self.finish(cluster, id);
         if !self.pieces.is_empty() {
             let next = std::mem::take(&mut self.spare);
             let pieces = std::mem::replace(&mut self.pieces, next);
-            let sending = store.begin_pieces(self.live, id, &pieces);
+            let sending = cluster.begin_pieces(self.live, id, &pieces);
             self.under_way = Some((pieces, sending));
         }
     }
 
-    fn publish(&mut self, store: &Store, id: ObjectId) {
-        self.send(store, id);
-        self.finish(store, id);
+    fn publish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
+        self.send(cluster, id);
+        self.finish(cluster, id);
     }
 
     /// Keeps a write back: how much of it.
@@ -90,7 +90,7 @@ impl Kept {
     /// `from` is the program's to read.
     unsafe fn add(
         &mut self,
-        store: &Store,
+        cluster: Cluster<'_>,
         id: ObjectId,
         at: u64,
         from: *const u8,
@@ -108,7 +108,7 @@ impl Kept {
                 }
             }
             if self.pieces.len() == MOST || done < len {
-                self.send(store, id);
+                self.send(cluster, id);
             }
         }
         Ok(done)
@@ -118,7 +118,7 @@ impl Kept {
     /// `to` is the program's to write.
     unsafe fn read(
         &mut self,
-        store: &Store,
+        cluster: Cluster<'_>,
         id: ObjectId,
         at: u64,
         to: *mut u8,
@@ -137,7 +137,7 @@ impl Kept {
                 false => Err(Errno::FAULT),
             },
             None => {
-                self.publish(store, id);
+                self.publish(cluster, id);
                 Ok(Read::Home { end: 0 })
             }
         }
@@ -165,11 +165,11 @@ fn leave(mut kept: Held<'_, Kept>) {
 impl Fs {
     /// Whether writes to this file may wait now.
     fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
-        let store = self.store();
+        let cluster = self.cluster();
         let (declared, laminated) = said(word);
         may_wait(&declared.resolve(), laminated)
-            && store.is_away(live)
-            && !store.may_be_copied(live)
+            && cluster.is_away(live)
+            && !cluster.may_be_copied(live)
             && id.0 != 0
     }
 
@@ -189,20 +189,20 @@ impl Fs {
         from: *const u8,
         len: usize,
     ) -> Result<Option<usize>> {
-        let store = self.store();
-        let word = store.controls(live);
+        let cluster = self.cluster();
+        let word = cluster.controls(live);
         let Some(all) = self.writeback().filter(|_| word != 0) else {
             return Ok(None);
         };
-        store.check_lease(live)?;
-        let id = store.live_id(live);
+        cluster.check_lease(live)?;
+        let id = cluster.live_id(live);
         self.look_again(id);
-        let flags = store.open_file(open).flags.load(Relaxed) as i32;
+        let flags = cluster.open_file(open).flags.load(Relaxed) as i32;
         let at = at.filter(|at| {
             let fits = at
                 .checked_add(len as u64)
                 .is_some_and(|end| end <= MAX_SIZE);
-            fits && len > 0 && flags & libc::O_DSYNC == 0 && !store.acts_for_another()
+            fits && len > 0 && flags & libc::O_DSYNC == 0 && !cluster.acts_for_another()
         });
         let Some(at) = at else {
             self.write_back(id);
@@ -210,7 +210,7 @@ impl Fs {
         };
         let found = match all.of(id) {
             // Asked when it began; a mapping may have come since.
-            Some(found) if found.word == word && !store.may_be_copied(live) => Some(found),
+            Some(found) if found.word == word && !cluster.may_be_copied(live) => Some(found),
             Some(found) => {
                 drop(found);
                 None
@@ -227,7 +227,7 @@ impl Fs {
         };
         (kept.live, kept.open, kept.word) = (live, open, word);
         // SAFETY: the caller's promise.
-        let done = unsafe { kept.add(store, id, at, from, len) };
+        let done = unsafe { kept.add(cluster, id, at, from, len) };
         leave(kept);
         done.map(Some)
     }
@@ -246,14 +246,14 @@ impl Fs {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let store = self.store();
-        store.check_lease(live)?;
-        let id = store.live_id(live);
+        let cluster = self.cluster();
+        cluster.check_lease(live)?;
+        let id = cluster.live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {
             Some(mut kept) => {
                 // SAFETY: passed on.
-                let read = unsafe { kept.read(store, id, at, to, len) };
+                let read = unsafe { kept.read(cluster, id, at, to, len) };
                 leave(kept);
                 match read? {
                     Read::Done => return Ok(len),
@@ -268,12 +268,12 @@ impl Fs {
             }
         }
         // SAFETY: passed on.
-        let n = unsafe { store.read(live, at, to, len)? };
+        let n = unsafe { cluster.read(live, at, to, len)? };
         if n < len && at.saturating_add(n as u64) < end {
             // It ends later, by what was kept back.
             self.write_back(id);
             // SAFETY: passed on.
-            return unsafe { store.read(live, at, to, len) };
+            return unsafe { cluster.read(live, at, to, len) };
         }
         Ok(n)
     }
@@ -287,7 +287,7 @@ impl Fs {
     pub(crate) fn write_back(&self, id: ObjectId) {
         let Some(all) = self.writeback() else { return };
         if let Some(mut kept) = all.of(id) {
-            kept.publish(self.store(), id);
+            kept.publish(self.cluster(), id);
             leave(kept);
         }
     }
@@ -295,7 +295,7 @@ impl Fs {
     /// As [`Fs::write_back`], of an open file.
     pub fn write_back_open(&self, open: u32) {
         if self.writeback().is_some() {
-            self.write_back(ObjectId(self.store().open_file(open).id.load(Acquire)));
+            self.write_back(ObjectId(self.cluster().open_file(open).id.load(Acquire)));
         }
     }
 
@@ -307,12 +307,12 @@ impl Fs {
         let Some(all) = self.writeback() else {
             return Ok(());
         };
-        let id = ObjectId(self.store().open_file(open).id.load(Acquire));
+        let id = ObjectId(self.cluster().open_file(open).id.load(Acquire));
         self.look_again(id);
         let Some(mut kept) = all.of(id) else {
             return Ok(());
         };
-        kept.publish(self.store(), id);
+        kept.publish(self.cluster(), id);
         let error = kept.error.take();
         leave(kept);
         error.map_or(Ok(()), Err)
@@ -336,7 +336,7 @@ impl Fs {
         let Some(all) = self.writeback() else { return };
         for id in all.files() {
             let Some(mut kept) = all.of(id) else { continue };
-            kept.publish(self.store(), id);
+            kept.publish(self.cluster(), id);
             let (open, error) = (kept.open, kept.error.take());
             leave(kept);
             if let Some(e) = error {

@@ -30,7 +30,7 @@ pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
 
 impl Fs {
     fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
-        let i = self.store().stat(id)?;
+        let i = self.cluster().stat(id)?;
         let known = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
         if known(b"user.") {
             if !i.is_file() && !i.is_dir() {
@@ -60,7 +60,7 @@ impl Fs {
         if name == controls::ATTRIBUTE {
             return controls::as_attribute(&inode);
         }
-        self.store().attribute(id, name)
+        self.cluster().attribute(id, name)
     }
 
     /// setxattr(2) with its flags.
@@ -93,7 +93,7 @@ impl Fs {
         if name == controls::ATTRIBUTE {
             return self.set_as_attribute(id, &inode, value, create, known);
         }
-        self.store().set_attribute(id, name, value, create, known)
+        self.cluster().set_attribute(id, name, value, create, known)
     }
 
     /// removexattr(2).
@@ -109,6 +109,6 @@ impl Fs {
         if !inode.has_attributes {
             return Err(Errno::NODATA);
         }
-        self.store().remove_attribute(id, name)
+        self.cluster().remove_attribute(id, name)
     }
 }

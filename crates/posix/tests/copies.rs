@@ -69,7 +69,9 @@ fn asks(nodes: &Nodes, f: impl FnOnce()) -> usize {
 
 fn sweep(nodes: &Nodes) -> Vec<usize> {
     let views = nodes.views.iter();
-    views.map(|fs| fs.store().sweep_copies().unwrap()).collect()
+    views
+        .map(|fs| fs.cluster().sweep_copies().unwrap())
+        .collect()
 }
 
 #[test]

@@ -75,17 +75,20 @@ fn where_name_and_file_lie_on_one_other_node() {
             .unwrap();
     }
     let id = ObjectId(here.stat(b"/there/file", true).unwrap().ino);
-    assert_eq!(asked(&nodes, || here.store().describe(id).unwrap()), (1, 0));
-    let (told, known) = (here.store().describe(id), there.store().describe(id));
+    assert_eq!(
+        asked(&nodes, || here.cluster().describe(id).unwrap()),
+        (1, 0)
+    );
+    let (told, known) = (here.cluster().describe(id), there.cluster().describe(id));
     assert_eq!(told, known);
     let missing = ObjectId(id.0 + 1000);
     let (away, own) = (vec![id; 1000], vec![id, missing, ObjectId::ROOT]);
     let count = asked(&nodes, || {
-        let all = here.store().describe_all(&away);
+        let all = here.cluster().describe_all(&away);
         assert!(all.iter().all(|one| *one == told));
     });
     assert!((2..20).contains(&count.0), "{count:?}");
-    let all = here.store().describe_all(&own);
+    let all = here.cluster().describe_all(&own);
     assert_eq!(
         (&all[0], all[1].as_ref().err()),
         (&told, Some(&Errno::NOENT))

@@ -125,18 +125,18 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     };
     let reply = nodes.serve(1, kind::LOCK, &encode(&request), b"");
     assert_eq!(decode::<Option<InTheWay>>(&reply.unwrap().head), Some(None));
-    let store = nodes.views[1].store();
+    let cluster = nodes.views[1].cluster();
     let free = |range| {
         let done = home.lock_range(false, Exclusive, range, false).is_ok();
         home.lock_range(false, Unlocked, range, false).unwrap();
         done
     };
     assert!(!free((25, 25)) && !free((5, 5)));
-    store.check_lock_owners().unwrap();
+    cluster.check_lock_owners().unwrap();
     assert!(free((25, 25)) && !free((5, 5)));
-    assert_eq!(store.nodes_with_locks(), [NodeId(0)]);
-    store.end_node_locks(NodeId(0)).unwrap();
-    assert!(free((5, 5)) && store.nodes_with_locks().is_empty());
+    assert_eq!(cluster.nodes_with_locks(), [NodeId(0)]);
+    cluster.end_node_locks(NodeId(0)).unwrap();
+    assert!(free((5, 5)) && cluster.nodes_with_locks().is_empty());
 }
 
 /// A node that was given up has lost its locks: what it had locked it can't change until it has closed it and opens it
@@ -218,7 +218,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     assert!(!on_third.is_empty() && (0..CHUNKS).any(|c| on(c) == 0));
     lost.flock(Exclusive, false).unwrap();
     // A question of the time before, which is late.
-    let cuts = nodes.views[0].store().cuts_of(id).unwrap();
+    let cuts = nodes.views[0].cluster().cuts_of(id).unwrap();
     let late = (id, cuts, on_third[0] * MIB);
     let write = |question: &_| {
         let store = nodes.views[2].store();
@@ -254,13 +254,13 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
     let (all, name) = striped(&nodes);
     let (lost, home) = (&all[0], &all[1]);
-    let store = nodes.views[0].store();
+    let cluster = nodes.views[0].cluster();
     let id = ObjectId(home.stat().unwrap().ino);
     let lease = |milliseconds| nodes.together.lease.store(milliseconds, SeqCst);
     let renew = || {
-        for (home, files) in store.leased().unwrap() {
+        for (home, files) in cluster.leased().unwrap() {
             assert_eq!(home, NodeId(1));
-            store.renew_leases(home, &files).unwrap();
+            cluster.renew_leases(home, &files).unwrap();
         }
     };
     let write_all = |text: &[u8]| -> Vec<_> {
@@ -271,17 +271,17 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let over = vec![Err(Errno::OWNERDEAD); CHUNKS as usize];
     lease(3_600_000);
     lost.flock(Exclusive, false).unwrap();
-    let first = store.leased().unwrap()[&NodeId(1)].clone();
+    let first = cluster.leased().unwrap()[&NodeId(1)].clone();
     assert_eq!(first.len(), 1);
     assert_eq!(first[0].0, id);
     renew();
-    let then = store.leased().unwrap()[&NodeId(1)].clone();
+    let then = cluster.leased().unwrap()[&NodeId(1)].clone();
     assert!(then[0].1 > first[0].1, "it isn't renewed");
     assert_eq!(write_all(b"locked"), fine);
     // Nothing is locked: nothing runs out.
     lost.flock(Unlocked, false).unwrap();
     renew();
-    assert!(store.leased().unwrap().is_empty());
+    assert!(cluster.leased().unwrap().is_empty());
     lease(1);
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(write_all(b"nobody"), fine);
@@ -290,7 +290,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(write_all(b"behind"), over);
     lease(3_600_000);
-    store.renew_leases(NodeId(1), &first).unwrap();
+    cluster.renew_leases(NodeId(1), &first).unwrap();
     assert_eq!(write_all(b"behind"), over);
     assert_eq!(lost.flock(Exclusive, false), Err(Errno::OWNERDEAD));
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));

@@ -78,7 +78,7 @@ fn follow(nodes: &[&Fs]) -> Followed {
     loop {
         let mut round = Followed::default();
         for fs in nodes {
-            let done = fs.store().follow_makers().unwrap();
+            let done = fs.cluster().follow_makers().unwrap();
             round.gone += done.gone;
             round.left += done.left;
         }
@@ -141,7 +141,7 @@ fn worker() {
         "removes" => {
             fs.mkdir(b"/ready", 0o700).unwrap();
             loop {
-                fs.store().follow_makers().unwrap();
+                fs.cluster().follow_makers().unwrap();
             }
         }
         "goes-on" => go_on(&fs, a[0].parse().unwrap()),
@@ -231,7 +231,7 @@ fn kills_at_any_instant_leave_nothing() {
         // A look at any instant takes nothing away, and does no harm.
         let looks = random.below(30);
         for _ in 0..looks {
-            assert_eq!(pool.store().follow_makers().unwrap().gone, 0);
+            assert_eq!(pool.cluster().follow_makers().unwrap().gone, 0);
         }
         std::thread::sleep(std::time::Duration::from_micros(random.below(20_000) as u64));
         worker.kill();
@@ -481,7 +481,7 @@ fn a_maker_on_another_node_is_asked_for() {
     let homes: BTreeSet<Option<u32>> = (0..12)
         .map(|n| {
             let ino = views[0].stat(format!("/own/{n}").as_bytes(), true).unwrap();
-            views[0].store().home_of(ObjectId(ino.ino))
+            views[0].cluster().home_of(ObjectId(ino.ino))
         })
         .collect();
     assert_eq!(homes.len(), 3);

@@ -91,24 +91,24 @@ fn no_byte_lies_in_memory_ever() {
         let before = used(p.store());
         let copy = p.open(b"/n/copy", O_CREAT | O_RDWR, 0o600).unwrap();
         assert_eq!(strict.copy_to(0, &copy, 3, MIB as u64), Ok(MIB as u64));
-        let store = p.store();
+        let cluster = p.cluster();
         let mapped = p.open(b"/n/mapped", O_CREAT | O_RDWR, 0o600).unwrap();
         mapped.set_len(2 * MIB as u64).unwrap();
-        let live = store.live_acquire(id_of(&p, "/n/mapped")).unwrap();
-        let pieces = store.map(live, 0, 2 * MIB, usize::MAX).unwrap();
+        let live = cluster.live_acquire(id_of(&p, "/n/mapped")).unwrap();
+        let pieces = cluster.map(live, 0, 2 * MIB, usize::MAX).unwrap();
         let files = |medium: usize| {
             !matches!(
-                store.media()[medium].kind(),
+                cluster.media()[medium].kind(),
                 forebay_media::MediumKind::Memory
             )
         };
         assert!(pieces.iter().all(|piece| files(piece.medium)), "{pieces:?}");
-        store
+        cluster
             .reserve_range(live, 5 * MIB as u64, MIB as u64, true)
             .unwrap();
-        store.live_release(live).unwrap();
-        assert_eq!(used(store)[0], before[0]);
-        assert!(used(store)[1] >= before[1] + 4 * MIB as u64);
+        cluster.live_release(live).unwrap();
+        assert_eq!(used(cluster)[0], before[0]);
+        assert!(used(cluster)[1] >= before[1] + 4 * MIB as u64);
         drop((strict, copy, mapped));
         assert!(p.get("/n/copy")[3..] == pattern(9, MIB));
         assert!(p.get("/n/5") == pattern(5, 3 * MIB + 5));
@@ -116,9 +116,9 @@ fn no_byte_lies_in_memory_ever() {
         p.rename(b"/strict", b"/n/strict").unwrap();
         p.rename(b"/n/5", b"/moved").unwrap();
         let f = p.open(b"/moved", O_RDWR, 0).unwrap();
-        let before = used(store);
+        let before = used(cluster);
         f.write_at(&pattern(1, MIB), 8 * MIB as u64).unwrap();
-        assert!(used(store)[0] == before[0] && used(store)[1] > before[1]);
+        assert!(used(cluster)[0] == before[0] && used(cluster)[1] > before[1]);
         f.close().unwrap();
         p.assert_whole();
     }
@@ -142,10 +142,10 @@ fn without_room_on_files_there_is_none() {
     assert!(done > MIB && done <= 2 * MIB, "{done}");
     assert_eq!(used(p.store())[0], 0);
     let live = p
-        .store()
+        .cluster()
         .live_acquire(ObjectId(f.stat().unwrap().ino))
         .unwrap();
-    let reserved = p.store().reserve_range(live, 0, 4 * MIB as u64, true);
+    let reserved = p.cluster().reserve_range(live, 0, 4 * MIB as u64, true);
     assert_eq!(reserved, Err(Errno::NOSPC));
     p.store().live_release(live).unwrap();
     // It is told why.
@@ -186,7 +186,7 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     }
     assert_on_files(p.store(), "moved");
     // Nothing is left to be done, but to find that out.
-    assert_eq!(p.store().drain(u64::MAX).unwrap().bytes, 0);
+    assert_eq!(p.cluster().drain(u64::MAX).unwrap().bytes, 0);
     assert_eq!(
         f.seek_hole(0),
         Ok((3 * MIB as u64 + 5).next_multiple_of(4096))
@@ -204,8 +204,8 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     f.write_at(&pattern(4, MIB), 6 * MIB as u64).unwrap();
     assert!(used(p.store())[0] >= MIB as u64);
     // Pages that a program has mapped stay where they are.
-    let live = p.store().live_acquire(id_of(&p, "/4")).unwrap();
-    p.store().map(live, 0, MIB, usize::MAX).unwrap();
+    let live = p.cluster().live_acquire(id_of(&p, "/4")).unwrap();
+    p.cluster().map(live, 0, MIB, usize::MAX).unwrap();
     assert_eq!(say(&p, "/4", "persistence=node"), Err(Errno::BUSY));
     let (said, _) = p.controls_of(id_of(&p, "/4")).unwrap();
     assert_eq!(said.to_string(), "persistence=pool");
@@ -276,7 +276,7 @@ fn who_says_it_may_be_killed() {
         p.rmdir(b"/ready").unwrap();
         // Whole, with what it has noted.
         p.assert_whole();
-        assert_eq!(p.store().drain(u64::MAX).unwrap().left, 0);
+        assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
         p.assert_whole();
         for k in 0..4u64 {
             let path = format!("/{k}");
@@ -353,15 +353,16 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             no_memory_is_used(&nodes, "written");
             assert!(read_all(&g) == content, "{path}");
             // What a mapping on another node has stored.
-            let store = other.store();
-            let live = store.live_acquire(id_of(other, &path)).unwrap();
-            let merged = store.merge(live, 2 * MIB as u64, &content[2 * MIB..][..9], b"by others");
+            let cluster = other.cluster();
+            let live = cluster.live_acquire(id_of(other, &path)).unwrap();
+            let merged =
+                cluster.merge(live, 2 * MIB as u64, &content[2 * MIB..][..9], b"by others");
             assert_eq!(merged, Ok(None));
-            store
+            cluster
                 .reserve_range(live, 8 * MIB as u64, 3 * MIB as u64, true)
                 .unwrap();
-            store.punch(live, 3 * MIB as u64, 10_000, false).unwrap();
-            store.live_release(live).unwrap();
+            cluster.punch(live, 3 * MIB as u64, 10_000, false).unwrap();
+            cluster.live_release(live).unwrap();
             no_memory_is_used(&nodes, "merged and reserved");
             g.set_len(5 * MIB as u64 + 5).unwrap();
             g.close().unwrap();
@@ -389,17 +390,17 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
     f.close().unwrap();
     let mut own = 0;
     for view in &nodes.views {
-        let store = view.store();
-        let live = store.live_acquire(id_of(view, "/s/mapped")).unwrap();
+        let cluster = view.store();
+        let live = cluster.live_acquire(id_of(view, "/s/mapped")).unwrap();
         for chunk in 0..9 {
             let (at, size) = (chunk * MIB as u64, 9 * MIB as u64);
-            if store.is_own(live, at, 4096, size) {
-                let pieces = store.map_own(live, at, 4096, usize::MAX).unwrap();
+            if cluster.is_own(live, at, 4096, size) {
+                let pieces = cluster.map_own(live, at, 4096, usize::MAX).unwrap();
                 assert!(pieces.iter().all(|p| p.medium == 1), "{pieces:?}");
                 own += 1;
             }
         }
-        store.live_release(live).unwrap();
+        cluster.live_release(live).unwrap();
     }
     assert_eq!(own, 9);
     no_memory_is_used(&nodes, "mapped");
@@ -435,7 +436,7 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
     no_memory_is_used(&nodes, "said");
     nodes.assert_whole();
     for view in &nodes.views {
-        assert_eq!(view.store().drain(u64::MAX).unwrap().bytes, 0);
+        assert_eq!(view.cluster().drain(u64::MAX).unwrap().bytes, 0);
     }
     // And back: what comes then may lie in memory again, on all nodes.
     say(&nodes.views[0], "/s/f", "persistence=pool").unwrap();
@@ -453,7 +454,7 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
         at += n as u64;
     }
     let home = nodes.views[1]
-        .store()
+        .cluster()
         .home_of(id_of(&nodes.views[1], "/fill"));
     assert_eq!(home, Some(1));
     assert_eq!(

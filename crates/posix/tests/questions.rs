@@ -32,7 +32,7 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         f.lock_range(true, LockType::Shared, (7, 9), false).unwrap();
         let free = g.lock_range(false, LockType::Exclusive, (9, 9), false);
         assert_eq!(free, Err(Errno::AGAIN));
-        fs.store().check_lock_owners().unwrap();
+        fs.cluster().check_lock_owners().unwrap();
         let _ = g.seek_hole(0);
         g.close().unwrap();
         f.close().unwrap();
@@ -45,7 +45,7 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         assert_eq!(fs.xattrs(&p("file"), true).unwrap().len(), 1);
         assert_eq!(other.xattr(&p("file"), b"user.x", true).unwrap(), b"value");
         let id = ObjectId(fs.stat(&p("file"), true).unwrap().ino);
-        assert_eq!(other.store().describe(id), fs.store().describe(id));
+        assert_eq!(other.cluster().describe(id), fs.cluster().describe(id));
         assert_eq!(fs.list(b"/.by").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x=value").unwrap().len(), 1);
@@ -54,7 +54,7 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
             Term::Within(b"x".to_vec(), Order::FIRST_TEXT, Order::LAST),
             Term::Equal(b"x".to_vec(), b"value".to_vec()),
         ];
-        fs.store().matching(&all, root, |_| found += 1).unwrap();
+        fs.cluster().matching(&all, root, |_| found += 1).unwrap();
         assert_eq!(found, 1);
         let link = [b"/.by/x=value", &p("file")[..]].concat();
         assert_eq!(
@@ -83,9 +83,9 @@ fn corpus(nodes: &Nodes) -> Vec<Question> {
         fs.rmdir(&p("directory")).unwrap();
         fs.list(b"/").unwrap();
         striped(fs, other, n);
-        fs.store().settle_notes().unwrap();
-        fs.store().sync_everywhere().unwrap();
-        fs.store().sync_entries_everywhere().unwrap();
+        fs.cluster().settle_notes().unwrap();
+        fs.cluster().sync_everywhere().unwrap();
+        fs.cluster().sync_entries_everywhere().unwrap();
     }
     nodes.together.kept.lock().unwrap().take().unwrap()
 }
@@ -134,15 +134,17 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     drop((plain, seen));
     fs.unlink(&p("copied")).unwrap();
     g.sync().unwrap();
-    let store = other.store();
-    let live = store.live_acquire(ObjectId(g.stat().unwrap().ino)).unwrap();
-    assert_eq!(store.reserve_range(live, 0, 5 << 20, true), Ok(()));
-    assert_eq!(store.punch(live, 1 << 20, 3 << 20, false), Ok(()));
+    let cluster = other.cluster();
+    let live = cluster
+        .live_acquire(ObjectId(g.stat().unwrap().ino))
+        .unwrap();
+    assert_eq!(cluster.reserve_range(live, 0, 5 << 20, true), Ok(()));
+    assert_eq!(cluster.punch(live, 1 << 20, 3 << 20, false), Ok(()));
     let id = ObjectId(g.stat().unwrap().ino);
     for said in ["persistence=node", ""] {
         fs.set_controls(id, said.parse().unwrap()).unwrap();
     }
-    store.live_release(live).unwrap();
+    cluster.live_release(live).unwrap();
     g.set_len(2_000_000).unwrap();
     g.close().unwrap();
     f.close().unwrap();

@@ -169,8 +169,8 @@ fn say_uncounted(fs: &Fs, path: &str, what: &str) {
         controls: Some(declared.bits()),
         ..SetAttr::default()
     };
-    fs.store().set_attr(id, &set).unwrap();
-    fs.store().tell_writers(id).unwrap();
+    fs.cluster().set_attr(id, &set).unwrap();
+    fs.cluster().tell_writers(id).unwrap();
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn the_dead_do_not_count() {
 /// A place in the table of mappings, as for a mapping that can be written.
 fn map(fs: &Fs, open: u32) -> &forebay_store::control::MapRef {
     use forebay_store::control::map_flag::{CHANGES, COPY, SHARED};
-    let copy = match fs.store().is_away(fs.live_of(open).unwrap()) {
+    let copy = match fs.cluster().is_away(fs.live_of(open).unwrap()) {
         true => COPY,
         false => 0,
     };
@@ -554,7 +554,7 @@ fn who_laminates_may_be_killed() {
             nodes.recover();
             for view in &nodes.views {
                 // What a keeper does every some seconds: of who was killed while giving up its use.
-                view.store().check_lock_owners().unwrap();
+                view.cluster().check_lock_owners().unwrap();
             }
             let story = format!("killed at {at}, behind: {behind}");
             assert!(!whole || is_laminated(fs, &path), "{story}");

@@ -188,7 +188,7 @@ fn a_file_is_made_where_the_records_have_room() {
         let file = made.unwrap();
         assert_eq!(file.write_at(b"abc", 0), Ok(3));
         let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
-        assert_ne!(fs.store().home_of(id), Some(0), "{path}");
+        assert_ne!(fs.cluster().home_of(id), Some(0), "{path}");
         file.close().unwrap();
         same(&read_all(&open(&nodes.views[2], &path, 0)), b"abc", &path);
     }

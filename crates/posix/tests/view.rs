@@ -143,12 +143,12 @@ fn check_searches(fs: &Fs) {
     let all = walk(fs);
     let dirs = all.keys().map(|id| ObjectId(*id)).chain([ObjectId::ROOT]);
     let dirs: Vec<ObjectId> = dirs
-        .filter(|id| id.0 == 1 || fs.store().stat(*id).unwrap().is_dir())
+        .filter(|id| id.0 == 1 || fs.cluster().stat(*id).unwrap().is_dir())
         .collect();
     let matching = |terms: &[Term]| {
         let mut found = BTreeSet::new();
         for dir in &dirs {
-            let store = fs.store();
+            let cluster = fs.cluster();
             let each = |one: Match| {
                 assert!(found.insert(one.id.0), "{terms:?}: {one:?} twice");
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -158,7 +158,7 @@ fn check_searches(fs: &Fs) {
                     .map(|(name, value)| (text(&name[5..]), text(value)));
                 assert_eq!(has.collect::<BTreeMap<_, _>>(), all[&one.id.0]);
             };
-            store.matching(terms, *dir, each).unwrap();
+            cluster.matching(terms, *dir, each).unwrap();
         }
         found
     };
@@ -266,12 +266,12 @@ fn searches_of_several_nodes_take_as_many_pages_as_they_need() {
             assert_eq!(one.attributes.is_none(), name % 100 == 7);
             assert_eq!(found.insert(name, one.id), None);
         };
-        fs.store().matching(terms, dir, each).unwrap();
+        fs.cluster().matching(terms, dir, each).unwrap();
         assert!(found.into_keys().eq(100..850));
     }
     let root = |_| panic!("it isn't in the root");
     let all = Term::Within(b"n".to_vec(), Order::FIRST_NUMBER, Order::LAST);
-    fs.store().matching(&[all], ObjectId::ROOT, root).unwrap();
+    fs.cluster().matching(&[all], ObjectId::ROOT, root).unwrap();
 }
 
 #[test]
@@ -306,7 +306,10 @@ fn it_is_read_like_directories_and_links() {
     let dir = p.stat(b"/.by/step=3/project=mcse", true).unwrap();
     assert_eq!(dir.mode, libc::S_IFDIR | 0o555);
     let id = forebay_posix::ObjectId(dir.ino);
-    assert_eq!(p.store().path_of(id).unwrap(), b"/.by/step=3/project=mcse");
+    assert_eq!(
+        p.cluster().path_of(id).unwrap(),
+        b"/.by/step=3/project=mcse"
+    );
     // What doesn't occur isn't there.
     for none in [
         "/.by/project=other",

@@ -267,7 +267,7 @@ pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
     let Some(cwd) = paths::cwd(fs) else {
         return PASS;
     };
-    match fs.store().path_of(cwd) {
+    match fs.cluster().path_of(cwd) {
         Err(e) => errno(e),
         Ok(path) => {
             let mut full = visible(fs, &path);
@@ -294,7 +294,7 @@ pub fn is_inside() -> bool {
 pub fn mounted() -> Option<OwnedFd> {
     let fs = runtime::open_fs()?;
     let cwd = paths::cwd(fs)?;
-    let path = fs.store().path_of(cwd).ok()?;
+    let path = fs.cluster().path_of(cwd).ok()?;
     let prefix = Path::new(std::ffi::OsStr::from_bytes(runtime::settings()?.mount));
     let mut mounts = mounts(fs.pool().dir());
     mounts.sort_by_key(|at| at != prefix);

@@ -249,7 +249,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, _)) => {
             fs.write_back_all();
-            value(fs.store().sync_everywhere().map(|()| 0))
+            value(fs.cluster().sync_everywhere().map(|()| 0))
         }
         None => PASS,
     }
@@ -260,7 +260,7 @@ pub fn sync() -> i64 {
     if let Some(fs) = crate::runtime::open_fs() {
         let _critical = Critical::enter();
         fs.write_back_all();
-        let _ = fs.store().sync_everywhere();
+        let _ = fs.cluster().sync_everywhere();
     }
     PASS
 }

@@ -107,12 +107,12 @@ fn ranges(
             return Err(Errno::BADF);
         }
         let wait = matches!(cmd, libc::F_SETLKW | libc::F_OFD_SETLKW);
-        let store = fs.store();
-        let lock = || store.lock_range(open, of_description, want, range, wait);
+        let cluster = fs.cluster();
+        let lock = || cluster.lock_range(open, of_description, want, range, wait);
         return around(fs, open, want, lock).map(|()| None);
     }
     match fs
-        .store()
+        .cluster()
         .range_in_the_way(open, of_description, want, range)?
     {
         None => asked.l_type = libc::F_UNLCK as i16,
@@ -153,7 +153,7 @@ pub fn flock(fs: &Fs, open: u32, operation: i64) -> i64 {
     };
     let lock = || {
         let wait = operation & libc::LOCK_NB == 0;
-        fs.store().flock(open, want, wait)
+        fs.cluster().flock(open, want, wait)
     };
     value(around(fs, open, want, lock).map(|()| 0))
 }

@@ -139,7 +139,7 @@ impl Place for PoolPlace<'_> {
     }
 
     fn node_of(&self, file: &Meta) -> Option<u32> {
-        self.fs.store().home_of(ObjectId(file.ino))
+        self.fs.cluster().home_of(ObjectId(file.ino))
     }
 
     fn show(&self, path: &[u8]) -> String {

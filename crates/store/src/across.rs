@@ -27,12 +27,13 @@ mod together;
 pub(crate) use rename::without_change;
 pub use together::NewFile;
 
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{Part, kind};
 use crate::names::{Link, Named, Note, Opening, entry_in, is_on_paths, moving};
 use crate::process::identity_lives;
 use crate::record::{Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, Store, now};
+use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -104,7 +105,7 @@ fn is_unclear(e: Errno) -> bool {
     )
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies elsewhere; what is there instead, if something is. One
@@ -350,8 +351,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use super::exchange::{Exchange, Phase};
     use super::*;
+    use crate::names::{Exchange, Phase};
 
     #[test]
     fn notes_and_links_are_read_back() {

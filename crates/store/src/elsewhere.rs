@@ -18,6 +18,7 @@ mod pieces;
 pub mod serve;
 
 use crate::across::Nap;
+use crate::cluster::Cluster;
 use crate::{Errno, Result, Store};
 pub(crate) use copy::with_open;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
@@ -195,10 +196,10 @@ pub trait Elsewhere: Send + Sync {
     fn after_fork_in_child(&self);
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// The node that keeps `slot`, if it isn't this one.
     pub(crate) fn away(&self, slot: Slot) -> Option<NodeId> {
-        let elsewhere = self.elsewhere.as_deref()?;
+        let elsewhere = self.peers()?;
         let node = elsewhere.node_of(slot);
         (node != elsewhere.me()).then_some(node)
     }
@@ -206,7 +207,7 @@ impl Store {
     /// The size of the pool's media and how much of them is used, on all nodes together; as they were a moment
     /// ago, elsewhere. None in a pool of one node, or if nobody can tell.
     pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
-        let e = self.elsewhere.as_deref()?;
+        let e = self.peers()?;
         // SAFETY: there are no bytes.
         let told = unsafe { e.ask(e.me(), CAPACITY, &[], Bytes::None) }.ok()?;
         let (size, used) = told.head.split_first_chunk::<8>()?;
@@ -217,7 +218,7 @@ impl Store {
     /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
     /// first. None if nobody can tell.
     pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
-        let others = self.elsewhere.as_deref()?;
+        let others = self.peers()?;
         // SAFETY: there are no bytes.
         let told = unsafe { others.ask(others.me(), CAPACITY, &[], Bytes::None) }.ok()?;
         let list = told.head.get(16..)?;
@@ -231,7 +232,7 @@ impl Store {
 
     /// The number of the node on which the data of `id` lie; None if that is several, or in a pool of one node.
     pub fn home_of(&self, id: ObjectId) -> Option<u32> {
-        let elsewhere = self.elsewhere.as_deref()?;
+        let elsewhere = self.peers()?;
         if matches!(id.distribution(), Distribution::Striped(_)) {
             return None;
         }
@@ -241,7 +242,7 @@ impl Store {
     /// The home of the entry `name` of `parent`, if it isn't this node.
     pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
         // Without other nodes, no hash.
-        self.elsewhere.as_ref()?;
+        self.peers()?;
         if Store::is_in_view(parent, name) {
             return None;
         }
@@ -258,8 +259,8 @@ impl Store {
     }
 
     /// The other nodes. To be called where something is away.
-    pub(crate) fn other_nodes(&self) -> Result<&dyn Elsewhere> {
-        self.elsewhere.as_deref().ok_or(Errno::NODEV)
+    pub(crate) fn other_nodes(&self) -> Result<&'a dyn Elsewhere> {
+        self.peers().ok_or(Errno::NODEV)
     }
 
     /// Asks `node` for what needs no bytes besides.
@@ -317,6 +318,6 @@ impl Store {
 
     /// The node on which directories change, one at a time.
     pub(crate) fn names_node(&self) -> Option<NodeId> {
-        self.elsewhere.as_ref()?.nodes().first().copied()
+        self.peers()?.nodes().first().copied()
     }
 }

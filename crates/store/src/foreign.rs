@@ -9,8 +9,9 @@ use crate::control::live_flag as flag;
 use crate::live::Chain;
 use crate::locks::Owner;
 use crate::process::Critical;
-use crate::record::Inode;
+use crate::record::{Entry, Inode};
 use crate::{NodeId, ObjectId, Result, Slot, Store};
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 /// The answer to what a use is known by: it can't be said just now.
@@ -33,11 +34,17 @@ pub trait Foreign: Send + Sync {
     /// EIO and the like; none if its home is out of reach.
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
 
-    /// The attributes of another node's object, and the tail of its record.
+    /// The attributes of an object of any node, and the tail of its record.
     ///
     /// # Errors
     /// ENOENT; EHOSTDOWN.
     fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
+
+    /// The entry `name` of `parent`, on whatever node it lies.
+    ///
+    /// # Errors
+    /// EHOSTDOWN; EIO.
+    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
 
     /// A description has ended that may laminate an object by that: another node's, or one that other nodes have
     /// parts of; `live` is its live entry here.
@@ -71,9 +78,55 @@ impl Store {
     /// ENOENT; EHOSTDOWN.
     pub(crate) fn inode_of(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         match &self.foreign {
-            Some(foreign) if self.is_object_away(id) => foreign.inode_of(self, id),
-            _ => self.inode_tail_here(id),
+            Some(foreign) => foreign.inode_of(self, id),
+            None => self.inode_tail_here(id),
         }
+    }
+
+    /// The entry `name` of `parent`, on whatever node it lies.
+    ///
+    /// # Errors
+    /// EHOSTDOWN; EIO.
+    pub(crate) fn entry_of(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        match &self.foreign {
+            Some(foreign) => foreign.entry_of(self, parent, name),
+            None => self.lookup_here(parent, name),
+        }
+    }
+
+    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
+    ///
+    /// # Errors
+    /// ENOENT if it has been removed.
+    pub(crate) fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        self.path_by(dir, |id| self.inode_of(id))
+    }
+
+    /// As [`Store::path_of`]; `inode_of` says what is known of a directory.
+    pub(crate) fn path_by(
+        &self,
+        dir: ObjectId,
+        inode_of: impl Fn(ObjectId) -> Result<(Inode, Vec<u8>)>,
+    ) -> Result<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = dir;
+        while at != ObjectId::ROOT {
+            let (inode, name) = inode_of(at)?;
+            if !inode.is_dir() || names.len() > crate::PATH_MAX {
+                return Err(Errno::NOENT);
+            }
+            names.push(name);
+            at = ObjectId(inode.parent);
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
     }
 
     /// Whether a live entry stands for an object of another node.

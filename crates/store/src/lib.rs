@@ -13,6 +13,8 @@
 
 pub mod accounting;
 mod across;
+#[cfg(test)]
+mod alone;
 mod attributes;
 mod checkpoint;
 mod cluster;
@@ -56,7 +58,7 @@ pub mod watches;
 
 pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use cluster::{Away, COPIED_AT_ONCE, Found};
+pub use cluster::{Away, COPIED_AT_ONCE, Cluster, Found, Nodes};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
@@ -126,10 +128,6 @@ pub struct Store {
     journal: Option<Journal>,
     /// What belongs to other nodes, if this is the share of one node among several.
     foreign: Option<std::sync::Arc<dyn Foreign>>,
-    /// The other nodes of the pool, if it has any.
-    elsewhere: Option<std::sync::Arc<dyn elsewhere::Elsewhere>>,
-    /// Where chunks of files lie that have grown on other nodes.
-    placed: striped::placed::Memory,
 }
 
 impl Store {
@@ -219,8 +217,6 @@ impl Store {
             cache: ExtentCache::new(),
             journal,
             foreign: None,
-            elsewhere: None,
-            placed: Default::default(),
         })
     }
 
@@ -246,9 +242,8 @@ impl Store {
     }
 
     /// Makes this the store of one node among several.
-    pub fn among(mut self, others: std::sync::Arc<dyn elsewhere::Elsewhere>) -> Store {
-        self.foreign = Some(std::sync::Arc::new(cluster::Homes(others.clone())));
-        self.elsewhere = Some(others);
+    pub fn among(mut self, foreign: std::sync::Arc<dyn Foreign>) -> Store {
+        self.foreign = Some(foreign);
         self
     }
 

@@ -601,14 +601,14 @@ mod tests {
     fn what_many_threads_of_a_dead_process_held_is_given_back() {
         let s = store("live-places-of-the-dead");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         let before = s.live(index).refs.load(Acquire);
         let (mine, dead) = (s.me().unwrap(), process::attach(&s.control).unwrap());
         // As another process would, from 64 threads.
         let area = s.map_area(dead).unwrap();
         s.lend(dead, area);
         for _ in 0..64 {
-            let (same, held) = s.live_acquire_held(id).unwrap();
+            let (same, held) = s.live_acquire_here(id).unwrap();
             assert_eq!(same, index);
             std::mem::forget(held);
         }

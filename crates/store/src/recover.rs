@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn what_threads_were_opening_when_their_process_ended_is_given_back() {
         let s = store("ends-with-threads");
-        let live = s.live_acquire(make(&s, "f")).unwrap();
+        let live = s.live_acquire_here(make(&s, "f")).unwrap().0;
         // Between this and its place in a table of descriptors, it is noted nowhere else.
         let open = s
             .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")

@@ -235,20 +235,24 @@ pub(crate) mod tests {
             controls: 0,
             maker: None,
         };
-        let made = s.create_object(dir, name.as_bytes(), &new, s.names_epoch());
+        let made = crate::alone::create_object(s, dir, name.as_bytes(), &new);
         made.unwrap().unwrap()
     }
 
     pub(crate) fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
         // SAFETY: the slice is readable.
-        let written = unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
+        let written = unsafe {
+            s.write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
+                Ok(())
+            })
+        };
         assert_eq!(written, Ok((at, bytes.len())));
     }
 
     pub(crate) fn read(s: &Store, index: u32) -> Vec<u8> {
-        let mut bytes = vec![0xee; s.size(index).unwrap() as usize];
+        let mut bytes = vec![0xee; s.live(index).size.load(Acquire) as usize];
         // SAFETY: the vector is writable.
-        let n = unsafe { s.read(index, 0, bytes.as_mut_ptr(), bytes.len()) };
+        let n = unsafe { s.read_here(index, 0, bytes.as_mut_ptr(), bytes.len()) };
         assert_eq!(n, Ok(bytes.len()));
         bytes
     }
@@ -265,7 +269,10 @@ pub(crate) mod tests {
     fn a_write_cut_short_leaves_nothing_behind_the_end() {
         let s = store("repair-write");
         for size in [2000usize, 1_500_000] {
-            let index = s.live_acquire(make(&s, &format!("f{size}"))).unwrap();
+            let index = s
+                .live_acquire_here(make(&s, &format!("f{size}")))
+                .unwrap()
+                .0;
             write(&s, index, 0, &vec![7; size]);
             let pages = s.live(index).pages.load(Relaxed);
             // As if the bytes had been written, but not the size; and not all counted.
@@ -289,12 +296,12 @@ pub(crate) mod tests {
     fn the_last_user_repairs_what_a_dead_one_left() {
         let s = store("repair-release");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
         s.flush(index, false).unwrap();
         die_holding(&s, index, |l| l.size.store(3000, Relaxed));
         s.live_release(index).unwrap();
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         s.truncate(index, 5000).unwrap();
         let mut expected = vec![7; 3000];
         expected.resize(5000, 0);
@@ -308,7 +315,7 @@ pub(crate) mod tests {
         let s = store("repair-mapped");
         for flushed in [false, true] {
             let id = make(&s, if flushed { "flushed" } else { "dirty" });
-            let index = s.live_acquire(id).unwrap();
+            let index = s.live_acquire_here(id).unwrap().0;
             write(&s, index, 0, &[7; 5000]);
             if flushed {
                 s.flush(index, false).unwrap();
@@ -319,7 +326,7 @@ pub(crate) mod tests {
             let at = piece.segment_offset + 2000;
             assert_eq!(rustix::io::pwrite(segment, &[9; 50], at), Ok(50));
             s.live_release(index).unwrap();
-            let index = s.live_acquire(id).unwrap();
+            let index = s.live_acquire_here(id).unwrap().0;
             s.truncate(index, 8192).unwrap();
             let mut expected = vec![7; 5000];
             expected.resize(8192, 0);
@@ -333,11 +340,11 @@ pub(crate) mod tests {
     fn an_open_file_of_a_pool_that_was_loaded_is_sound() {
         let s = store("repair-loaded");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
         s.live_release(index).unwrap();
         s.journal_state().loaded.store(1, Relaxed);
-        let (index, held) = s.live_acquire_held(id).unwrap();
+        let (index, held) = s.live_acquire_here(id).unwrap();
         assert_ne!(s.live(index).flags.load(Relaxed) & flag::TAIL, 0);
         assert_eq!(s.check(), Ok(vec![]));
         drop(held);
@@ -348,7 +355,7 @@ pub(crate) mod tests {
     fn a_removal_that_the_entry_was_not_told_of_is_done() {
         let s = store("repair-gone");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
         s.unlink(ObjectId::ROOT, b"f", None, s.names_epoch())
             .unwrap();
@@ -364,12 +371,12 @@ pub(crate) mod tests {
     fn a_removal_that_was_only_announced_removes_nothing() {
         let s = store("repair-mark");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, b"stays");
         // Killed between marking the entry and the commit.
         s.live_set_unlinked(id).unwrap();
         s.live_release(index).unwrap();
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         assert_eq!(read(&s, index), b"stays");
         s.live_release(index).unwrap();
         assert_eq!(s.check(), Ok(vec![]));
@@ -379,14 +386,14 @@ pub(crate) mod tests {
     fn it_finds_every_entry_and_page_again() {
         let s = store("repair-order");
         let id = make(&s, "f");
-        let open = s.live_acquire(id).unwrap();
+        let open = s.live_acquire_here(id).unwrap().0;
         let open = s
             .open_create(id, libc::S_IFREG, Some(open), 0, ObjectId::ROOT, b"f")
             .unwrap();
         let live = s.open_file(open).live.load(Relaxed) - 1;
         write(&s, live, 0, &[1; 9000]);
         // References, entries and pages that nobody knows of.
-        let lost = s.live_acquire(make(&s, "g")).unwrap();
+        let lost = s.live_acquire_here(make(&s, "g")).unwrap().0;
         write(&s, lost, 0, &[2; 9000]);
         s.live_retain(live);
         let h = s.control.header();

@@ -31,6 +31,7 @@ mod whole;
 mod writing;
 
 use crate::across::Nap;
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{encode, kind};
@@ -81,7 +82,7 @@ struct Piece {
     len: usize,
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
@@ -92,7 +93,7 @@ impl Store {
             None if live.flags.load(Acquire) & flag::PARTS != 0 => (ChunkSize::LEAST, true),
             None => return None,
         };
-        if id.is_part() || self.elsewhere.is_none() {
+        if id.is_part() || self.foreign.is_none() {
             return None;
         }
         Some(Striped {
@@ -263,7 +264,7 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        if Store::is_first(f, offset, len) {
+        if Cluster::is_first(f, offset, len) {
             return match f.home {
                 // SAFETY: passed on.
                 Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },

@@ -83,7 +83,7 @@ mod tests {
     fn high_descriptor_numbers_have_places() {
         let s = store("tables-fds");
         let id = make(&s, "f");
-        let live = s.live_acquire(id).unwrap();
+        let live = s.live_acquire_here(id).unwrap().0;
         let root = ObjectId::ROOT;
         let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, b"f");
         let open = open.unwrap();

@@ -189,7 +189,6 @@ impl Store {
     /// If the object is gone, tells so, and ends its watches.
     pub fn tell_if_gone(&self, id: ObjectId, kind: u32) {
         if self.has_watches()
-            && !id.is_view()
             && self.watches().may_be_watched(id)
             && self.inode_of(id).map(|_| ()) == Err(Errno::NOENT)
         {
@@ -233,7 +232,7 @@ impl Store {
         let mut name = Vec::new();
         self.open_name(o, &mut name);
         let there = self
-            .lookup(dir, &name)
+            .entry_of(dir, &name)
             .is_ok_and(|e| e.is_some_and(|e| e.id == id));
         if !name.is_empty() {
             self.tell_watchers(dir, &Happened::new(what, kind, &name, 0), !there);

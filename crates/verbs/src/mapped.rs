@@ -120,16 +120,16 @@ impl Mapped {
         len: usize,
         access: Access,
     ) -> Result<Mapped> {
-        let store = fs.store();
+        let cluster = fs.cluster();
         let failed = |e| Error::of(format!("can't map {len} bytes at {at}"), e);
         let live = fs.live_of(open).map_err(failed)?;
-        if store.is_away(live) {
+        if cluster.is_away(live) {
             return Err(Error::new(
                 Errno::REMOTE,
                 "its bytes lie on another node, or on several: only what lies on this node can be mapped; read it",
             ));
         }
-        let size = store.size(live).map_err(failed)?;
+        let size = cluster.size(live).map_err(failed)?;
         let end = at.checked_add(len as u64);
         if len == 0 || end.is_none_or(|end| end > size) {
             return Err(Error::invalid(format!(
@@ -150,14 +150,14 @@ impl Mapped {
                 Access::Write => map_flag::CHANGES,
             };
         let object = ObjectId(
-            store
+            cluster
                 .open_file(open)
                 .id
                 .load(std::sync::atomic::Ordering::Acquire),
         );
         let place = {
             let _turn = fs.claiming()?;
-            store.map_claim(open, kind).map_err(|e| match e {
+            cluster.map_claim(open, kind).map_err(|e| match e {
                 Errno::NOMEM => Error::new(
                     e,
                     "this process has as many chunks mapped as it can have (4096)",
@@ -187,7 +187,7 @@ impl Mapped {
                 })
             }
             Err(e) => {
-                let _ = store.map_release(place);
+                let _ = cluster.map_release(place);
                 Err(failed(e))
             }
         }
@@ -208,7 +208,7 @@ impl Mapped {
         if object.is_view() {
             return Err(failed(Errno::NOENT));
         }
-        if !fs.store().stat(object).map_err(failed)?.is_file() {
+        if !fs.cluster().stat(object).map_err(failed)?.is_file() {
             return Err(failed(Errno::NOENT));
         }
         let entry = Entry {
@@ -311,7 +311,7 @@ fn put_pages(
     let (from, whole) = (at - skip as u64, (skip + len).next_multiple_of(PAGE));
     let range = Range::reserve(whole)?;
     let mut there = 0;
-    for piece in fs.store().map(live, from, whole, usize::MAX)? {
+    for piece in fs.cluster().map(live, from, whole, usize::MAX)? {
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }

@@ -91,7 +91,7 @@ fn a_collection_can_go_with_its_process() {
     let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
     assert_eq!(record.controls.persistence, Persistence::Process);
     // Its maker, this process, runs.
-    let followed = fs.store().follow_makers().unwrap();
+    let followed = fs.cluster().follow_makers().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
     // Where the record lies elsewhere it would lead nowhere.
     let memory = Session::open("memory").unwrap();
@@ -100,7 +100,7 @@ fn a_collection_can_go_with_its_process() {
     let refused = Collection::create(&other, "c", &with("persistence=process"));
     assert_eq!(refused.err().unwrap().errno(), Errno::OPNOTSUPP);
     Collection::delete(&w, Key::Name("scratch")).unwrap();
-    assert_eq!(fs.store().follow_makers().unwrap().left, 0);
+    assert_eq!(fs.cluster().follow_makers().unwrap().left, 0);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Face {
     ) -> Result<(), Errno> {
         let room = a.u64()? as u32 as usize;
         let mut list = Vec::new();
-        for name in self.fs().store().attributes(object(head.node))? {
+        for name in self.fs().cluster().attributes(object(head.node))? {
             list.extend_from_slice(&name);
             list.push(0);
         }

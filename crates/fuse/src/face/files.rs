@@ -306,7 +306,7 @@ impl Face {
             _ => return Err(Errno::INVAL),
         };
         let fs = self.fs();
-        reply.u64(fs.store().seek_data(fs.live_of(open)?, offset, hole)?);
+        reply.u64(fs.cluster().seek_data(fs.live_of(open)?, offset, hole)?);
         Ok(())
     }
 

@@ -139,16 +139,16 @@ impl Face {
 
     pub(super) fn lock_at_once(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let asked = asked(a)?;
-        let store = self.fs().store();
+        let cluster = self.fs().cluster();
         if asked.flock {
-            return store.flock(asked.handle, asked.want, false);
+            return cluster.flock(asked.handle, asked.want, false);
         }
         if asked.want == LockType::Unlocked && asked.range == (0, TO_THE_END) {
             self.locks.drop_owner(asked.owner, head.node);
             return Ok(());
         }
         let holder = self.holder(head.node, &asked)?;
-        store.lock_range(holder.open, true, asked.want, asked.range, false)
+        cluster.lock_range(holder.open, true, asked.want, asked.range, false)
     }
 
     /// F_SETLKW, flock(2): what waits for it, if it can't be had at once.
@@ -160,10 +160,13 @@ impl Face {
         let asked = asked(a)?;
         let (fs, want) = (self.own.clone(), asked.want);
         if asked.flock {
-            return waiting(move |waits| fs.store().flock(asked.handle, want, waits));
+            return waiting(move |waits| fs.cluster().flock(asked.handle, want, waits));
         }
         let holder = self.holder(head.node, &asked)?;
-        waiting(move |waits| (fs.store()).lock_range(holder.open, true, want, asked.range, waits))
+        waiting(move |waits| {
+            fs.cluster()
+                .lock_range(holder.open, true, want, asked.range, waits)
+        })
     }
 
     /// F_GETLK.
@@ -175,8 +178,8 @@ impl Face {
     ) -> Result<(), Errno> {
         let asked = asked(a)?;
         let holder = self.holder(head.node, &asked)?;
-        let store = self.fs().store();
-        let found = store.range_in_the_way(holder.open, true, asked.want, asked.range)?;
+        let cluster = self.fs().cluster();
+        let found = cluster.range_in_the_way(holder.open, true, asked.want, asked.range)?;
         let Some(other) = found else {
             reply.u64(0).u64(0).u32(libc::F_UNLCK as u32).u32(0);
             return Ok(());
@@ -187,7 +190,7 @@ impl Face {
         };
         // That of another mount or node: it has no number here.
         let pid = match other.owner.pid() {
-            Some(pid) if other.owner.node == store.node() => pid,
+            Some(pid) if other.owner.node == cluster.node() => pid,
             Some(_) => u32::MAX,
             None => self.pid_behind(other.owner),
         };

@@ -47,7 +47,7 @@ impl Face {
     }
 
     pub(super) fn readlink(&self, head: &Head, reply: &mut Reply) -> Result<(), Errno> {
-        let (inode, target) = self.fs().store().inode_tail(object(head.node))?;
+        let (inode, target) = self.fs().cluster().inode_tail(object(head.node))?;
         if !inode.is_link() {
             return Err(Errno::INVAL);
         }

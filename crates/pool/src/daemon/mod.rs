@@ -160,8 +160,9 @@ impl Serve for Store {
     }
 
     fn answered_again(&self, from: NodeId, kind: u16, head: &[u8], answer: &[u8]) {
-        let store = self.pool.store();
-        self.server.answered_again(store, from, kind, head, answer);
+        let cluster = self.pool.cluster();
+        self.server
+            .answered_again(&cluster, from, kind, head, answer);
     }
 
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
@@ -171,15 +172,16 @@ impl Serve for Store {
         if kind == CAPACITY {
             return self.capacity.tell(&self.teller.core()?, &self.pool);
         }
-        self.server.serve(self.pool.store(), from, kind, head, body)
+        self.server
+            .serve(&self.pool.cluster(), from, kind, head, body)
     }
 
     fn gone(&self, node: NodeId) {
-        self.server.gone(self.pool.store(), node);
+        self.server.gone(&self.pool.cluster(), node);
     }
 
     fn anew(&self, node: NodeId) -> Result<(), Errno> {
-        let lost = self.pool.store().open_again(node)?;
+        let lost = self.pool.cluster().open_again(node)?;
         if lost > 0 {
             eprintln!(
                 "forebay keeper: node {} was started anew: {lost} file(s) that are open here are gone there",
@@ -196,8 +198,8 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
-            store.server.check_open(store.pool.store());
-            store.server.release_late(store.pool.store());
+            store.server.check_open(&store.pool.cluster());
+            store.server.release_late(&store.pool.cluster());
         }
     };
     let thread = std::thread::Builder::new().name("fb-open".into());
@@ -218,7 +220,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
             std::thread::sleep(tick);
             let Some(store) = store.upgrade() else { return };
             // What can't be found out now is at the next tick.
-            let leased = store.pool.store().leased().unwrap_or_default();
+            let leased = store.pool.cluster().leased().unwrap_or_default();
             for (home, files) in leased {
                 if !core::lock(&asked).insert(home) {
                     continue;
@@ -226,7 +228,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
                 let (store, at_it) = (store.clone(), asked.clone());
                 let ask = move || {
                     // If it isn't there, the lease goes on running out.
-                    let _ = store.pool.store().renew_leases(home, &files);
+                    let _ = store.pool.cluster().renew_leases(home, &files);
                     core::lock(&at_it).remove(&home);
                 };
                 let thread = std::thread::Builder::new().name("fb-lease".into());

@@ -198,10 +198,12 @@ fn punching_reserving_and_finding_holes() {
     p.put("/f", &vec![0xcc; 2 * MIB]);
     let open = p.open_at(ObjectId::ROOT, b"/f", O_RDWR, 0).unwrap();
     let live = p.live_of(open).unwrap();
-    let s = p.store();
-    s.punch(live, 4096, 8192, false).unwrap();
-    s.punch(live, 2 * MIB as u64 - 10, 100, false).unwrap();
-    assert_eq!(s.size(live), Ok(2 * MIB as u64));
+    let cluster = p.cluster();
+    cluster.punch(live, 4096, 8192, false).unwrap();
+    cluster
+        .punch(live, 2 * MIB as u64 - 10, 100, false)
+        .unwrap();
+    assert_eq!(cluster.size(live), Ok(2 * MIB as u64));
     assert_eq!(p.seek(open, Whence::Hole, 0), Ok(4096));
     assert_eq!(p.seek(open, Whence::Data, 4096), Ok(12288));
     assert_eq!(p.seek(open, Whence::Hole, 12288), Ok(2 * MIB as u64));
@@ -211,11 +213,12 @@ fn punching_reserving_and_finding_holes() {
     expected[2 * MIB - 10..].fill(0);
     assert!(p.get("/f") == expected);
     // Room that is reserved can be written whatever else happens.
-    s.reserve_range(live, 2 * MIB as u64, 2 * MIB as u64, false)
+    cluster
+        .reserve_range(live, 2 * MIB as u64, 2 * MIB as u64, false)
         .unwrap();
-    assert_eq!(s.size(live), Ok(2 * MIB as u64));
+    assert_eq!(cluster.size(live), Ok(2 * MIB as u64));
     assert_eq!(
-        s.reserve_range(live, 0, 20 * MIB as u64, false),
+        cluster.reserve_range(live, 0, 20 * MIB as u64, false),
         Err(Errno::NOSPC)
     );
     let filler = p.open(b"/filler", O_CREAT | O_WRONLY, 0o600).unwrap();
@@ -225,13 +228,15 @@ fn punching_reserving_and_finding_holes() {
     }
     let f = p.open(b"/f", O_RDWR, 0).unwrap();
     write_all(&f, &pattern(1, 2 * MIB), 2 * MIB as u64);
-    s.reserve_range(live, 0, 4 * MIB as u64, true).unwrap();
-    s.punch(live, 4 * MIB as u64, 10, true).unwrap();
+    cluster
+        .reserve_range(live, 0, 4 * MIB as u64, true)
+        .unwrap();
+    cluster.punch(live, 4 * MIB as u64, 10, true).unwrap();
     assert_eq!(f.size(), 4 * MIB as u64 + 10);
     expected.extend(pattern(1, 2 * MIB));
     expected.extend([0; 10]);
     assert!(read_all(&f) == expected);
-    s.open_release(open).unwrap();
+    cluster.open_release(open).unwrap();
     drop((f, filler));
     p.assert_whole();
 }

@@ -148,7 +148,7 @@ fn renaming_directories() {
     let links = |path: &str| p.stat(path.as_bytes(), true).unwrap().nlink;
     assert_eq!((links("/"), links("/a"), links("/x")), (5, 2, 3));
     assert_eq!(
-        p.store()
+        p.cluster()
             .path_of(ObjectId(p.stat(b"/x/c", true).unwrap().ino)),
         Ok(b"/x/c".to_vec())
     );

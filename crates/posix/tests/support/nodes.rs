@@ -276,9 +276,9 @@ impl Nodes {
         for view in &self.views {
             view.store().reap().unwrap();
         }
-        self.views[0].store().begin_names().unwrap();
+        self.views[0].cluster().begin_names().unwrap();
         for view in &self.views {
-            left += view.store().settle_notes().unwrap();
+            left += view.cluster().settle_notes().unwrap();
             view.store().put_in_order().unwrap();
         }
         left
@@ -287,7 +287,7 @@ impl Nodes {
     /// What the daemons do after striped files were removed.
     pub fn drop_parts(&self) {
         for view in &self.views {
-            view.store().settle_notes().unwrap();
+            view.cluster().settle_notes().unwrap();
         }
     }
 
@@ -297,7 +297,7 @@ impl Nodes {
         for (k, view) in self.views.iter().enumerate() {
             let findings = view.store().check().unwrap();
             assert!(findings.is_empty(), "node {k} is damaged: {findings:#?}");
-            let across = view.store().inspect_across().unwrap().findings;
+            let across = view.cluster().inspect_across().unwrap().findings;
             assert!(across.is_empty(), "node {k} doesn't fit: {across:#?}");
         }
     }

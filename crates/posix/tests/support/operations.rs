@@ -362,7 +362,7 @@ pub fn operations() -> Vec<Operation> {
                 |p| p.open("sized", O_RDWR),
                 |p| {
                     let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                    p.fs.store().map(live, 0, 12_288, usize::MAX).map(|_| ())
+                    p.fs.cluster().map(live, 0, 12_288, usize::MAX).map(|_| ())
                 },
                 |p| p.close(),
             ],
@@ -373,7 +373,7 @@ pub fn operations() -> Vec<Operation> {
                 |p| p.open("tiny", O_RDWR),
                 |p| {
                     let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                    p.fs.store().reserve_range(live, 0, 1_500_000, false)
+                    p.fs.cluster().reserve_range(live, 0, 1_500_000, false)
                 },
                 |p| p.close(),
             ],
@@ -461,7 +461,7 @@ pub fn operations() -> Vec<Operation> {
             |p| p.open("sized", O_RDWR),
             |p| {
                 let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                p.fs.store().punch(live, 100, 8000, false)
+                p.fs.cluster().punch(live, 100, 8000, false)
             },
             |p| p.close(),
         ],

@@ -68,7 +68,7 @@ fn note(fs: &Fs, open: u32, merged: Merged) {
 fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
         let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
-        let place = match fs.store().home_of(id) {
+        let place = match fs.cluster().home_of(id) {
             Some(node) => format!("node {node}"),
             None => "its nodes".into(),
         };
@@ -117,7 +117,7 @@ pub fn before_write(
     let twin = twin(fs, open)?;
     let mut range = range(fs, open, at, len);
     if append {
-        range = fs.store().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
+        range = fs.cluster().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
     }
     note(fs, open, twin.write_back(range.clone()));
     Some(range)

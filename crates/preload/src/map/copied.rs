@@ -47,7 +47,8 @@ pub unsafe fn map_copy(
         // SAFETY: within the mapping just made.
         match unsafe {
             let to = (start as *mut u8).add(done);
-            fs.store().read(live, offset + done as u64, to, len - done)
+            fs.cluster()
+                .read(live, offset + done as u64, to, len - done)
         } {
             // Zeros behind the end.
             Ok(0) => break Ok(()),

@@ -119,7 +119,7 @@ pub fn grown(fs: &Fs, open: u32) {
             && s.file(fs)
                 .is_some_and(|(l, size)| l == live && s.offset_of(s.start()) < size)
     };
-    let copy = fs.store().is_away(live);
+    let copy = fs.cluster().is_away(live);
     let some: Vec<Span> = spans.of_file(live, copy).filter(gains).collect();
     pages::fill_grown(&spans, &some);
 }

@@ -125,7 +125,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     if shared && write {
         fs.check_shared_writing(open, live)?;
     }
-    if fs.store().is_away(live) {
+    if fs.cluster().is_away(live) {
         if !(shared && access == libc::O_RDWR) {
             // SAFETY: as the program asked.
             return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
@@ -176,7 +176,7 @@ unsafe fn map_range(
     let fs = spans.fs;
     prepare(fs);
     let live = fs.live_of(open)?;
-    let is_away = fs.store().is_away(live);
+    let is_away = fs.cluster().is_away(live);
     let mut kind = 0;
     if how.shared {
         kind |= map_flag::SHARED;
@@ -207,10 +207,10 @@ unsafe fn map_range(
         };
         let pieces = match &twin {
             Some(twin) => twin.pieces(range, pages::fetched_pages(how))?,
-            None => match fs.store().map(live, offset, len, budget) {
+            None => match fs.cluster().map(live, offset, len, budget) {
                 // Sparse, and no room after all: what isn't there is made when it is touched.
                 Err(Errno::NOSPC) if budget == usize::MAX => {
-                    fs.store().map(live, offset, len, 0)?
+                    fs.cluster().map(live, offset, len, 0)?
                 }
                 other => other?,
             },
@@ -359,7 +359,7 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
     if result != 0 && result != -i64::from(libc::ENOMEM) {
         return result;
     }
-    let store = spans.fs.store();
+    let cluster = spans.fs.cluster();
     let concerns = |s: &spans::Span| s.has(map_flag::CHANGES | map_flag::COPY);
     for span in spans.within(start, end).filter(concerns) {
         if span.has(map_flag::COPY)
@@ -369,9 +369,9 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
             continue;
         }
         if let Some(live) = span.open().and_then(|o| spans.fs.live_of(o).ok()) {
-            let _ = store.touch_mapped(live, span.0.flags.load(Relaxed));
+            let _ = cluster.touch_mapped(live, span.0.flags.load(Relaxed));
             if a[2] as i32 & libc::MS_SYNC != 0
-                && let Err(e) = store.sync(live)
+                && let Err(e) = cluster.sync(live)
                 && result == 0
             {
                 result = errno(e);
@@ -422,7 +422,7 @@ pub fn madvise(a: &[i64; 6]) -> i64 {
                 let from = span.start().max(start);
                 let (at, len) = (span.offset_of(from), span.end().min(end) - from);
                 let copied = before_change(spans.fs, open);
-                spans.fs.store().punch(live, at, len, false)?;
+                spans.fs.cluster().punch(live, at, len, false)?;
                 after_change(spans.fs, open, copied);
             }
         }

@@ -239,7 +239,9 @@ fn fill_empty(
     };
     let pieces = match &twin {
         Some(twin) => twin.pieces(offset..offset + (to - from), budget)?,
-        None => fs.store().map(live, offset, (to - from) as usize, budget)?,
+        None => fs
+            .cluster()
+            .map(live, offset, (to - from) as usize, budget)?,
     };
     let mut result = Ok(());
     for &vma in inside {

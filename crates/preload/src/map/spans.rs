@@ -66,7 +66,7 @@ impl Span {
     /// Live entry and size of the file, the size rounded up to pages.
     pub fn file(self, fs: &Fs) -> Option<(u32, u64)> {
         let live = fs.live_of(self.open()?).ok()?;
-        let size = fs.store().size(live).ok()?;
+        let size = fs.cluster().size(live).ok()?;
         Some((live, size.next_multiple_of(forebay_store::PAGE as u64)))
     }
 }

@@ -303,7 +303,7 @@ impl<'a> Twin<'a> {
             let n = unsafe {
                 let to = bytes.as_mut_ptr().add(done);
                 self.fs
-                    .store()
+                    .cluster()
                     .read(self.live, at + done as u64, to, len - done)?
             };
             if n == 0 {
@@ -333,7 +333,7 @@ impl<'a> Twin<'a> {
     /// # Errors
     /// EHOSTDOWN and the like; ENOSPC if the copy has no room.
     pub fn pieces(&self, range: Range<u64>, budget: usize) -> Result<Vec<MapPiece>, Errno> {
-        let size = self.fs.store().size(self.live)?;
+        let size = self.fs.cluster().size(self.live)?;
         let end = range.end.min(size.next_multiple_of(PAGE as u64)).min(MOST);
         if range.start >= end {
             return Ok(Vec::new());
@@ -347,8 +347,8 @@ impl<'a> Twin<'a> {
         };
         // All processes of the node have the same of a chunk, the copy or what is copied.
         let is_own = |chunk: u64, state: u16| {
-            let store = self.fs.store();
-            state == OWN || state == 0 && store.is_own(self.live, chunk * CHUNK, CHUNK, size)
+            let cluster = self.fs.cluster();
+            state == OWN || state == 0 && cluster.is_own(self.live, chunk * CHUNK, CHUNK, size)
         };
         let missing: u64 = chunks
             .clone()
@@ -395,11 +395,11 @@ impl<'a> Twin<'a> {
 
     /// What can be mapped of a chunk that lies here.
     fn own(&self, from: u64, to: u64, budget: usize) -> Result<Vec<MapPiece>, Errno> {
-        let store = self.fs.store();
+        let cluster = self.fs.cluster();
         let len = (to - from) as usize;
-        match store.map_own(self.live, from, len, budget) {
+        match cluster.map_own(self.live, from, len, budget) {
             // Sparse, and no room: what isn't there is made when it is touched.
-            Err(Errno::NOSPC) if budget != usize::MAX => store.map_own(self.live, from, len, 0),
+            Err(Errno::NOSPC) if budget != usize::MAX => cluster.map_own(self.live, from, len, 0),
             other => other,
         }
     }
@@ -469,7 +469,7 @@ impl<'a> Twin<'a> {
         if fetched.is_empty() {
             return Ok(None);
         }
-        let size = self.fs.store().size(self.live)?;
+        let size = self.fs.cluster().size(self.live)?;
         let mut conflict = None;
         for (chunk, state) in fetched {
             Conflict::add(&mut conflict, self.follow(chunk, state, size)?.1);
@@ -509,7 +509,7 @@ impl<'a> Twin<'a> {
             let then = &old[first * PAGE..][..now.len()];
             Conflict::add(
                 &mut conflict,
-                self.fs.store().merge(self.live, at, then, &now)?,
+                self.fs.cluster().merge(self.live, at, then, &now)?,
             );
             before.put(first * PAGE, &now);
         }

@@ -14,13 +14,14 @@
 //! if A has none, the exchange was undone.
 
 use super::*;
+use crate::cluster::Cluster;
 use crate::live::new_use;
 use crate::names::{Exchange, Note, Phase, is_on_paths};
 
 /// The name by which an exchange is led, and its number.
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Exchanges two names in a pool of several nodes.
     pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
         if x == y {

@@ -1,8 +1,9 @@
 //! Link records of objects of any node.
 
 use super::*;
+use crate::cluster::Cluster;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
     pub(crate) fn add_link(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         match self.object_away(id) {

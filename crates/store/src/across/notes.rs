@@ -1,10 +1,11 @@
 //! Completing intents: what processes of this node have begun with entries, and other nodes have to take part in.
 
 use super::*;
+use crate::cluster::Cluster;
 use crate::names::{Link, Note};
 use crate::process::identity_lives;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
     pub(crate) fn retry_noted<T>(
         &self,
@@ -114,7 +115,7 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN: some of it has to wait for another node.
     pub fn settle_notes(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(0);
         }
         let (mut notes, mut links) = (Vec::new(), Vec::new());

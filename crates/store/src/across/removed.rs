@@ -6,18 +6,19 @@
 
 use super::together::{MOST, of_each, questions};
 use super::{Named, is_unclear, moving};
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, encode, kind};
 use crate::names::Note;
 use crate::record::{Entry, Key};
 use crate::shards::{Need, Write};
-use crate::{NAME_MAX, NodeId, ObjectId, Store, now};
+use crate::{NAME_MAX, NodeId, ObjectId, now};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 
 /// Pages that an entry's mark and note may need.
 const PAGES: usize = 3;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Looks these names up in `parent`.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Renames in which several nodes take part: see the parent module for the steps.
 
 use super::*;
+use crate::cluster::Cluster;
 use crate::names::Note;
 
 /// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were there at one time.
@@ -13,7 +14,7 @@ pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> 
     }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Renames in a pool of several nodes.
     ///
     /// Of several that rename to one free name without replacing, one does: the entry's home looks for it in the transaction that sets it
@@ -99,7 +100,7 @@ impl Store {
         (from, source): (Named<'_>, Entry),
         (to, target): (Named<'_>, Option<Entry>),
     ) -> Result<()> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(());
         }
         self.check_frozen(to.0)?;

@@ -7,12 +7,13 @@
 //! once; then the names are confirmed, and with that the files are in the index.
 
 use super::{Link, is_unclear};
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, Part, decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_HEAD, Question};
 use crate::record::{Entry, Inode, Key};
 use crate::shards::{Need, Write};
 use crate::uses::goes_with_maker;
-use crate::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, Store, now};
+use crate::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 
@@ -95,7 +96,7 @@ pub(super) fn of_each<T: Part>(answer: Result<Vec<u8>>, asked: &Asked) -> Vec<Re
     }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Numbers for new files with these names in `parent`, for [`Store::create_files`]. Nothing is there yet.
     ///
     /// # Errors
@@ -105,7 +106,7 @@ impl Store {
         let mut slots = Vec::with_capacity(names.len());
         for (i, name) in names.iter().enumerate() {
             let slot = Slot::of_entry(parent, name);
-            slots.push(match self.elsewhere.as_deref() {
+            slots.push(match self.peers() {
                 Some(others) if self.entry_away(parent, name).is_some() => {
                     // Those of one transaction lie beside each other.
                     if i % MOST == 0 || near.is_none() {

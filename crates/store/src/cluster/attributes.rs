@@ -1,12 +1,13 @@
 //! Extended attributes of objects of any node.
 
 use crate::attributes::MAX_VALUE;
+use crate::cluster::Cluster;
 use crate::elsewhere::Bytes;
 use crate::elsewhere::messages::{List, kind};
 use crate::names::Named;
-use crate::{ObjectId, Result, Store};
+use crate::{ObjectId, Result};
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// The extended attribute `name`.
     ///
     /// # Errors

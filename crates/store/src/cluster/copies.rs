@@ -2,9 +2,10 @@
 //!
 //! The copies themselves, and how much room they get, are this node's business (`copies.rs`).
 
+use crate::cluster::Cluster;
 use crate::copies::{Copy, Last};
 use crate::elsewhere::messages::{List, kind};
-use crate::{CHUNK, NodeId, Result, Slot, Store};
+use crate::{CHUNK, NodeId, Result, Slot};
 use forebay_media::guard;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ const AT_ONCE: u64 = 8 * CHUNK;
 /// Copies in one question.
 const BATCH: usize = 1000;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// As [`Store::read`], of a file that never changes again.
     ///
     /// # Safety
@@ -123,7 +124,7 @@ impl Store {
     /// # Errors
     /// EIO.
     pub fn sweep_copies(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(0);
         }
         let all = self.all_copies()?;

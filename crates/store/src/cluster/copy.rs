@@ -5,6 +5,7 @@
 //! wants a copy on another node sends a request of a few bytes for it; one into a striped file asks each node for what
 //! belongs there. A copy goes in steps, each as several writes, and each of those counts when it is done.
 
+use crate::cluster::Cluster;
 use crate::control::Live;
 use crate::data::overlap;
 use crate::elsewhere::{MAX_BODY, with_open};
@@ -48,7 +49,7 @@ impl Target {
     }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another: how many. Fewer than
     /// asked for say nothing; none, that the first file ends there.
     ///

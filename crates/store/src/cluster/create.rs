@@ -1,6 +1,7 @@
 //! Making objects: on this node, where the entry lies, or on a node with room.
 
 use crate::cluster::Away;
+use crate::cluster::Cluster;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::kind;
 use crate::live::{Held, new_use};
@@ -10,7 +11,7 @@ use crate::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result, Slot, S
 use rustix::io::Errno;
 use std::time::Instant;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Makes a new object named `name` in `parent`. Its id; or, as `Ok(Err(entry))`, the
     /// entry that is there already.
     ///
@@ -45,7 +46,7 @@ impl Store {
         name: &[u8],
         new: &NewObject<'_>,
         epoch: u64,
-    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
         self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
@@ -60,7 +61,7 @@ impl Store {
         name: &[u8],
         new: &NewObject<'_>,
         epoch: u64,
-    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
         self.create_opened(new, |opened| {
             self.make_with_room(parent, name, new, epoch, opened)
         })
@@ -70,8 +71,8 @@ impl Store {
         &self,
         new: &NewObject<'_>,
         make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
-    ) -> Result<std::result::Result<(ObjectId, u32, Held<'_>), Entry>> {
-        let held = self.place()?;
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
+        let held = self.store.place()?;
         let _section = self.section()?;
         let mut opened = Some(Opening {
             held: &held,
@@ -135,7 +136,7 @@ impl Store {
         opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
         let local = new.mode & crate::S_IFMT == libc::S_IFREG
-            && self.elsewhere.is_some()
+            && self.foreign.is_some()
             && new.maker.is_none()
             && self.distribution_of(parent, new) == Distribution::Local
             && !Store::is_in_view(parent, name);
@@ -271,7 +272,7 @@ impl Store {
     fn distribution_of(&self, parent: ObjectId, new: &NewObject<'_>) -> Distribution {
         let wanted = new.distribution.unwrap_or(parent.distribution());
         match new.mode & crate::S_IFMT {
-            _ if self.elsewhere.is_none() => Distribution::Local,
+            _ if self.foreign.is_none() => Distribution::Local,
             libc::S_IFDIR => wanted,
             libc::S_IFREG => match wanted {
                 Distribution::Striped(_) => wanted,
@@ -291,7 +292,7 @@ impl Store {
         self.refuse_view(parent, b"")?;
         let name = format!("\0{}.{}", crate::process::pid(), now());
         let slot = Slot::of_entry(parent, name.as_bytes());
-        let slot = match self.elsewhere.as_deref() {
+        let slot = match self.peers() {
             Some(others) => others.slot_here(u64::from(slot.0)).ok_or(Errno::NOSPC)?,
             None => slot,
         };

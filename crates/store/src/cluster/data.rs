@@ -4,12 +4,13 @@
 //! its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the only one
 //! when the file has spilled since: then the request goes to the parts.
 
+use crate::cluster::Cluster;
 use crate::parts::CHANGED;
 use crate::uses::Change;
 use crate::{Result, Store};
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Size of an open file in bytes, as of the last finished write.
     ///
     /// # Errors
@@ -114,7 +115,7 @@ impl Store {
         };
         let written = write(offset, from, len);
         match written {
-            Ok((at, n)) if n < len && self.elsewhere.is_some() => {
+            Ok((at, n)) if n < len && self.foreign.is_some() => {
                 // The home is full. What is left is told to it again, or goes to other nodes.
                 let (behind, left) = (from.wrapping_add(n), len - n);
                 let rest = write(Some(at + n as u64), behind, left);

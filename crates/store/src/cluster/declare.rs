@@ -2,6 +2,7 @@
 //!
 //! See `uses/say.rs` for what the file's home does in each step.
 
+use crate::cluster::Cluster;
 use crate::control::MAX_OPEN;
 use crate::control::open_flag::LAMINATES;
 use crate::elsewhere::messages::{List, decode, encode, kind};
@@ -9,12 +10,12 @@ use crate::locks::{LockType, Request, Sort};
 use crate::uses::{
     ATTEMPTS, COUNTED, Party, Said, THERE, User, WRITES, concerns_users, is_kept, said, settled,
 };
-use crate::{NodeId, ObjectId, Result, SetAttr, Store};
+use crate::{NodeId, ObjectId, Result, SetAttr};
 use forebay_controls::{Declared, Mutability, OnViolation, Parallelism};
 use forebay_media::atomics::{Ordering::*, fence};
 use rustix::io::Errno;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Says this of a file from now on, wherever it lies and whoever has it open; what was refused, or is only to be
     /// reported.
     ///
@@ -102,7 +103,7 @@ impl Store {
         let (id, word, is_said) = question;
         let here = self.count_here(id, word, is_said)?;
         let mut mapped: Vec<User> = here.into_iter().map(of(me)).collect();
-        let Some(elsewhere) = self.elsewhere.as_deref() else {
+        let Some(elsewhere) = self.peers() else {
             return Ok(mapped);
         };
         let others = elsewhere.nodes().iter().copied().filter(|n| *n != me);

@@ -1,10 +1,11 @@
 //! Directories: their entries lie on all nodes, and their times on one.
 
+use crate::cluster::Cluster;
 use crate::dirs::{DirPosition, LIST_BYTES, Listed};
 use crate::elsewhere::Bytes;
 use crate::elsewhere::messages::{List, decode, kind};
 use crate::record::Entry;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 
 /// In a position, the shard's number is that of the node, shifted by this, and that on the node.
@@ -12,7 +13,7 @@ const NODE_SHIFT: u32 = 8;
 /// Steps of a directory's times that are told to another node. Nanoseconds.
 const TICK: i64 = 4_000_000;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Calls `each` for the entries of `dir` after `position`, until it returns false
     /// (that entry then counts as not returned) or all have been listed.
     ///
@@ -27,7 +28,7 @@ impl Store {
         if dir.is_view() {
             return self.list_view(dir, position, &mut each);
         }
-        let Some(others) = self.elsewhere.as_deref() else {
+        let Some(others) = self.peers() else {
             return self.list_here(dir, position, &mut each).map(|_| ());
         };
         // The shard's place counts on over all nodes.

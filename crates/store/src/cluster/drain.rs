@@ -1,12 +1,13 @@
 //! Draining of files that lie on several nodes: each node moves what it has.
 
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::data::Drained;
 use crate::elsewhere::messages::{encode, kind};
-use crate::{ObjectId, Result, Store};
+use crate::{ObjectId, Result};
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Moves files of this node that came in bursts and that nobody has open, some more than `most` bytes.
     /// Other nodes are told to move their parts.
     ///

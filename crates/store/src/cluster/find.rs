@@ -1,14 +1,15 @@
 //! Finding and describing objects by their attributes, on all nodes.
 
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, decode, encode, kind};
 use crate::elsewhere::{Bytes, Question, Told};
 use crate::index::find::{BYTES, DESCRIBED, Described, Page, Place, TERMS, Wanted};
 use crate::index::{Description, Match, Term};
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// What the object is and has, as one question to its home brings it.
     ///
     /// # Errors
@@ -62,7 +63,7 @@ impl Store {
 
     /// Asks all of these nodes at once.
     fn ask_described(&self, heads: &[(NodeId, Vec<u8>)]) -> Vec<Result<Vec<Described>>> {
-        let Some(others) = self.elsewhere.as_deref() else {
+        let Some(others) = self.peers() else {
             return Vec::new();
         };
         let questions = heads.iter().map(|(node, head)| Question {
@@ -152,7 +153,7 @@ impl Store {
         dir: ObjectId,
         each: &mut impl FnMut(Match),
     ) -> Result<()> {
-        let Some(others) = self.elsewhere.as_deref() else {
+        let Some(others) = self.peers() else {
             return Ok(());
         };
         let nodes = others.nodes().iter().filter(|node| **node != others.me());

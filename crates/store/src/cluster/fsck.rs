@@ -1,7 +1,7 @@
 //! Whether what lies on this node fits what lies on others: every entry leads to an object, and every
 //! name that an object counts is there.
 
-use crate::Store;
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{Record, kind};
 use crate::fsck::Report;
 use crate::names::link_in;
@@ -11,14 +11,14 @@ use rustix::io::{Errno, Result};
 
 const PART: &str = "names";
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Asks the other nodes of a pool, while nothing changes, for what this one's records refer to.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be asked.
     pub fn inspect_across(&self) -> Result<Report> {
         let mut report = Report::default();
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(report);
         }
         let (mut entries, mut links, mut notes) = (Vec::new(), Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ impl Store {
     }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// After a loss of power on all nodes, each has the records that it had written: what one of
     /// them noted last, another one may have lost. Makes what lies here fit what lies on others: an
     /// entry without its object goes; a name that a file counts comes back if nothing else has it
@@ -130,7 +130,7 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN if a node can't be asked.
     pub fn mend_across(&self) -> Result<usize> {
-        if self.elsewhere.is_none() {
+        if self.foreign.is_none() {
             return Ok(0);
         }
         self.settle_notes()?;

@@ -1,11 +1,12 @@
 //! Opening objects of any node: a live entry of this node stands for each object that is open here.
 
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::elsewhere::messages::{Record, kind};
 use crate::elsewhere::{Opened, USED_WITHIN};
 use crate::live::{Held, new_use};
 use crate::record::Inode;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
@@ -20,7 +21,7 @@ pub struct Away {
     pub counts: u32,
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Becomes a user of object `id`, which must exist, and returns its live entry.
     ///
     /// # Errors
@@ -33,7 +34,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::live_acquire`].
-    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
+    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'a>)> {
         self.live_acquire_opened(id, &mut Away::default())
     }
 
@@ -41,12 +42,12 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::live_acquire`].
-    pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'_>)> {
+    pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'a>)> {
         match self.object_away(id) {
-            Some(home) => {
-                self.live_acquire_with(id, |index| self.live_load_away(index, id, home, away))
-            }
-            None => self.live_acquire_here(id),
+            Some(home) => self
+                .store
+                .live_acquire_with(id, |index| self.live_load_away(index, id, home, away)),
+            None => self.store.live_acquire_here(id),
         }
     }
 

@@ -13,11 +13,12 @@
 //! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several threads it is
 //! taken that none of them will release what one waits for.
 
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, kind};
 use crate::locks::{
     Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,
 };
-use crate::{ObjectId, Result, Store};
+use crate::{ObjectId, Result};
 use forebay_media::atomics::futex;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -28,7 +29,7 @@ const MOST: usize = 64;
 /// The circle so far: those who wait, and for what.
 type Path = Vec<(Owner, u64)>;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// What is in the way of a lock on a range.
     ///
     /// # Errors

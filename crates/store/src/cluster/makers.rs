@@ -1,17 +1,18 @@
 //! Ephemeral files: removed, with all their names on whatever nodes, when the process that made them has ended.
 
 use crate::across::in_a_hurry;
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, decode, kind};
 use crate::index::known_in;
 use crate::makers::{AT_ONCE, Followed, Maker, TRIES};
 use crate::names::Named;
 use crate::record::{Inode, Key, parse_key};
 use crate::uses::goes_with_maker;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Removes files of this node whose makers have ended, wherever those were.
     ///
     /// # Errors

@@ -1,14 +1,15 @@
 //! Mapping files: only what lies on this node has pages here.
 
+use crate::Result;
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::data::{MAX_SIZE, is_summed};
 use crate::mapped::MapPiece;
 use crate::process::Critical;
-use crate::{Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and where
     /// they lie. Pages that aren't there yet (holes, and room nobody has written to) are
     /// made if they are at most `budget`; otherwise they are left out, as is what lies

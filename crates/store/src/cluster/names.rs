@@ -1,6 +1,7 @@
 //! Looking up names and attributes of any node, and changing attributes.
 
 use crate::across::Nap;
+use crate::cluster::Cluster;
 use crate::elsewhere::Opened;
 use crate::elsewhere::messages::{Record, kind};
 use crate::live::new_use;
@@ -23,7 +24,7 @@ pub struct Found {
     pub counts: u32,
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// The entry `name` of `parent`.
     ///
     /// # Errors
@@ -119,30 +120,12 @@ impl Store {
         self.inode_tail_here(id)
     }
 
-    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
+    /// As [`Store::path_of`](crate::Store::path_of), of a directory of the view, too.
     ///
     /// # Errors
     /// ENOENT if it has been removed.
     pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = dir;
-        while at != ObjectId::ROOT {
-            let (inode, name) = self.inode_tail(at)?;
-            if !inode.is_dir() || names.len() > crate::PATH_MAX {
-                return Err(Errno::NOENT);
-            }
-            names.push(name);
-            at = ObjectId(inode.parent);
-        }
-        if names.is_empty() {
-            return Ok(b"/".to_vec());
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        Ok(path)
+        self.store.path_by(dir, |id| self.inode_tail(id))
     }
 
     /// Changes attributes of `id`.

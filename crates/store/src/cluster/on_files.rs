@@ -1,16 +1,17 @@
 //! Controls that change where the bytes of a file may lie, of files of any node: their homes and parts follow.
 
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::data::{is_summed, word_of_part};
 use crate::elsewhere::messages::{encode, kind};
 use crate::elsewhere::with_open;
 use crate::parts::has_parts;
 use crate::striped::Striped;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// The word of a file was `before` and is `word` now: its parts are told, what must not lie in memory any more is
     /// moved, and what has checksums from now on is sealed.
     ///
@@ -23,7 +24,7 @@ impl Store {
             return Ok(());
         }
         let away = self.object_away(id);
-        let parts = self.elsewhere.is_some() && has_parts(id, &self.stat(id)?);
+        let parts = self.foreign.is_some() && has_parts(id, &self.stat(id)?);
         if parts {
             self.tell_parts(id, word_of_part(word))?;
         }

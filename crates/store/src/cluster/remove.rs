@@ -1,12 +1,13 @@
 //! Removing names of any node, and objects with their last name.
 
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::kind;
 use crate::names::Named;
 use crate::record::Entry;
-use crate::{ObjectId, Result, Store, now};
+use crate::{ObjectId, Result, now};
 use rustix::io::Errno;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Removes the entry `name` of `parent`, which must not be a directory.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Store {
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
             }
-            if entry.kind == libc::S_IFLNK && self.elsewhere.is_some() && !names {
+            if entry.kind == libc::S_IFLNK && self.foreign.is_some() && !names {
                 return Err(Errno::REMOTE);
             }
             if self.object_away(entry.id).is_some() {

@@ -1,12 +1,13 @@
 //! rename(2): within this node, or over several.
 
+use crate::cluster::Cluster;
 use crate::names::Named;
 use crate::names::Renamed;
 use crate::shards::Write;
-use crate::{RenameMode, Result, Store, now};
+use crate::{RenameMode, Result, now};
 use rustix::io::Errno;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Moves the entry `from` to `to`, both (directory, name).
     ///
     /// # Errors
@@ -20,7 +21,7 @@ impl Store {
     ) -> Result<()> {
         self.refuse_view(from.0, from.1)?;
         self.refuse_view(to.0, to.1)?;
-        if self.elsewhere.is_some() {
+        if self.foreign.is_some() {
             return self.rename_among(from, to, mode, epoch);
         }
         self.rename_here(from, to, mode, epoch)

@@ -1,5 +1,6 @@
 //! The size of files and the room they take, wherever their bytes lie.
 
+use crate::cluster::Cluster;
 use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::kind;
 use crate::parts::CHANGED;
@@ -7,7 +8,7 @@ use crate::uses::Change;
 use crate::{Result, Store};
 use rustix::io::Errno;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Sets the size of a file.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! Searching the index on all nodes: each is asked for a part of a page.
 
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::{List, Part, decode, encode, kind};
 use crate::index::query::{Hit, Page, Written};
 use crate::index::{OwnedName, known_name};
 use crate::record::{Mark, Word};
-use crate::{ObjectId, Result, Store};
+use crate::{ObjectId, Result};
 use rustix::io::Errno;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a time. With
     /// `only`, those with a name of this hash.
     ///
@@ -86,12 +87,12 @@ impl Store {
     }
 
     fn all_nodes(&self) -> usize {
-        self.elsewhere.as_deref().map_or(1, |e| e.nodes().len())
+        self.peers().map_or(1, |e| e.nodes().len())
     }
 
     /// Asks all other nodes the same, at once.
     fn ask_others<T: Part>(&self, kind: u16, question: &impl Part) -> Result<Vec<T>> {
-        let Some(others) = self.elsewhere.as_deref() else {
+        let Some(others) = self.peers() else {
             return Ok(Vec::new());
         };
         let nodes = others.nodes().iter().copied();

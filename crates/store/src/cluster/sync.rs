@@ -1,9 +1,10 @@
 //! Making files durable wherever their bytes and names lie.
 
+use crate::Result;
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::kind;
-use crate::{Result, Store};
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Makes an open file's data and record durable as far as its media can; of one with `persistence=durable` also the
     /// entries that lead to it.
     ///

@@ -1,5 +1,6 @@
 //! Uses of files with controls, on whatever node they lie.
 
+use crate::cluster::Cluster;
 use crate::control::open_flag::LAMINATES;
 use crate::elsewhere::messages::kind;
 use crate::locks::{LockType, Request, Sort};
@@ -12,7 +13,7 @@ use forebay_controls::{Mutability, OnViolation, Parallelism};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// As [`Store::check_change`], of a striped file of whatever node, as of now.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
         let word = self.controls(index);

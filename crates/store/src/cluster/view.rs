@@ -2,11 +2,12 @@
 //!
 //! Nothing is stored but the paths of directories that were looked up (`view.rs`); the index of each node is asked each time.
 
+use crate::cluster::Cluster;
 use crate::index::hash_of;
 use crate::record::{Key, Mark, tail};
 use crate::shards::Need;
 use crate::view::{NAME, View, number_in, numbered};
-use crate::{DirPosition, Entry, Inode, NAME_MAX, ObjectId, Result, Store, now};
+use crate::{DirPosition, Entry, Inode, NAME_MAX, ObjectId, Result, now};
 use forebay_placement::BY;
 use rustix::io::Errno;
 use std::sync::OnceLock;
@@ -19,7 +20,7 @@ fn dir_entry(id: ObjectId) -> Entry {
     Entry { id, kind }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     fn view_of(&self, id: ObjectId) -> Result<View> {
         if id == BY {
             return Ok(View::default());

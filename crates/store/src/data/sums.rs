@@ -428,22 +428,14 @@ fn buffer(len: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SetAttr;
     use crate::repair::tests::{TestStore, make, read, store, write};
-    use forebay_controls::Declared;
 
     const MIB: usize = CHUNK as usize;
 
     /// A file with checksums.
     fn summed(s: &TestStore, name: &str) -> ObjectId {
         let id = make(s, name);
-        let declared: Declared = "integrity=checksum".parse().unwrap();
-        let controls = Some(declared.bits());
-        let set = SetAttr {
-            controls,
-            ..SetAttr::default()
-        };
-        s.set_attr(id, &set).unwrap();
+        s.declare(id, "integrity=checksum");
         id
     }
 
@@ -466,12 +458,17 @@ mod tests {
     fn try_read(s: &TestStore, index: u32, at: u64, len: usize) -> Result<usize> {
         let mut bytes = vec![0; len];
         // SAFETY: the vector is writable.
-        unsafe { s.read(index, at, bytes.as_mut_ptr(), len) }
+        unsafe { s.read_here(index, at, bytes.as_mut_ptr(), len) }
     }
 
     fn try_write(s: &TestStore, index: u32, at: u64, bytes: &[u8]) -> Result<usize> {
         // SAFETY: a slice.
-        unsafe { s.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) }.map(|(_, n)| n)
+        unsafe {
+            s.write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
+                Ok(())
+            })
+        }
+        .map(|(_, n)| n)
     }
 
     #[test]
@@ -479,13 +476,13 @@ mod tests {
         let s = store("sums-damage");
         let id = summed(&s, "f");
         let content: Vec<u8> = (0..2 * MIB + 5000).map(|i| (i / 7) as u8).collect();
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &content);
         // Not sealed yet: nothing is known of it.
         assert!(read(&s, index) == content);
         s.live_release(index).unwrap();
         assert_eq!(s.check(), Ok(vec![]));
-        let (index, held) = s.live_acquire_held(id).unwrap();
+        let (index, held) = s.live_acquire_here(id).unwrap();
         assert!(read(&s, index) == content);
         let bad = MIB as u64 + 10_000;
         damage(&s, index, bad);
@@ -502,7 +499,7 @@ mod tests {
         }
         assert_eq!(s.truncate(index, bad), Err(Errno::BADMSG));
         // To another file.
-        let to = s.live_acquire(make(&s, "to")).unwrap();
+        let to = s.live_acquire_here(make(&s, "to")).unwrap().0;
         let copied = s.copy((index, MIB as u64), (to, 0), 20_000);
         assert_eq!(copied, Err(Errno::BADMSG));
         s.live_release(to).unwrap();
@@ -525,7 +522,7 @@ mod tests {
         let mut random = forebay_fuzz::Random::new(17);
         let mut below = move |n: usize| random.below(n);
         let mut model: Vec<u8> = Vec::new();
-        let mut index = s.live_acquire(id).unwrap();
+        let mut index = s.live_acquire_here(id).unwrap().0;
         for round in 0..600 {
             let size = model.len();
             match below(8) {
@@ -536,20 +533,20 @@ mod tests {
                 }
                 1 => {
                     let (at, len) = (below(size + 1), below(300_000));
-                    s.punch(index, at as u64, len as u64, false).unwrap();
+                    s.punch_here(index, at as u64, len as u64, false).unwrap();
                     let end = (at + len).min(size);
                     model[at.min(end)..end].fill(0);
                 }
                 2 => {
                     s.live_release(index).unwrap();
-                    index = s.live_acquire(id).unwrap();
+                    index = s.live_acquire_here(id).unwrap().0;
                 }
-                3 => s.sync(index).unwrap(),
+                3 => s.sync_here(index).unwrap(),
                 4 => {
                     let (at, to, len) = (below(size + 1), below(2 * MIB), below(100_000));
                     if at + len <= size && at.abs_diff(to) >= len && len > 0 {
                         let n = s.copy((index, at as u64), (index, to as u64), len as u64);
-                        let n = n.unwrap() as usize;
+                        let n = n.unwrap();
                         model.resize(size.max(to + n), 0);
                         model.copy_within(at..at + n, to);
                     }
@@ -566,10 +563,9 @@ mod tests {
         }
         s.live_release(index).unwrap();
         assert_eq!(s.check(), Ok(vec![]));
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         assert!(read(&s, index) == model);
-        s.unlink(ObjectId::ROOT, b"f", None, s.names_epoch())
-            .unwrap();
+        s.unlink(ObjectId::ROOT, b"f").unwrap();
         s.live_release(index).unwrap();
         // No sums of nobody.
         assert_eq!(s.check(), Ok(vec![]));
@@ -580,15 +576,13 @@ mod tests {
     fn what_is_said_later_or_taken_back_holds_from_then_on() {
         let s = store("sums-said");
         let id = make(&s, "f");
-        let index = s.live_acquire(id).unwrap();
+        let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 50_000]);
-        s.say(id, "integrity=checksum".parse().unwrap()).unwrap();
-        s.follow_word(id, 0, s.controls(index)).unwrap();
+        s.declare(id, "integrity=checksum");
+        s.sync_here(index).unwrap();
         damage(&s, index, 30_000);
         assert_eq!(try_read(&s, index, 0, 50_000), Err(Errno::BADMSG));
-        let word = s.controls(index);
-        s.say(id, Declared::NOTHING).unwrap();
-        s.follow_word(id, word, 0).unwrap();
+        s.declare(id, "");
         assert_eq!(try_read(&s, index, 0, 50_000), Ok(50_000));
         assert_eq!(s.summed_objects(), Ok(vec![]));
         s.live_release(index).unwrap();

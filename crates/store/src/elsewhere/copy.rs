@@ -7,14 +7,15 @@ use super::messages::{List, decode, encode, kind};
 use super::parts::{check_size, part_here};
 use super::serve::{Reply, Server, home, parts, told};
 use super::{Bytes, Question};
+use crate::cluster::Cluster;
 use crate::cluster::{COPIED_AT_ONCE, Range, Source, Target};
 use crate::parts::CHANGED;
 use crate::uses::keeping_for;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Has another node copy from an open file to one of its own: how many bytes, at least one.
     ///
     /// # Errors
@@ -66,7 +67,7 @@ impl Store {
 
 impl Server {
     /// Carries a copy out for `asker`.
-    pub(super) fn copy(&self, store: &Store, asker: NodeId, head: &[u8]) -> Result<Reply> {
+    pub(super) fn copy(&self, store: &Cluster<'_>, asker: NodeId, head: &[u8]) -> Result<Reply> {
         type Asked = (ObjectId, ObjectId, Option<u64>, List<Range>);
         let (from, to, cuts, List(ranges)): Asked = parts(head)?;
         check_ranges(&ranges)?;
@@ -93,7 +94,7 @@ impl Server {
     }
 
     /// Moves what this node has of a file from memory, for a while.
-    pub(super) fn to_files(&self, store: &Store, head: &[u8]) -> Result<Reply> {
+    pub(super) fn to_files(&self, store: &Cluster<'_>, head: &[u8]) -> Result<Reply> {
         let (id, from): (ObjectId, u64) = parts(head)?;
         let id = match home(store, id) {
             Ok(id) => id,
@@ -116,7 +117,11 @@ fn check_ranges(ranges: &[Range]) -> Result<()> {
 }
 
 /// Calls `f` with the source of a copy.
-fn with_source<T>(store: &Store, id: ObjectId, f: impl FnOnce(Source) -> Result<T>) -> Result<T> {
+fn with_source<T>(
+    store: &Cluster<'_>,
+    id: ObjectId,
+    f: impl FnOnce(Source) -> Result<T>,
+) -> Result<T> {
     if id.is_part() || id.is_view() {
         return Err(Errno::PROTO);
     }
@@ -129,7 +134,7 @@ fn with_source<T>(store: &Store, id: ObjectId, f: impl FnOnce(Source) -> Result<
 /// Calls `f` with an object that is open meanwhile. By a description: for a use alone that takes longer, a process has few
 /// places.
 pub(crate) fn with_open<T>(
-    store: &Store,
+    store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T>,
 ) -> Result<T> {

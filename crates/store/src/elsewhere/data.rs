@@ -2,13 +2,14 @@
 
 use super::messages::{Record, encode, kind};
 use super::{Bytes, MAX_BODY};
+use crate::cluster::Cluster;
 use crate::control::{MAX_LIVE, live_flag};
 use crate::parts::CHANGED;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Whether the file's bytes lie on another node, or may lie there.
     pub fn is_away(&self, index: u32) -> bool {
         self.live_away(index).is_some() || self.striped(index).is_some()
@@ -33,7 +34,7 @@ impl Store {
 
     /// Asks all other nodes at once for something without arguments.
     fn everywhere(&self, kind: u16) -> Result<()> {
-        let Some(nodes) = self.elsewhere.as_deref() else {
+        let Some(nodes) = self.peers() else {
             return Ok(());
         };
         let others = nodes.nodes().iter().filter(|n| **n != nodes.me());

@@ -11,9 +11,10 @@
 //! run about as fast.
 
 use super::messages::{List, kind};
+use crate::cluster::Cluster;
 use crate::control::live_flag as flag;
 use crate::live::Chain;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use forebay_media::atomics::AtomicU64;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub(super) fn clock() -> u64 {
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Whether this node may still rely on the locks that its programs have on an open file of
     /// another node; it may if they have none.
     ///

@@ -7,8 +7,9 @@
 
 use super::leases::clock;
 use super::messages::{List, kind};
+use crate::cluster::Cluster;
 use crate::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(5);
 /// Owners that one question is about, at most.
 const AT_ONCE: usize = 500;
 
-impl Store {
+impl<'a> Cluster<'a> {
     pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
         self.check_lease_of(request.object)?;
         self.locks_of(request.object)?.note(request.owner)?;

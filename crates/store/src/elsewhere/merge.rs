@@ -7,9 +7,10 @@
 
 use super::messages::kind;
 use super::{Bytes, MAX_BODY, whole};
+use crate::cluster::Cluster;
 use crate::control::Live;
 use crate::parts::CHANGED;
-use crate::{ObjectId, Result, Store};
+use crate::{ObjectId, Result};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -176,7 +177,7 @@ fn apply(
     Ok(conflict)
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Writes what of a range of a file, which was `before`, is different in `now`. What lies behind the end of the
     /// file by then is left out. What somebody else has changed of these bytes meanwhile is overwritten, and told.
     ///

@@ -8,13 +8,14 @@
 use super::messages::{Part, decode, encode, kind};
 use super::serve::Reply;
 use crate::across::{Nap, without_change};
+use crate::cluster::Cluster;
 use crate::dirs::DirPosition;
 use crate::names::is_on_paths;
-use crate::{ObjectId, RenameMode, Result, Store};
+use crate::{ObjectId, RenameMode, Result};
 use rustix::io::Errno;
 
 /// Carries out a question about names, on the node that does.
-pub(super) fn serve(store: &Store, kind: u16, head: &[u8]) -> Result<Reply> {
+pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply> {
     match kind {
         kind::NAMES_RMDIR => {
             let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
@@ -102,7 +103,7 @@ fn done() -> Result<Reply> {
     })
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was about
     /// to go, or didn't count yet.
     fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {

@@ -4,6 +4,7 @@ use super::MAX_BODY;
 use super::merge::Conflict;
 use super::messages::{List, Record, encode, kind};
 use super::serve::{Reply, home, lock, parts, told, with_file, with_file_in_room};
+use crate::cluster::Cluster;
 use crate::placements::Placed;
 use crate::process::identity_lives;
 use crate::{CHUNK, ObjectId, Store};
@@ -22,7 +23,7 @@ pub(super) struct Parts(Mutex<HashMap<ObjectId, u32>>);
 impl Parts {
     pub(super) fn serve(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         from: NodeId,
         kind: u16,
         head: &[u8],
@@ -215,7 +216,7 @@ impl Parts {
     /// Calls `f` with this node's part of a file; None if there is none, and it isn't to be made.
     pub(super) fn with_part<T>(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         id: ObjectId,
         make: bool,
         f: impl FnOnce(u32) -> Result<T, Errno>,
@@ -235,7 +236,7 @@ impl Parts {
     }
 
     /// Keeps a part open.
-    fn keep(&self, store: &Store, id: ObjectId, live: u32) -> Result<(), Errno> {
+    fn keep(&self, store: &Cluster<'_>, id: ObjectId, live: u32) -> Result<(), Errno> {
         let mut kept = lock(&self.0);
         if kept.contains_key(&id) {
             return Ok(());
@@ -261,7 +262,7 @@ impl Parts {
 }
 
 /// EPROTO for what has no parts, EREMCHG if this node is the home, which has none either.
-pub(super) fn part_here(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+pub(super) fn part_here(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     if id.is_part() {
         return Err(Errno::PROTO);
     }

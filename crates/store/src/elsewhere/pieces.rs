@@ -5,8 +5,9 @@
 
 use super::messages::{List, encode, kind};
 use super::{Bytes, MAX_BODY, Sent, whole, with_open};
+use crate::cluster::Cluster;
 use crate::parts::CHANGED;
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use forebay_media::guard;
 use rustix::io::Errno;
 
@@ -125,7 +126,7 @@ enum Way {
     Sent(NodeId, Sent),
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Begins to write pieces to an open file, `id`; they are to be kept until [`Store::end_pieces`].
     pub fn begin_pieces(&self, index: u32, id: ObjectId, pieces: &Pieces) -> Sending {
         if self.live_id(index) != id {

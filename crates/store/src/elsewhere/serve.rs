@@ -14,6 +14,7 @@ use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
 use super::{MAX_BODY, names};
 use crate::across::in_a_hurry;
+use crate::cluster::Cluster;
 use crate::locks::{Owner, Request, Waits};
 use crate::record::Word;
 use crate::{Maker, ObjectId, Slot, Store};
@@ -204,7 +205,7 @@ impl Server {
     /// own memory is kept again.
     pub fn answered_again(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         node: NodeId,
         kind: u16,
         head: &[u8],
@@ -223,7 +224,7 @@ impl Server {
     /// asker has lost its locks of the file.
     pub fn serve(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         from: NodeId,
         kind: u16,
         head: &[u8],
@@ -250,7 +251,7 @@ impl Server {
 
     fn leaf(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         from: NodeId,
         kind: u16,
         head: &[u8],
@@ -613,7 +614,7 @@ impl Server {
 }
 
 /// EREMCHG if the object lies elsewhere.
-pub(super) fn home(store: &Store, id: ObjectId) -> Result<ObjectId, Errno> {
+pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.object_away(id) {
         // That is none that others ask for.
         _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
@@ -628,14 +629,14 @@ fn checked(word: u64) -> Result<u64, Errno> {
 }
 
 /// What another node asks for its own.
-fn lock_request(store: &Store, from: NodeId, head: &[u8]) -> Result<Request, Errno> {
+fn lock_request(store: &Cluster<'_>, from: NodeId, head: &[u8]) -> Result<Request, Errno> {
     let mut request: Request = parts(head)?;
     request.owner.node = from;
     home(store, request.object)?;
     Ok(request)
 }
 
-fn home_of_entry(store: &Store, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {
+fn home_of_entry(store: &Cluster<'_>, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
     match store.away(Slot::of_entry(dir, name)) {
         None => Ok(()),
@@ -662,7 +663,7 @@ fn check_attribute(name: &[u8]) -> Result<(), Errno> {
 }
 
 pub(super) fn with_file<T>(
-    store: &Store,
+    store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
@@ -680,7 +681,7 @@ pub(super) fn with_file<T>(
 /// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
 /// other nodes.
 pub(super) fn with_file_in_room<T>(
-    store: &Store,
+    store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {

@@ -80,10 +80,10 @@ impl Store {
                 || at.1.iter().any(|b| matches!(b, b'/' | 0));
             let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
                 || self.is_object_away(ObjectId(at.0));
-            let object = match self.object_away(e.id) {
-                // Looked for there, see `check_across`.
-                Some(_) => Some(e.kind),
-                None => m.objects.get(&e.id.0).map(|o| o.inode.kind()),
+            let object = match self.is_object_away(e.id) {
+                // Looked for there, see `inspect_across`.
+                true => Some(e.kind),
+                false => m.objects.get(&e.id.0).map(|o| o.inode.kind()),
             };
             let (wrong, remedy) = match object {
                 None => (

@@ -40,13 +40,13 @@ fn mkdir(s: &Store, dir: ObjectId, name: &str) -> ObjectId {
 }
 
 fn fill(s: &Store, id: ObjectId, bytes: &[u8]) {
-    let index = s.live_acquire(id).unwrap();
+    let index = s.live_acquire_here(id).unwrap().0;
     write(s, index, 0, bytes);
     s.live_release(index).unwrap();
 }
 
 fn content(s: &Store, id: ObjectId) -> Vec<u8> {
-    let index = s.live_acquire(id).unwrap();
+    let index = s.live_acquire_here(id).unwrap().0;
     let bytes = read(s, index);
     s.live_release(index).unwrap();
     bytes
@@ -119,7 +119,7 @@ fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
 fn path(s: &Store, names: &[&str]) -> Option<ObjectId> {
     let mut at = ROOT;
     for n in names {
-        at = s.lookup(at, n.as_bytes()).unwrap()?.id;
+        at = s.lookup_here(at, n.as_bytes()).unwrap()?.id;
     }
     Some(at)
 }
@@ -266,12 +266,7 @@ fn a_circle_of_directories() {
         change(&f.s, ROOT, |i, _| i.nlink = 2);
     });
     let lost = path(&f.s, &["lost+found"]).unwrap();
-    let mut names = Vec::new();
-    f.s.list(lost, &mut Default::default(), |n, e| {
-        names.push((String::from_utf8_lossy(n).into_owned(), e.id));
-        true
-    })
-    .unwrap();
+    let names: Vec<_> = f.s.list(lost).into_iter().map(|(n, e)| (n, e.id)).collect();
     assert_eq!(names.len(), 1);
     assert!(names[0].1 == f.dir || names[0].1 == f.sub);
 }
@@ -483,7 +478,7 @@ fn control_region() {
         f.s.control.open_owner(o).store(0, Relaxed);
     });
     finds("live-refs", "it counts 3 users, but has 0", |f| {
-        let i = f.s.live_acquire(f.small).unwrap();
+        let i = f.s.live_acquire_here(f.small).unwrap().0;
         f.s.live_retain(i);
         f.s.live_retain(i);
     });
@@ -500,7 +495,7 @@ fn control_region() {
         c(f).bucket(99).head.store(0xffff_fff0, Relaxed)
     });
     finds("chain-circle", "in it twice", |f| {
-        let i = f.s.live_acquire(f.small).unwrap();
+        let i = f.s.live_acquire_here(f.small).unwrap().0;
         f.s.live(i).next.store(i + 1, Relaxed);
     });
     finds("odd-multi", "marked as changing", |f| {
@@ -511,7 +506,7 @@ fn control_region() {
         c(f).shard(shard).last_seq.store(1, Relaxed);
     });
     finds("flags", "its flags are", |f| {
-        let i = f.s.live_acquire(f.small).unwrap();
+        let i = f.s.live_acquire_here(f.small).unwrap().0;
         f.s.live(i)
             .flags
             .fetch_or(1 << 20 | live_flag::LOADED, Relaxed);

@@ -6,7 +6,7 @@ use crate::repair::tests::{CAPACITY, make, store, write};
 /// A new file, open: its description and its live entry.
 fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
     let id = make(s, name);
-    let live = s.live_acquire(id).unwrap();
+    let live = s.live_acquire_here(id).unwrap().0;
     let root = ObjectId::ROOT;
     let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, name.as_bytes());
     if size > 0 {
@@ -75,7 +75,7 @@ fn the_last_close_clears_and_frees_what_mappings_left() {
     assert_ne!(s.live(live).refs.load(Relaxed), 0, "mapped is open");
     s.map_release(place).unwrap();
     assert_eq!(used(&s), 2 * PAGE as u64);
-    let live = s.live_acquire(id).unwrap();
+    let live = s.live_acquire_here(id).unwrap().0;
     s.truncate(live, 8192).unwrap();
     assert!(read(&s, live, 5000, PAGE).iter().all(|&b| b == 0));
     s.live_release(live).unwrap();

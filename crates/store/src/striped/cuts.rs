@@ -7,6 +7,7 @@
 
 use super::writing::{Content, InPlace};
 use super::*;
+use crate::cluster::Cluster;
 use crate::parts::Holder;
 use crate::process::{identity, identity_lives};
 
@@ -17,7 +18,7 @@ pub(super) struct Lease {
     pub known: Known,
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Waits for the lease.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.control, self.me()?);

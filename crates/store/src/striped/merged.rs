@@ -1,9 +1,10 @@
 //! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
 
 use super::*;
+use crate::cluster::Cluster;
 use crate::elsewhere::merge::{Conflict, pack};
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// As [`Store::merge`].
     pub(crate) fn merge_striped(
         &self,
@@ -14,7 +15,7 @@ impl Store {
     ) -> Result<()> {
         let f = self.striped(index).ok_or(Errno::IO)?;
         self.retry_cut(&f, || {
-            let first = Store::is_first(&f, offset, now.len());
+            let first = Cluster::is_first(&f, offset, now.len());
             let known = self.look(&f, !first)?;
             let len = now.len().min(known.size.saturating_sub(offset) as usize);
             if len > 0 {

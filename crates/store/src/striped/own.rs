@@ -5,10 +5,11 @@
 //! make it longer without telling the part, so nobody would clear what is behind the end in that page.
 
 use super::*;
+use crate::cluster::Cluster;
 use crate::mapped::MapPiece;
 use forebay_media::PAGE;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Whether `len` bytes of a striped file from `offset` on, of one chunk, can be mapped as they lie
     /// here. `size` is the file's.
     pub fn is_own(&self, index: u32, offset: u64, len: u64, size: u64) -> bool {

@@ -26,6 +26,7 @@
 
 use super::*;
 use crate::CHUNK;
+use crate::cluster::Cluster;
 use crate::elsewhere::messages::List;
 use crate::placements::{AHEAD, Chunk, Placed};
 use crate::process::Critical;
@@ -54,6 +55,10 @@ fn sum(words: &[u64; 4]) -> u64 {
 }
 
 impl Memory {
+    pub(crate) const fn new() -> Memory {
+        Memory(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
     fn place(&self, key: [u64; 3], make: bool) -> Option<&Remembered> {
         let mut all = self.0.load(Acquire);
         if all.is_null() {
@@ -107,12 +112,12 @@ impl Drop for Memory {
     }
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     // ---- at the home ----
 
     /// As [`Store::spill_here`], for a process that can find out whether others have room.
     pub(crate) fn spill(&self, index: u32) -> Result<bool> {
-        if self.elsewhere.is_none() || self.live_away(index).is_some() {
+        if self.foreign.is_none() || self.live_away(index).is_some() {
             return Ok(false);
         }
         if Store::is_spilled(self.live(index)) {
@@ -202,7 +207,7 @@ impl Store {
         let (first, behind) = (offset / CHUNK, end.div_ceil(CHUNK));
         let mut places = BTreeMap::new();
         for chunk in first..behind {
-            let known = self.placed.get([f.id.0, cuts, chunk]);
+            let known = self.placed().get([f.id.0, cuts, chunk]);
             places.extend(known.map(|placed| (chunk, placed)));
         }
         let all_known = places.len() as u64 == behind - first;
@@ -214,7 +219,7 @@ impl Store {
                     let asked = (f.id, cuts, first, count + AHEAD);
                     let List(told) = self.ask::<List<(u64, Placed)>>(home, kind::PLACES, &asked)?;
                     for &(chunk, placed) in &told {
-                        self.placed.put([f.id.0, cuts, chunk], placed);
+                        self.placed().put([f.id.0, cuts, chunk], placed);
                     }
                     told
                 }
@@ -228,7 +233,7 @@ impl Store {
                 }
                 let end = (end - chunk * CHUNK).min(CHUNK);
                 if let Some(placed) = self.place_chunk(f, cuts, chunk, end)? {
-                    self.placed.put([f.id.0, cuts, chunk], placed);
+                    self.placed().put([f.id.0, cuts, chunk], placed);
                     places.insert(chunk, placed);
                 }
             }
@@ -343,6 +348,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PAGE;
     use crate::elsewhere::messages::decode;
 
     #[test]

@@ -7,14 +7,15 @@
 //! said while they were open are laminated without all that.
 
 use super::*;
+use crate::cluster::Cluster;
 
-impl Store {
+impl<'a> Cluster<'a> {
     /// Something was said of a file: who has it open elsewhere learns it with its next write.
     ///
     /// # Errors
     /// EHOSTDOWN: a node can't be told.
     pub fn tell_writers(&self, id: ObjectId) -> Result<()> {
-        if id.is_part() || self.elsewhere.is_none() {
+        if id.is_part() || self.foreign.is_none() {
             return Ok(());
         }
         if id.stripe().is_none() && !has_parts(id, &self.stat(id)?) {
@@ -50,7 +51,7 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN: one of them can't be told.
     pub(crate) fn tell_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
-        if self.elsewhere.is_none() || !self.stat(id)?.is_file() {
+        if self.foreign.is_none() || !self.stat(id)?.is_file() {
             return Ok(());
         }
         let (index, held) = self.live_acquire_held(id)?;

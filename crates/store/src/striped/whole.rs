@@ -1,12 +1,13 @@
 //! What concerns a striped file as a whole: its attributes, syncing, reserving and punching, holes.
 
 use super::{AT_ONCE, Piece, Place, Striped, has_parts};
+use crate::cluster::Cluster;
 use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{Record, decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY};
 use crate::record::Inode;
 use crate::uses::{Change, check_word};
-use crate::{NodeId, ObjectId, Result, Store};
+use crate::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 
 fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
@@ -22,7 +23,7 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     inode
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     // ---- the rest ----
 
     /// The other nodes that may have a part.
@@ -39,7 +40,7 @@ impl Store {
     /// # Errors
     /// EHOSTDOWN if a node can't be asked; ENOENT if it goes meanwhile.
     pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
-        if !has_parts(id, &inode) || self.elsewhere.is_none() {
+        if !has_parts(id, &inode) || self.foreign.is_none() {
             return Ok(inode);
         }
         loop {

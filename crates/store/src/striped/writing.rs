@@ -1,13 +1,14 @@
 //! Writing striped files, and copying to them: to all nodes at once, then the home is told how long the file is.
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
+use crate::cluster::Cluster;
 use crate::cluster::{Range, Source, Target};
 use crate::control::live_flag as flag;
 use crate::data::MAX_SIZE;
 use crate::elsewhere::messages::{decode, encode, kind};
 use crate::elsewhere::{Bytes, MAX_BODY};
 use crate::uses::{Change, check_word};
-use crate::{NodeId, Result, Store};
+use crate::{NodeId, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
@@ -70,7 +71,7 @@ fn add_up(
     Ok((done, error))
 }
 
-impl Store {
+impl<'a> Cluster<'a> {
     // ---- writing ----
 
     /// As [`Store::write_at`].
@@ -147,7 +148,7 @@ impl Store {
         len: usize,
     ) -> Result<(u64, usize)> {
         let first = match offset {
-            Some(at) => Store::is_first(f, at, len),
+            Some(at) => Cluster::is_first(f, at, len),
             None => len <= MAX_BODY,
         };
         if first {

@@ -322,7 +322,7 @@ impl Object for Open {
         // What was written and isn't committed counts.
         let size = self.fs.publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
-        let size = size.and_then(|live| self.fs.store().size(live));
+        let size = size.and_then(|live| self.fs.cluster().size(live));
         size.map_err(|e| self.failed("stat", e))
     }
 

@@ -121,7 +121,7 @@ impl Pool {
         };
         let gone = || Error::new(Errno::NOENT, format!("there is no workspace {uuid}"));
         let id = self.id_of(uuid).ok_or_else(gone)?;
-        match self.fs.store().inode_tail(id) {
+        match self.fs.cluster().inode_tail(id) {
             Ok((inode, name)) if inode.is_dir() && inode.parent == ObjectId::ROOT.0 => {
                 Ok((id, [b"/", &name[..], b"/"].concat()))
             }
@@ -141,7 +141,7 @@ impl Pool {
 
     /// Reads a record that was found.
     fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
-        self.record_described((id, name), &self.fs.store().describe(id)?)
+        self.record_described((id, name), &self.fs.cluster().describe(id)?)
     }
 
     /// The record of an object that was asked for.
@@ -150,13 +150,13 @@ impl Pool {
         if let Some(all) = &is.attributes {
             return self.record_of((id, name), own, all);
         }
-        let store = self.fs.store();
+        let cluster = self.fs.cluster();
         let mut attributes = Vec::new();
-        for attribute in store.attributes(id)? {
+        for attribute in cluster.attributes(id)? {
             if !attribute.starts_with(USER) {
                 continue;
             }
-            match store.attribute(id, &attribute) {
+            match cluster.attribute(id, &attribute) {
                 // Removed meanwhile.
                 Err(Errno::NODATA) => {}
                 value => attributes.push((attribute, value?)),
@@ -308,7 +308,7 @@ impl Pool {
     fn find_uuid(&self, scope: Scope, uuid: Uuid) -> Errnos<Record> {
         let dir = self.dir_id(scope)?;
         let id = self.id_of(uuid).ok_or(Errno::NOENT)?;
-        let is = self.fs.store().describe(id)?;
+        let is = self.fs.cluster().describe(id)?;
         let name = self.name_in((scope, dir), id, &is)?;
         self.record_described((id, &name.ok_or(Errno::NOENT)?), &is)
     }
@@ -335,7 +335,7 @@ impl Pool {
         let name = match &is.name {
             Some((parent, name)) if *parent == dir => name.clone(),
             // It has another name here, or no attribute: its name is searched for.
-            _ => self.fs.store().name_in(dir, id)?.unwrap_or_default(),
+            _ => self.fs.cluster().name_in(dir, id)?.unwrap_or_default(),
         };
         let is_one = !name.is_empty() && Pool::is_record(scope, is.inode.kind(), &name);
         Ok(is_one.then_some(name))
@@ -371,7 +371,7 @@ impl Pool {
         };
         for terms in &plan {
             let mut failed = Ok(());
-            self.fs.store().matching(terms, dir, |one| {
+            self.fs.cluster().matching(terms, dir, |one| {
                 match self.found(scope, &one) {
                     Ok(Some(record)) if predicate.holds(&record.meta) => {
                         found.insert(one.name, record);
@@ -403,7 +403,7 @@ impl Pool {
         let entries: Vec<_> = entries.into_iter().collect();
         for part in entries.chunks(AT_ONCE) {
             let ids: Vec<_> = part.iter().map(|(_, id)| *id).collect();
-            let all = self.fs.store().describe_all(&ids);
+            let all = self.fs.cluster().describe_all(&ids);
             for ((name, id), is) in part.iter().zip(all) {
                 if found.len() >= most {
                     return Ok(());

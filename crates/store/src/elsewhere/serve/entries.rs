@@ -3,10 +3,11 @@
 use super::super::messages::{List, kind};
 use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};
 use crate::across::Placed;
-use crate::{Entry, ObjectId, Store};
+use crate::cluster::Cluster;
+use crate::{Entry, ObjectId};
 use rustix::io::Errno;
 
-pub(super) fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
+pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
     match kind {
         kind::INSERT => {
             let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
@@ -98,7 +99,7 @@ pub(super) fn composite(store: &Store, kind: u16, head: &[u8]) -> Result<Reply, 
 /// Entries of a directory that all lie here, and the epoch of names.
 type Entries = (ObjectId, Vec<(Vec<u8>, Entry)>, u64);
 
-fn entries_here(store: &Store, head: &[u8]) -> Result<Entries, Errno> {
+fn entries_here(store: &Cluster<'_>, head: &[u8]) -> Result<Entries, Errno> {
     let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
     entries
         .iter()

@@ -16,7 +16,8 @@
 use super::super::leases::Standing;
 use super::super::messages::kind;
 use super::{Server, lock};
-use crate::{ObjectId, Store};
+use crate::ObjectId;
+use crate::cluster::Cluster;
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -86,20 +87,20 @@ fn changes(kind: u16) -> bool {
 }
 
 impl Fences {
-    fn all(&self, store: &Store) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
+    fn all(&self, store: &Cluster<'_>) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
         let load = || Mutex::new(store.fences().into_iter().collect());
         self.all.get_or_init(load)
     }
 
     /// Whether the node is fenced off from the object.
-    pub(super) fn has(&self, store: &Store, node: NodeId, id: ObjectId) -> bool {
+    pub(super) fn has(&self, store: &Cluster<'_>, node: NodeId, id: ObjectId) -> bool {
         lock(self.all(store)).contains(&(node, id))
     }
 
     /// Lets a question pass, or refuses it with EOWNERDEAD.
     pub(super) fn pass(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         from: NodeId,
         kind: u16,
         head: &[u8],
@@ -125,7 +126,12 @@ impl Fences {
 
     /// What a node is told of the locks that its programs have on these objects: those that it has
     /// not lost hold for another lease from now on.
-    pub(super) fn renew(&self, store: &Store, node: NodeId, ids: &[ObjectId]) -> Vec<Standing> {
+    pub(super) fn renew(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        ids: &[ObjectId],
+    ) -> Vec<Standing> {
         let all = lock(self.all(store));
         // `raise` adds its fences under the same lock before it reads this time: a node that is told
         // here that its locks hold has them for a whole lease.
@@ -135,7 +141,7 @@ impl Fences {
 
     /// Fences a node off from what its programs have locked here, waits for what it has asked
     /// before, and until it must have noticed by itself.
-    pub(super) fn raise(&self, store: &Store, node: NodeId) {
+    pub(super) fn raise(&self, store: &Cluster<'_>, node: NodeId) {
         self.lift_lost(store);
         let locked = store.locked_by(node);
         if locked.is_empty() {
@@ -171,7 +177,7 @@ impl Fences {
     /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of the
     /// file, these are told first (a cut more, of which the fenced one doesn't know and can't ask); if
     /// one can't be, the locks stay for now: [`Server::release_late`].
-    pub(super) fn release(&self, store: &Store, node: NodeId) {
+    pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
         let locked = store.locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
         let told = fenced.filter(|&id| match store.tell_parts_without(id, node) {
@@ -204,7 +210,7 @@ impl Fences {
     }
 
     /// Objects that are gone need no fence.
-    fn lift_lost(&self, store: &Store) {
+    fn lift_lost(&self, store: &Cluster<'_>) {
         let all: Vec<_> = lock(self.all(store)).iter().copied().collect();
         for (node, id) in all {
             if store.stat(id).is_err_and(|e| e == Errno::NOENT) {
@@ -215,7 +221,12 @@ impl Fences {
     }
 
     /// The node opens the object anew: nobody there has it open from before.
-    pub(super) fn lift(&self, store: &Store, node: NodeId, id: ObjectId) -> Result<(), Errno> {
+    pub(super) fn lift(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        id: ObjectId,
+    ) -> Result<(), Errno> {
         let mut all = lock(self.all(store));
         if all.contains(&(node, id)) {
             store.lift_fence(node, id)?;
@@ -234,13 +245,13 @@ impl Server {
 
     /// Releases the locks of nodes that were given up before, where a node with parts of the file
     /// couldn't be told then.
-    pub fn release_late(&self, store: &Store) {
+    pub fn release_late(&self, store: &Cluster<'_>) {
         let late = lock(&self.fences.late).clone();
         late.iter().for_each(|&n| self.fences.release(store, n));
     }
 
     /// How many objects nodes are fenced off from, of those that are still there.
-    pub fn fences(&self, store: &Store) -> usize {
+    pub fn fences(&self, store: &Cluster<'_>) -> usize {
         lock(self.fences.all(store)).len()
     }
 }

@@ -2,9 +2,10 @@
 
 use super::super::messages::{List, kind};
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
+use crate::cluster::Cluster;
 use crate::foreign::UNKNOWN_USE;
 use crate::uses::keeping_for;
-use crate::{Distribution, Held, Maker, NewObject, ObjectId, Store};
+use crate::{Distribution, Held, Maker, NewObject, ObjectId};
 use forebay_placement::NodeId;
 use rustix::io::Errno;
 use std::time::Duration;
@@ -47,7 +48,13 @@ type CreateQuestion = (
 impl Server {
     /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept
     /// open.
-    pub(super) fn created_again(&self, store: &Store, node: NodeId, head: &[u8], answer: &[u8]) {
+    pub(super) fn created_again(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        head: &[u8],
+        answer: &[u8],
+    ) {
         let asked: Option<CreateQuestion> = super::decode(head);
         let made: Option<Result<ObjectId, crate::record::Entry>> = super::decode(answer);
         if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
@@ -62,7 +69,7 @@ impl Server {
     /// `there`: the object lies on this node; else where its entry does, which is here.
     pub(super) fn create(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         node: NodeId,
         head: &[u8],
         there: bool,
@@ -102,7 +109,7 @@ impl Server {
     /// A file is open on `node`: it must not go with its last name.
     pub(super) fn open(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         node: NodeId,
         id: ObjectId,
         number: u64,
@@ -120,7 +127,7 @@ impl Server {
     /// Keeps a file open for a node that has opened it by this number.
     fn keep(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         (node, id, number): (NodeId, ObjectId, u64),
         (live, held): (u32, Held<'_>),
     ) -> Result<(), Errno> {
@@ -148,7 +155,7 @@ impl Server {
 
     pub(super) fn close(
         &self,
-        store: &Store,
+        store: &Cluster<'_>,
         node: NodeId,
         id: ObjectId,
         number: u64,
@@ -170,7 +177,7 @@ impl Server {
     /// Asks the nodes for which files are kept open whether they still have them open. Whoever dies at
     /// the wrong instant, there, can't say that it hasn't. What a node knows nothing of at two calls in
     /// a row is given up; these are at least [`BETWEEN_CHECKS`] apart.
-    pub fn check_open(&self, store: &Store) {
+    pub fn check_open(&self, store: &Cluster<'_>) {
         let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
         all.sort_unstable_by_key(|(node, id)| (node.0, id.0));
         for of_node in all.chunk_by(|a, b| a.0 == b.0) {
@@ -194,7 +201,7 @@ impl Server {
 
     /// The node has an object open by the number `now` at most; of its uses, those in `known` were
     /// known here before it was asked.
-    fn doubt(&self, store: &Store, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
+    fn doubt(&self, store: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
         if now == UNKNOWN_USE {
             return;
         }
@@ -221,7 +228,7 @@ impl Server {
     /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
     /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
     /// it has asked before.
-    pub fn gone(&self, store: &Store, node: NodeId) {
+    pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
         self.fences.raise(store, node);
         self.fences.release(store, node);
         let mut left = Vec::new();

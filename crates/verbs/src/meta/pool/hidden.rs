@@ -48,7 +48,7 @@ impl Hidden {
             path,
             generation: Generation::now(),
         };
-        match fs.store().flock(hidden.open, LockType::Exclusive, false) {
+        match fs.cluster().flock(hidden.open, LockType::Exclusive, false) {
             Err(Errno::AGAIN) => Ok(None),
             locked => locked.map(|()| Some(hidden)),
         }

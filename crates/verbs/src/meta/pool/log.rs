@@ -78,7 +78,7 @@ impl Log {
             turn: Mutex::new(()),
             generation: Generation::now(),
         };
-        match fs.store().flock(open, LockType::Exclusive, false) {
+        match fs.cluster().flock(open, LockType::Exclusive, false) {
             Err(Errno::AGAIN) => return Ok(None),
             locked => locked?,
         }
