@@ -18,6 +18,7 @@ mod taken;
 mod world;
 
 use run::Plan;
+use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -40,10 +41,22 @@ usage: forebay-simulate [--seeds A..B | --seed N | --seconds N] [options]
   --jobs N          so many at once (2)
   --phases N        phases of each run (24)
   --until-found     stop at the first seed that fails
+  --again N         run the first N seeds twice: they must do the same (0)
   --plant NAME      with this fault planted: lost-reply, twice, lock-kept, stale-cache, half-rename
+  --planted         plant each of these in turn, and run seeds until it is found, 600 s at most
   --plan            say what each seed decides
 ";
 
+/// Faults that may be planted (`forebay_placement::planted`).
+const PLANTS: [&str; 5] = [
+    "lost-reply",
+    "twice",
+    "lock-kept",
+    "stale-cache",
+    "half-rename",
+];
+
+#[derive(Clone)]
 struct Arguments {
     first: u64,
     last: u64,
@@ -54,6 +67,9 @@ struct Arguments {
     until_found: bool,
     plan: bool,
     plant: Option<String>,
+    planted: bool,
+    again: u64,
+    quiet: bool,
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
@@ -67,6 +83,9 @@ fn parse() -> Result<Option<Arguments>, String> {
         until_found: false,
         plan: false,
         plant: None,
+        planted: false,
+        again: 0,
+        quiet: false,
     };
     let mut words = std::env::args().skip(1);
     let mut from = None;
@@ -101,6 +120,8 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--phases" => a.phases = Some(number()?),
             "--until-found" => a.until_found = true,
             "--plan" => a.plan = true,
+            "--planted" => a.planted = true,
+            "--again" => a.again = number()?,
             "--plant" => a.plant = Some(words.next().ok_or("--plant wants a name")?),
             _ => return Err(format!("unknown option {word:?}")),
         }
@@ -251,49 +272,132 @@ fn main() -> ExitCode {
         }
     };
     fixed_addresses();
+    if arguments.planted {
+        return planted(&arguments);
+    }
+    let again = arguments.first + arguments.again.min(arguments.last - arguments.first + 1);
+    let swept = sweep(&arguments, None).and_then(|first| {
+        // The same seeds once more: they must do the same.
+        let second = sweep(
+            &Arguments {
+                last: again.wrapping_sub(1),
+                verbose: false,
+                ..arguments.clone()
+            },
+            None,
+        );
+        let second = if arguments.again > 0 {
+            second?
+        } else {
+            Swept::default()
+        };
+        let same = second
+            .traces
+            .iter()
+            .all(|(seed, trace)| first.traces.get(seed) == Some(trace));
+        Ok((first, same))
+    });
+    match swept {
+        Ok((swept, same)) => {
+            let (n, failed) = (swept.traces.len(), &swept.failed);
+            println!(
+                "{n} seeds in {:.0} s, {} failed {failed:?}",
+                swept.seconds,
+                failed.len()
+            );
+            if !same {
+                println!("the same seeds, run again, did something else");
+            }
+            ExitCode::from(u8::from(!failed.is_empty() || !same))
+        }
+        Err(e) => {
+            eprintln!("forebay-simulate: a run can't be started: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Plants each fault in turn, and runs seeds until it is found.
+fn planted(arguments: &Arguments) -> ExitCode {
+    let mut all = true;
+    for plant in PLANTS {
+        let longest = Duration::from_secs(600);
+        let arguments = Arguments {
+            first: arguments.first,
+            last: u64::MAX,
+            until: Some(Instant::now() + longest),
+            until_found: true,
+            quiet: true,
+            ..arguments.clone()
+        };
+        match sweep(&arguments, Some(plant)) {
+            Ok(swept) if !swept.failed.is_empty() => println!(
+                "{plant}: found by seed {} after {:.0} s, {} seeds",
+                swept.failed[0],
+                swept.seconds,
+                swept.traces.len()
+            ),
+            Ok(_) => {
+                println!("{plant}: not found in {} s", longest.as_secs());
+                all = false;
+            }
+            Err(e) => {
+                eprintln!("forebay-simulate: a run can't be started: {e}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    ExitCode::from(u8::from(!all))
+}
+
+/// What came of some seeds.
+#[derive(Default)]
+struct Swept {
+    failed: Vec<u64>,
+    /// Of each seed, what it decided.
+    traces: BTreeMap<u64, String>,
+    seconds: f64,
+}
+
+/// Runs the seeds, so many at once.
+fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
     let base = Path::new("/dev/shm").join(format!("forebay-simulate-{}", std::process::id()));
-    let (begun, mut next, mut ran, mut failed) = (Instant::now(), arguments.first, 0, Vec::new());
+    let plant = plant.or(arguments.plant.as_deref());
+    let (begun, mut next, mut swept) = (Instant::now(), arguments.first, Swept::default());
     let mut running: Vec<Running> = Vec::new();
     loop {
         let over = arguments.until.is_some_and(|until| Instant::now() >= until)
-            || arguments.until_found && !failed.is_empty();
+            || arguments.until_found && !swept.failed.is_empty();
         while !over && next <= arguments.last && running.len() < arguments.jobs {
             let mut plan = Plan::of(next);
             plan.phases = arguments.phases.unwrap_or(plan.phases);
             if arguments.plan {
                 println!("{plan:?}");
             }
-            match start(&plan, &base, arguments.plant.as_deref()) {
-                Ok(run) => running.push(run),
-                Err(e) => {
-                    eprintln!("forebay-simulate: a run can't be started: {e}");
-                    return ExitCode::from(2);
-                }
-            }
+            running.push(start(&plan, &base, plant)?);
             next += 1;
         }
         if running.is_empty() {
             break;
         }
-        let done: Vec<Option<i32>> = running.iter().map(finished).collect();
-        let mut i = 0;
         running.retain_mut(|run| {
-            i += 1;
-            let Some(status) = done[i - 1] else {
+            let Some(status) = finished(run) else {
                 return true;
             };
-            ran += 1;
-            tell(run, status, &arguments);
+            let trace = tell(run, status, arguments);
+            swept.traces.insert(run.seed, trace);
             if status != 0 {
-                failed.push(run.seed);
+                swept.failed.push(run.seed);
+            }
+            if status != 0 && !arguments.quiet {
+                let phases = arguments
+                    .phases
+                    .map_or(String::new(), |n| format!(" --phases {n}"));
+                let plant = plant.map_or(String::new(), |name| format!(" --plant {name}"));
+                let (seed, seconds) = (run.seed, begun.elapsed().as_secs_f64());
                 println!(
-                    "seed {} fails ({:.0} s after the start); again: forebay-simulate --seed {}{}",
-                    run.seed,
-                    begun.elapsed().as_secs_f64(),
-                    run.seed,
-                    arguments
-                        .phases
-                        .map_or(String::new(), |n| format!(" --phases {n}"))
+                    "seed {seed} fails ({seconds:.0} s after the start); again: \
+                     target/simulate/forebay-simulate --seed {seed}{phases}{plant}"
                 );
             }
             let _ = std::fs::remove_dir_all(&run.home);
@@ -302,29 +406,26 @@ fn main() -> ExitCode {
         std::thread::sleep(Duration::from_millis(5));
     }
     let _ = std::fs::remove_dir_all(&base);
-    println!(
-        "{ran} seeds in {:.0} s, {} failed {failed:?}",
-        begun.elapsed().as_secs_f64(),
-        failed.len()
-    );
-    ExitCode::from(u8::from(!failed.is_empty()))
+    swept.seconds = begun.elapsed().as_secs_f64();
+    Ok(swept)
 }
 
-/// Prints what a run has said: all of it, or its end.
-fn tell(run: &mut Running, status: i32, arguments: &Arguments) {
+/// Prints what a run has said: all of it, or its end. Gives what it decided.
+fn tell(run: &mut Running, status: i32, arguments: &Arguments) -> String {
     let mut text = String::new();
     let _ = run.log.rewind();
     let _ = run.log.read_to_string(&mut text);
-    if status == 5 {
+    if status == 5 && !arguments.quiet {
         println!("the run took longer than {} s", LONGEST.as_secs());
     }
-    if status != 0 || arguments.verbose {
-        let lines: Vec<&str> = text.lines().collect();
-        let from = if arguments.verbose {
-            0
-        } else {
-            lines.len().saturating_sub(120)
+    let lines: Vec<&str> = text.lines().collect();
+    if status != 0 && !arguments.quiet || arguments.verbose {
+        let from = match arguments.verbose {
+            true => 0,
+            false => lines.len().saturating_sub(120),
         };
         lines[from..].iter().for_each(|line| println!("{line}"));
     }
+    let trace = lines.iter().rev().find(|l| l.contains(", trace "));
+    trace.map_or(String::new(), |l| (*l).to_owned())
 }
