@@ -154,7 +154,7 @@ impl Face for PoolFace {
             _ => LockType::Exclusive,
         };
         self.fs
-            .store()
+            .cluster()
             .flock(self.description(fd)?, want, false)
             .map_err(number)
     }
@@ -166,8 +166,8 @@ impl Face for PoolFace {
             _ => LockType::Exclusive,
         };
         let own = command == libc::F_OFD_SETLK;
-        let store = self.fs.store();
-        store
+        self.fs
+            .cluster()
             .lock_range(self.description(fd)?, own, want, (0, TO_THE_END), false)
             .map_err(number)
     }

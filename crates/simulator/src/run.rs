@@ -204,7 +204,7 @@ fn inspect(node: u32) {
         ("is damaged", store.check()),
         (
             "doesn't fit",
-            store
+            pool.cluster()
                 .inspect_across()
                 .map(|r| r.findings.iter().map(|f| format!("{f:?}")).collect()),
         ),
