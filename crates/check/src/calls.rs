@@ -220,6 +220,8 @@ pub trait Face {
     fn read_at(&mut self, fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize>;
     /// ftruncate(2).
     fn truncate(&mut self, fd: c_int, size: u64) -> Result<()>;
+    /// fsync(2).
+    fn sync(&mut self, fd: c_int) -> Result<()>;
     /// fstat(2).
     fn fstat(&mut self, fd: c_int) -> Result<Stat>;
     /// stat(2).
@@ -267,6 +269,10 @@ impl Face for Libc {
     }
     fn truncate(&mut self, fd: c_int, size: u64) -> Result<()> {
         truncate(fd, size).map(drop)
+    }
+    fn sync(&mut self, fd: c_int) -> Result<()> {
+        // SAFETY: no memory is touched.
+        good(unsafe { libc::fsync(fd) }).map(drop)
     }
     fn fstat(&mut self, fd: c_int) -> Result<Stat> {
         fstat(fd)

@@ -39,7 +39,7 @@ fn stop(message: &str) -> ExitCode {
 
 fn work(arguments: &[String]) -> Result<(), String> {
     if arguments.first().is_some_and(|a| a == later::WORD) {
-        return later::work(&arguments[1..]);
+        return later::work(&arguments[1..], &mut calls::Libc);
     }
     let [file, index, top, cell, most, locks, weak] = arguments else {
         return Err("a worker is started by the driver only".into());

@@ -2,8 +2,8 @@
 
 use forebay_check::calls::{Face, Result, Stat};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, RenameMode};
-use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
+use forebay_store::{Cluster, LockType};
 use std::collections::HashMap;
 
 /// A process's view of a pool.
@@ -30,6 +30,21 @@ impl PoolFace {
 
     fn description(&self, fd: i32) -> Result<u32> {
         self.open.get(&fd).copied().ok_or(libc::EBADF)
+    }
+
+    /// Sets a lock, with what the preloaded library does before and behind it.
+    fn around(
+        &self,
+        open: u32,
+        want: LockType,
+        lock: impl FnOnce(&Cluster<'_>) -> forebay_posix::Result<()>,
+    ) -> Result<()> {
+        self.fs.write_back_open(open);
+        lock(&self.fs.cluster()).map_err(number)?;
+        if want != LockType::Unlocked {
+            self.fs.look_again_open(open);
+        }
+        Ok(())
     }
 
     fn rename_as(&self, from: &str, to: &str, mode: RenameMode) -> Result<()> {
@@ -73,6 +88,7 @@ impl Face for PoolFace {
                 .id
                 .load(std::sync::atomic::Ordering::Relaxed),
         );
+        self.fs.publish_unheard(open);
         let _ = store.end_process_locks(object);
         self.fs.release(open).map_err(number)
     }
@@ -100,6 +116,10 @@ impl Face for PoolFace {
         self.fs
             .truncate_open(self.description(fd)?, size)
             .map_err(number)
+    }
+
+    fn sync(&mut self, fd: i32) -> Result<()> {
+        self.fs.sync_open(self.description(fd)?).map_err(number)
     }
 
     fn fstat(&mut self, fd: i32) -> Result<Stat> {
@@ -153,10 +173,8 @@ impl Face for PoolFace {
             libc::LOCK_SH => LockType::Shared,
             _ => LockType::Exclusive,
         };
-        self.fs
-            .cluster()
-            .flock(self.description(fd)?, want, false)
-            .map_err(number)
+        let open = self.description(fd)?;
+        self.around(open, want, |c| c.flock(open, want, false))
     }
 
     fn range_lock(&mut self, fd: i32, command: i32, kind: i32) -> Result<()> {
@@ -166,10 +184,10 @@ impl Face for PoolFace {
             _ => LockType::Exclusive,
         };
         let own = command == libc::F_OFD_SETLK;
-        self.fs
-            .cluster()
-            .lock_range(self.description(fd)?, own, want, (0, TO_THE_END), false)
-            .map_err(number)
+        let open = self.description(fd)?;
+        self.around(open, want, |c| {
+            c.lock_range(open, own, want, (0, TO_THE_END), false)
+        })
     }
 
     fn remove_all(&mut self, path: &str) {

@@ -136,6 +136,9 @@ impl Line {
 impl Wires {
     /// Something is there for a node.
     fn ring(&self, node: u32) {
+        if node == NOBODY {
+            return;
+        }
         self.bells[node as usize].fetch_add(1, SeqCst);
         world().wake(mailbox(node), u64::MAX);
     }

@@ -8,6 +8,7 @@ use crate::face::PoolFace;
 use crate::network::{self, Simulated};
 use crate::world::{self, NEVER, key, world};
 use forebay_check::host::Host;
+use forebay_check::later;
 use forebay_check::memory::Shared;
 use forebay_check::options::{Consistency, Locks, Options};
 use forebay_check::random::Random;
@@ -18,7 +19,7 @@ use forebay_client::{CreateOptions, Keeper, Member, Pool, PoolConfig, node_dir};
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, NodeId, PoolMap, State};
 use forebay_pool::daemon::{self, Daemon};
-use forebay_posix::{ChunkSize, Distribution, Fs};
+use forebay_posix::{ChunkSize, Distribution, Fs, ObjectId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -29,6 +30,8 @@ const POOL: &str = "51515151515151515151515151515151";
 const TOP: &str = "/t";
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
+/// In a phase that lasts longer than this, nothing goes wrong any more. Nanoseconds.
+const ENOUGH: u64 = 20_000 * MS;
 
 /// What a seed decides, beside the order of everything.
 #[derive(Clone, Debug)]
@@ -47,6 +50,10 @@ pub struct Plan {
     pub apart: bool,
     /// Of 1000 phases, in how many a worker is killed.
     pub kill: u64,
+    /// Files have this consistency, and only their bytes are looked at.
+    pub consistency: Option<Consistency>,
+    /// Daemon and workers of a node are killed together.
+    pub hosts: bool,
     /// Clocks are looked at so often before another thread has its turn; 0: always.
     pub preempt: u32,
 }
@@ -69,13 +76,20 @@ impl Plan {
             delay: [20, 200, 2000][r.below(3) as usize],
             daemons: !calm && r.once_in(3),
             apart: !calm && r.once_in(4),
-            kill: if !calm && r.once_in(3) { 150 } else { 0 },
+            kill: if !calm && r.once_in(2) { 150 } else { 0 },
             preempt: [16, 64, 400][r.below(3) as usize],
+            consistency: match r.below(12) {
+                0..3 => Some(Consistency::Commit),
+                3 => Some(Consistency::Session),
+                4 => Some(Consistency::Eventual(5)),
+                _ => None,
+            },
+            hosts: !calm && r.once_in(5),
         }
     }
 
     fn faults(&self) -> bool {
-        self.lost > 0 || self.daemons || self.apart
+        self.lost > 0 || self.daemons || self.apart || self.hosts
     }
 }
 
@@ -227,12 +241,17 @@ struct Processes<'a> {
     options: &'a Options,
     told: &'static Told,
     path: PathBuf,
-    shared: &'static Shared,
     daemons: Vec<Option<u32>>,
     /// When daemons that were killed are started again.
     back: Vec<u64>,
     workers: Vec<u32>,
+    /// Workers started so far, and when those of files with weaker consistency begin and end.
+    started: u64,
+    span: (u64, u64),
     calm: bool,
+    shared: &'static Shared,
+    /// The phase, and when it began.
+    phase: (u32, u64),
 }
 
 impl Processes<'_> {
@@ -249,6 +268,40 @@ impl Processes<'_> {
             network::wires().gone(node);
             self.back[node as usize] = world().now() + back;
         }
+    }
+
+    /// Files with weaker consistency: has workers write, commit and read, and judges.
+    fn later(&mut self, consistency: Consistency) -> Result<End, String> {
+        let (world, plan) = (world(), self.plan);
+        self.told.done.store(0, SeqCst);
+        let begin = world.now() + 300 * MS;
+        self.span = (begin, begin + plan.phases * 50 * MS);
+        for w in 0..plan.workers {
+            self.start(w)?;
+        }
+        let mut killed = 0;
+        while world.now() < self.span.1 {
+            let turn = self.tick().as_nanos() as u64;
+            world.sleep(turn);
+            if plan.kill > 0 && world.now() < self.span.1 && world.once_in(30) {
+                let w = world.below(plan.workers as u64) as usize;
+                self.kill(w, 0);
+                self.start(w)?;
+                killed += 1;
+            }
+        }
+        let bound = world.now() + 120_000 * MS;
+        while (self.told.done.load(SeqCst) as usize) < plan.workers {
+            let turn = self.tick().as_nanos() as u64;
+            world.sleep(turn);
+            if world.now() > bound {
+                self.end(&[]);
+                return Ok(End::Hang);
+            }
+        }
+        self.end(&[]);
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        later::judge_notes(dir, plan.seed, self.started, consistency, killed)
     }
 
     /// Has processes do `f`, for each node in turn.
@@ -278,19 +331,33 @@ fn ms() -> f64 {
 
 impl Host for Processes<'_> {
     fn start(&mut self, w: usize) -> Result<(), String> {
-        let (plan, options, path) = (self.plan, self.options, &self.path);
+        let (plan, options, path, told) = (self.plan, self.options, &self.path, self.told);
         let node = w as u32 % plan.nodes;
+        let number = self.started;
+        self.started += 1;
+        let span = self.span;
         let pid = process(|| {
+            let mut face = PoolFace::new(open(node));
+            if plan.consistency.is_some() {
+                let notes = path.with_file_name(number.to_string());
+                let mut words = vec![notes.display().to_string(), TOP.into()];
+                let numbers = [span.0, span.1, plan.seed, number, options.cell as u64, 0];
+                words.extend(numbers.map(|n| n.to_string()));
+                if let Err(e) = later::work(&words, &mut face) {
+                    broken(&format!("worker {w}: {e}"));
+                }
+                told.done.fetch_add(1, SeqCst);
+                // It goes with its process, which is killed.
+                return std::mem::forget(face);
+            }
             let file = std::fs::File::options().read(true).write(true).open(path);
             let shared = Shared::map(&file.expect("it is there")).expect("it can be mapped");
-            let face = Box::new(PoolFace::new(open(node)));
-            let weak = Weak::new(Kind::Nothing, face);
+            let weak = Weak::new(Kind::Nothing, Box::new(face));
             let (cell, most, locks) = (options.cell, options.operations, options.locks);
             let mut worker = Worker::new(shared, w, &options.top, cell, most, locks, weak);
             if let Err(e) = worker.work() {
                 broken(&format!("worker {w}: {e}"));
             }
-            // It goes with its process, which is killed.
             std::mem::forget(worker);
         });
         match self.workers.get_mut(w) {
@@ -307,6 +374,11 @@ impl Host for Processes<'_> {
     fn kill(&mut self, w: usize, _pid: u32) {
         println!("{:12.3} ms: worker {w} is killed", ms());
         kill(self.workers[w]);
+        // Of a host that fails, several processes go at once.
+        if self.plan.hosts && self.plan.consistency.is_none() && world().once_in(2) {
+            let node = w as u32 % self.plan.nodes;
+            self.kill_daemon(node, world().below(500 * MS));
+        }
     }
 
     fn wait(&mut self, _w: usize) {}
@@ -314,17 +386,31 @@ impl Host for Processes<'_> {
     fn tick(&mut self) -> Duration {
         let (world, plan) = (world(), self.plan);
         let now = world.now();
+        let phase = self.shared.phase.load(SeqCst);
+        if phase != self.phase.0 {
+            self.phase = (phase, now);
+        }
+        // What doesn't end though nothing goes wrong any more hangs.
+        let calm = self.calm || plan.consistency.is_none() && now > self.phase.1 + ENOUGH;
         for node in 0..plan.nodes {
             if self.daemons[node as usize].is_none() && now >= self.back[node as usize] {
                 self.start_daemon(node);
             }
         }
-        if plan.daemons && !self.calm && world.once_in(60) {
+        if plan.daemons && !calm && world.once_in(60) {
             let back = [MS, 20 * MS, 2_000 * MS][world.below(3) as usize];
             let node = world.below(plan.nodes.into()) as u32;
             self.kill_daemon(node, world.below(back));
         }
-        if plan.apart && !self.calm && world.once_in(60) {
+        if plan.hosts && !calm && now < self.span.1 && world.once_in(200) {
+            let node = world.below(plan.nodes.into()) as u32;
+            self.kill_daemon(node, world.below(500 * MS));
+            for w in (0..plan.workers).filter(|w| *w as u32 % plan.nodes == node) {
+                self.kill(w, 0);
+                let _ = self.start(w);
+            }
+        }
+        if plan.apart && !calm && world.once_in(60) {
             let a = world.below(plan.nodes.into()) as u32;
             let b = (a + 1 + world.below(u64::from(plan.nodes) - 1) as u32) % plan.nodes;
             let most = [10 * MS, 200 * MS, 3_000 * MS][world.below(3) as usize];
@@ -342,7 +428,6 @@ impl Host for Processes<'_> {
         for pid in std::mem::take(&mut self.workers) {
             kill(pid);
         }
-        let _ = self.shared;
     }
 }
 
@@ -379,7 +464,7 @@ pub fn run(plan: &Plan) -> bool {
         weak_name: "none".into(),
         // A daemon that is killed in the middle of a question leaves it open whether that was carried out. What the
         // network loses must not be noticed.
-        faults: plan.daemons,
+        faults: plan.daemons || plan.hosts,
         locks: Locks::OneKind,
         by_cells: false,
         pieces: plan.striped,
@@ -394,11 +479,14 @@ pub fn run(plan: &Plan) -> bool {
         options: &options,
         told,
         path,
-        shared,
         daemons: vec![None; plan.nodes as usize],
         back: vec![0; plan.nodes as usize],
         workers: Vec::new(),
+        started: 0,
+        span: (0, 0),
         calm: true,
+        shared,
+        phase: (0, 0),
     };
     host.each(|node| make(plan, node));
     (0..plan.nodes).for_each(|node| host.start_daemon(node));
@@ -411,11 +499,24 @@ pub fn run(plan: &Plan) -> bool {
             };
             let made = open(0).mkdir_with(TOP.as_bytes(), 0o755, distribution);
             made.expect("a directory can be made");
+            let what = match plan.consistency {
+                None => return,
+                Some(Consistency::Commit) => "consistency=commit".into(),
+                Some(Consistency::Session) => "consistency=session".into(),
+                Some(Consistency::Eventual(ms)) => format!("consistency=eventual({ms}ms)"),
+            };
+            let fs = open(0);
+            let id = ObjectId(fs.stat(TOP.as_bytes(), true).expect("it is there").ino);
+            let set = fs.set_controls(id, what.parse().expect("a control"));
+            set.expect("a directory can be said to be so");
         }
     });
     wires.lost.store(plan.lost, SeqCst);
     host.calm = !plan.faults();
-    let end = Driver::new(&options, shared, &mut host).drive();
+    let end = match plan.consistency {
+        None => Driver::new(&options, shared, &mut host).drive(),
+        Some(consistency) => host.later(consistency),
+    };
     wires.lost.store(0, SeqCst);
     host.calm = true;
     match end {
