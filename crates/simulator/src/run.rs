@@ -31,7 +31,7 @@ const TOP: &str = "/t";
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
 /// In a phase that lasts longer than this, nothing goes wrong any more. Nanoseconds.
-const ENOUGH: u64 = 20_000 * MS;
+const ENOUGH: u64 = 3_000 * MS;
 
 /// What a seed decides, beside the order of everything.
 #[derive(Clone, Debug)]
