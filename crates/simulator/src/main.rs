@@ -41,6 +41,7 @@ usage: forebay-simulate [--seeds A..B | --seed N | --seconds N] [options]
   --jobs N          so many at once (2)
   --phases N        phases of each run (24)
   --until-found     stop at the first seed that fails
+  --messages        print each message between daemons, where a run's story is printed
   --again N         run the first N seeds twice: they must do the same (0)
   --plant NAME      with this fault planted: lost-reply, twice, lock-kept, stale-cache, half-rename
   --planted         plant each of these in turn, and run seeds until it is found, 600 s at most
@@ -69,6 +70,7 @@ struct Arguments {
     plant: Option<String>,
     planted: bool,
     again: u64,
+    messages: bool,
     quiet: bool,
 }
 
@@ -85,6 +87,7 @@ fn parse() -> Result<Option<Arguments>, String> {
         plant: None,
         planted: false,
         again: 0,
+        messages: false,
         quiet: false,
     };
     let mut words = std::env::args().skip(1);
@@ -121,6 +124,7 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--until-found" => a.until_found = true,
             "--plan" => a.plan = true,
             "--planted" => a.planted = true,
+            "--messages" => a.messages = true,
             "--again" => a.again = number()?,
             "--plant" => a.plant = Some(words.next().ok_or("--plant wants a name")?),
             _ => return Err(format!("unknown option {word:?}")),
@@ -370,6 +374,7 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
             || arguments.until_found && !swept.failed.is_empty();
         while !over && next <= arguments.last && running.len() < arguments.jobs {
             let mut plan = Plan::of(next);
+            plan.tell = arguments.messages;
             plan.phases = arguments.phases.unwrap_or(plan.phases);
             if arguments.plan {
                 println!("{plan:?}");

@@ -85,6 +85,8 @@ pub struct Wires {
     pub lost: AtomicU32,
     /// Most that a message takes, usually. Nanoseconds.
     pub delay: AtomicU64,
+    /// Whether messages are printed.
+    pub tell: AtomicU32,
     /// Messages lost, and connections cut so far.
     pub losses: AtomicU64,
     lines: [Line; CONNECTIONS],
@@ -236,6 +238,21 @@ impl Wires {
     /// Sends a message by a connection; it may be lost.
     fn send(&self, m: Outgoing<'_>) {
         let now = world().now();
+        if self.tell.load(SeqCst) != 0 {
+            let what = match m.what {
+                REQUEST => format!("asks {:?}", m.head.get(..80).unwrap_or(m.head)),
+                REPLY => format!("answers {}", m.status),
+                _ => "gives no answer".into(),
+            };
+            println!(
+                "{:12.3} ms: node {} by {}: kind {} number {} {what}",
+                world().elapsed() as f64 / 1e6,
+                m.from,
+                m.connection,
+                m.kind,
+                m.number
+            );
+        }
         let Some(line) = self.line(m.connection) else {
             return;
         };

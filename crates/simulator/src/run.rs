@@ -56,6 +56,8 @@ pub struct Plan {
     pub hosts: bool,
     /// Clocks are looked at so often before another thread has its turn; 0: always.
     pub preempt: u32,
+    /// Messages are printed.
+    pub tell: bool,
 }
 
 impl Plan {
@@ -85,6 +87,7 @@ impl Plan {
                 _ => None,
             },
             hosts: !calm && r.once_in(5),
+            tell: false,
         }
     }
 
@@ -512,6 +515,7 @@ pub fn run(plan: &Plan) -> bool {
         }
     });
     wires.lost.store(plan.lost, SeqCst);
+    wires.tell.store(u32::from(plan.tell), SeqCst);
     host.calm = !plan.faults();
     let end = match plan.consistency {
         None => Driver::new(&options, shared, &mut host).drive(),
