@@ -27,6 +27,7 @@ install:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p forebay-verbs -p forebay-cli --all-targets --no-default-features -- -D warnings
 
 test:
 	tests/install-packages

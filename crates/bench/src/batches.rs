@@ -8,10 +8,8 @@ use crate::pool::{Pool, Side};
 use crate::report::{self, Figure, Goal, Results};
 use crate::sys;
 use crate::worker::Worker;
+use crate::workloads::BATCHES;
 use std::time::Duration;
-
-pub const NAME: &str = "batches";
-pub const ABOUT: &str = "batches of 1000 creates and deletes by the verbs on 4 nodes, beside one by one; with questions for each";
 
 const NODES: usize = 4;
 const BATCH: usize = 1000;
@@ -20,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Measures it, if it is wanted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
-    if !options.wants(NAME) {
+    if !options.wants(BATCHES.0) {
         return Ok(());
     }
     report::batches_heading();

@@ -2,65 +2,15 @@
 //! each of their system calls, and `forebay run` itself.
 
 use crate::children;
-use crate::driver::Driver;
-use crate::pool::Side;
+use crate::pool::{Pool, Side};
+use crate::report::Cost;
 use std::path::Path;
 use std::time::Duration;
 
-/// One cost: the same thing without and with Forebay, several times each.
-pub struct Cost {
-    pub name: &'static str,
-    pub unit: &'static str,
-    pub plain: Vec<f64>,
-    pub with: Vec<f64>,
-    /// What may be added, in the same unit.
-    pub limit: f64,
-    pub error: Option<String>,
-}
-
-impl Cost {
-    fn new(name: &'static str, unit: &'static str, limit: f64) -> Cost {
-        Cost {
-            name,
-            unit,
-            plain: Vec::new(),
-            with: Vec::new(),
-            limit,
-            error: None,
-        }
-    }
-
-    /// Repeats `measure` for both sides in turn.
-    fn repeat(
-        mut self,
-        times: usize,
-        mut measure: impl FnMut(Side) -> Result<f64, String>,
-    ) -> Cost {
-        for repetition in 0..times {
-            let mut sides = [Side::Plain, Side::Pool];
-            if repetition % 2 == 1 {
-                sides.reverse();
-            }
-            for side in sides {
-                match measure(side) {
-                    Ok(value) if side == Side::Plain => self.plain.push(value),
-                    Ok(value) => self.with.push(value),
-                    Err(e) => {
-                        self.error = Some(e);
-                        return self;
-                    }
-                }
-            }
-        }
-        self
-    }
-}
-
 /// `forebay run -- true`, with its own pool of the default media, beside `true`.
-pub fn run(driver: &mut Driver) -> Cost {
+pub fn run(pool: &Pool, reps: usize) -> Cost {
     let limit = Duration::from_secs(20);
-    let pool = &driver.pool;
-    Cost::new("run", "ms", 60.0).repeat(2 * driver.options.reps + 1, |side| {
+    Cost::new("run", "ms", 60.0).repeat(2 * reps + 1, |side| {
         let command = match side {
             Side::Plain => pool.command(Path::new("true")),
             Side::Pool => {
@@ -75,7 +25,7 @@ pub fn run(driver: &mut Driver) -> Cost {
 
 /// A worker of [`crate::costly`]: seconds of one operation.
 fn one_worker(
-    driver: &Driver,
+    pool: &Pool,
     side: Side,
     what: &str,
     count: usize,
@@ -83,21 +33,21 @@ fn one_worker(
 ) -> Result<f64, String> {
     let words = [
         what.to_string(),
-        driver.pool.plain().display().to_string(),
+        pool.plain().display().to_string(),
         "0".into(),
         count.to_string(),
         pieces.to_string(),
     ];
-    let commands = vec![driver.pool.worker(side, &words)];
+    let commands = vec![pool.worker(side, &words)];
     let limit = Duration::from_secs(30);
-    children::run_team(commands, limit, driver.pool.scratch())
+    children::run_team(commands, limit, pool.scratch())
         .map(|outcome| outcome.seconds / outcome.operations)
 }
 
 /// Starting a program from a program that is under `forebay exec`.
-pub fn exec(driver: &mut Driver) -> Cost {
-    Cost::new("exec", "ms", 3.0).repeat(driver.options.reps, |side| {
-        one_worker(driver, side, "cost-spawn", 20, 10).map(|s| s * 1e3)
+pub fn exec(pool: &Pool, reps: usize) -> Cost {
+    Cost::new("exec", "ms", 3.0).repeat(reps, |side| {
+        one_worker(pool, side, "cost-spawn", 20, 10).map(|s| s * 1e3)
     })
 }
 
@@ -132,10 +82,10 @@ pub const UNRELATED: [Unrelated; 4] = [
     },
 ];
 
-pub fn unrelated(driver: &mut Driver, what: Unrelated) -> Cost {
+pub fn unrelated(pool: &Pool, reps: usize, what: Unrelated) -> Cost {
     // Many short processes: one differs from the next by more than what is looked for.
-    let times = 5 * driver.options.reps;
+    let times = 5 * reps;
     Cost::new(what.name, "ns/call", 60.0).repeat(times, |side| {
-        one_worker(driver, side, what.worker, 2_000, 11).map(|s| s * 1e9 / what.calls)
+        one_worker(pool, side, what.worker, 2_000, 11).map(|s| s * 1e9 / what.calls)
     })
 }

@@ -8,15 +8,15 @@ use crate::fuse;
 use crate::nodes;
 use crate::options::Options;
 use crate::pool::{Pool, Side};
-use crate::report::{self, Results, Row};
+use crate::report::{self, Cost, Results, Row};
 use crate::search;
 use crate::sys;
 use crate::workloads::{Amount, COSTS, WORKLOADS, Workload};
 use std::time::{Duration, Instant};
 
-pub struct Driver<'a> {
-    pub options: &'a Options,
-    pub pool: Pool,
+struct Driver<'a> {
+    options: &'a Options,
+    pool: Pool,
     started: Instant,
     runs: usize,
 }
@@ -72,7 +72,7 @@ impl Driver<'_> {
         }
         if self.options.wants("unrelated") {
             for what in costs::UNRELATED {
-                self.note_cost(results, |driver| costs::unrelated(driver, what));
+                self.note_cost(results, |pool, reps| costs::unrelated(pool, reps, what));
             }
         }
         if sys::interrupted() {
@@ -114,11 +114,11 @@ impl Driver<'_> {
         if self.options.quick { 80.0 } else { 440.0 }
     }
 
-    fn note_cost(&mut self, results: &mut Results, measure: impl FnOnce(&mut Self) -> costs::Cost) {
+    fn note_cost(&mut self, results: &mut Results, measure: impl FnOnce(&Pool, usize) -> Cost) {
         if sys::interrupted() {
             return;
         }
-        let cost = measure(self);
+        let cost = measure(&self.pool, self.options.reps);
         report::cost(&cost);
         results.costs.push(cost);
     }

@@ -6,14 +6,11 @@ use crate::options::Options;
 use crate::pool::{Pool, Side};
 use crate::report::{self, Figure, Results};
 use crate::sys;
-use crate::workloads::Unit;
+use crate::workloads::{MOUNT, Unit};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-pub const NAME: &str = "fuse";
-pub const ABOUT: &str = "a pool through a mount, beside a trivial pass-through file system (FUSE)";
 
 /// Of one run of one row.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -139,7 +136,7 @@ fn obstacle() -> Option<String> {
 
 /// Measures all rows, if they are wanted and something can be mounted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
-    if !options.wants(NAME) {
+    if !options.wants(MOUNT.0) {
         return Ok(());
     }
     if let Some(obstacle) = obstacle() {

@@ -6,7 +6,7 @@
 //!
 //! - [`options`]: the command line; [`workloads`]: the table of what is measured;
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
-//! - [`worker`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
+//! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
 //! - [`fuse`]: a mount, with [`passthrough`] beside it;
 //! - [`search`], [`batches`]: searches and batches by the verbs, through [`iov`];
@@ -30,10 +30,13 @@ mod remote;
 mod report;
 mod search;
 mod sys;
+mod tasks;
 mod tcp;
 mod worker;
 mod workloads;
 
+use clap::Parser;
+use options::Options;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
         Err(bad) => return stop(&format!("{} is not valid UTF-8", bad.display()), 2),
     };
     if arguments.first().is_some_and(|a| a == "worker") {
-        return match worker::main(&arguments[1..]) {
+        return match tasks::main(&arguments[1..]) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => stop(&e, 1),
         };
@@ -67,14 +70,7 @@ fn main() -> ExitCode {
             Err(e) => stop(&e, 1),
         };
     }
-    let options = match options::parse(&arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            print!("{}", options::help());
-            return ExitCode::SUCCESS;
-        }
-        Err(e) => return stop(&format!("{e} (--help says what there is)"), 2),
-    };
+    let options = Options::parse();
     sys::note_signals();
     match driver::run(&options) {
         Ok(true) => ExitCode::SUCCESS,

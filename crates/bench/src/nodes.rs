@@ -7,41 +7,8 @@ use crate::pool::{Pool, Side};
 use crate::remote::CONTENT_MIB;
 use crate::report::{self, Figure, Goal, Results};
 use crate::sys;
-use crate::workloads::MIB;
+use crate::workloads::{MIB, PARTS};
 use std::time::{Duration, Instant};
-
-/// What can be measured by itself: name, what it is.
-pub const PARTS: &[(&str, &str)] = &[
-    (
-        "latency",
-        "one stat, open, create, 4 KiB read or write on another node, and a TCP round trip",
-    ),
-    (
-        "transfers",
-        "1 and 16 MiB read and written on another node, and a TCP stream",
-    ),
-    (
-        "consistency",
-        "8 KiB after 8 KiB to and from a file on another node, by its consistency, beside the strict default",
-    ),
-    (
-        "copies",
-        "64 MiB from file to file, here, on another node and between two others: copy_file_range, beside reading and writing",
-    ),
-    (
-        "laminated",
-        "a laminated file of another node, read for the second time, and one of the same node",
-    ),
-    (
-        "spread",
-        "creates and stats of 4 and 8 processes on 4 nodes, and on /dev/shm",
-    ),
-    ("starts", "forebay up of 1, 2, 4 and 8 nodes"),
-    (
-        "wide-list",
-        "listing 100 000 or 1 000 000 files made from all nodes: seconds and memory",
-    ),
-];
 
 const NODES: usize = 4;
 /// Who works and who holds the files, where one process works.

@@ -1,21 +1,34 @@
 //! The command line of the driver.
 
-use crate::batches;
-use crate::fuse;
-use crate::nodes::PARTS;
-use crate::search;
-use crate::workloads::{COSTS, WORKLOADS};
+use crate::workloads::{BATCHES, COSTS, MOUNT, PARTS, SEARCH, WORKLOADS};
+use clap::Parser;
 use std::path::PathBuf;
 
-/// What the user asked for.
+/// Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with a pool of
+/// four nodes on this host, beside bare TCP; and with a mount, beside a trivial file system by FUSE.
+#[derive(Parser)]
+#[command(name = "forebay-bench", after_help = names_help())]
 pub struct Options {
+    /// The program [default: beside this one, then PATH]
+    #[arg(long, default_value_os_t = default_forebay(), hide_default_value = true)]
     pub forebay: PathBuf,
+    /// What the pool is made of
+    #[arg(long, value_name = "SPEC", default_value = "memory:3G")]
     pub media: String,
+    /// Smaller amounts (under 3 minutes in all)
+    #[arg(long)]
     pub quick: bool,
+    /// With how many processes each workload runs
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_parser = count)]
     pub procs: Vec<usize>,
-    /// Names to measure; empty: all.
+    /// Only these workloads, costs and parts; all if there are none
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = known)]
     pub only: Vec<String>,
+    /// Writes all figures there as well
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// How often each is repeated, plain and pool in turn
+    #[arg(long, default_value = "3", value_parser = count)]
     pub reps: usize,
 }
 
@@ -31,71 +44,21 @@ impl Options {
     }
 }
 
-/// Reads the arguments; `None` means that help is asked for.
-pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
-    let mut options = Options {
-        forebay: default_forebay(),
-        media: "memory:3G".into(),
-        quick: false,
-        procs: vec![1, 2, 4],
-        only: Vec::new(),
-        json: None,
-        reps: 3,
-    };
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        let (name, mut inline) = match argument.split_once('=') {
-            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_string())),
-            _ => (argument.as_str(), None),
-        };
-        let mut value = || match inline.take() {
-            Some(value) => Ok(value),
-            None => rest.next().cloned().ok_or(format!("{name} wants a value")),
-        };
-        match name {
-            "-h" | "--help" => return Ok(None),
-            "--quick" => options.quick = true,
-            "--forebay" => options.forebay = value()?.into(),
-            "--media" => options.media = value()?,
-            "--json" => options.json = Some(value()?.into()),
-            "--reps" => options.reps = number(name, &value()?)?,
-            "--procs" => {
-                options.procs = value()?
-                    .split(',')
-                    .map(|p| number(name, p))
-                    .collect::<Result<_, _>>()?;
-            }
-            "--only" => {
-                for wanted in value()?.split(',') {
-                    if !names().any(|n| n == wanted) {
-                        return Err(format!("nothing is called {wanted:?}"));
-                    }
-                    options.only.push(wanted.to_string());
-                }
-            }
-            _ => return Err(format!("unknown option {argument:?}")),
-        }
-        if let Some(value) = inline {
-            return Err(format!("{name} takes no value, and {value:?} was given"));
-        }
-    }
-    Ok(Some(options))
-}
-
-fn number(name: &str, text: &str) -> Result<usize, String> {
+fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=64) => Ok(n),
-        _ => Err(format!("{name} wants numbers from 1 to 64, not {text:?}")),
+        _ => Err("a number from 1 to 64 is wanted".into()),
     }
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
+fn known(name: &str) -> Result<String, String> {
     let workloads = WORKLOADS.iter().map(|w| w.name);
-    let parts = PARTS
-        .iter()
-        .map(|p| p.0)
-        .chain(["nodes", fuse::NAME, search::NAME, batches::NAME]);
-    workloads.chain(COSTS.iter().map(|c| c.0)).chain(parts)
+    let costs = COSTS.iter().chain(PARTS).map(|c| c.0);
+    let others = ["nodes", MOUNT.0, SEARCH.0, BATCHES.0];
+    match workloads.chain(costs).chain(others).any(|n| n == name) {
+        true => Ok(name.to_owned()),
+        false => Err("nothing is called so".into()),
+    }
 }
 
 /// The program that lies beside this one, or else the one in PATH.
@@ -107,69 +70,49 @@ fn default_forebay() -> PathBuf {
         .unwrap_or_else(|| "forebay".into())
 }
 
-pub fn help() -> String {
+fn names_help() -> String {
+    let workloads: Vec<_> = WORKLOADS.iter().map(|w| (w.name, w.about)).collect();
+    let lists: [(&str, &[(&str, &str)]); 6] = [
+        ("Workloads", &workloads),
+        ("Costs of uninvolved programs", COSTS),
+        ("Several nodes on this host (nodes: all of these)", PARTS),
+        ("A mount", &[MOUNT]),
+        ("Searches", &[SEARCH]),
+        ("Batches", &[BATCHES]),
+    ];
     let mut text = String::from(
-        "Usage: forebay-bench [OPTION ...]
-
-Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with
-a pool of four nodes on this host, beside bare TCP; and with a mount, beside a trivial
-file system by FUSE.
-
-  --quick          smaller amounts (under 3 minutes in all)
-  --procs 1,2,4    with how many processes each workload runs
-  --only NAME,...  only these workloads, costs and parts
-  --reps 3         how often each is repeated, plain and pool in turn
-  --json FILE      write all figures there as well
-  --forebay PATH   the program (default: beside this one, then PATH)
-  --media SPEC     what the pool is made of (default: memory:3G)
-
-Exit code: 0 if everything ran (goals reached or not), 1 if something failed, 2 for a
-wrong command line. Example: forebay-bench --quick --procs 1,2 --only create,stat
-
-Workloads:
-",
+        "Exit code: 0 if everything ran (goals reached or not), 1 if something failed, 2 for a wrong command line. \
+         Example: forebay-bench --quick --procs 1,2 --only create,stat\n",
     );
-    for w in WORKLOADS {
-        text += &format!("  {:<14} {}\n", w.name, w.about);
+    for (heading, list) in lists {
+        text += &format!("\n{heading}:\n");
+        for (name, about) in list {
+            text += &format!("  {name:<14} {about}\n");
+        }
     }
-    text += "Costs of uninvolved programs:\n";
-    for (name, about) in COSTS {
-        text += &format!("  {name:<14} {about}\n");
-    }
-    text += "Several nodes on this host (nodes: all of these):\n";
-    for (name, about) in PARTS {
-        text += &format!("  {name:<14} {about}\n");
-    }
-    text += "A mount:\n";
-    text += &format!("  {:<14} {}\n", fuse::NAME, fuse::ABOUT);
-    text += "Searches:\n";
-    text += &format!("  {:<14} {}\n", search::NAME, search::ABOUT);
-    text += "Batches:\n";
-    text += &format!("  {:<14} {}\n", batches::NAME, batches::ABOUT);
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
 
-    fn read(line: &str) -> Result<Option<super::Options>, String> {
-        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
-        parse(&words)
+    fn read(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(["forebay-bench"].into_iter().chain(line.split_whitespace()))
     }
 
     #[test]
     fn options_are_read() {
-        let options = read("--quick --procs=1,8 --only list,run --reps 5")
-            .unwrap()
-            .unwrap();
+        let options = read("--quick --procs=1,8 --only list,run --reps 5").unwrap();
         assert!(options.quick && options.json.is_none());
         assert_eq!((options.procs.as_slice(), options.reps), (&[1, 8][..], 5));
         assert!(options.wants("list") && options.wants("run") && !options.wants("create"));
         assert!(!options.wants_part("latency"));
-        let options = read("--only nodes").unwrap().unwrap();
+        let options = read("--only nodes").unwrap();
         assert!(options.wants_part("latency") && !options.wants("create"));
-        assert!(read("--help").unwrap().is_none());
+        assert_eq!(read("").unwrap().procs, [1, 2, 4]);
+        let help = read("--help").err().unwrap();
+        assert_eq!(help.exit_code(), 0);
     }
 
     #[test]
@@ -182,7 +125,7 @@ mod tests {
             "--quick=1",
             "more",
         ] {
-            assert!(read(line).is_err(), "{line}");
+            assert_eq!(read(line).err().map(|e| e.exit_code()), Some(2), "{line}");
         }
     }
 }

@@ -1,11 +1,59 @@
 //! The figures: medians, ratios and spread, as a table and as JSON.
 
-use crate::costs::Cost;
 use crate::options::Options;
 use crate::pool::Side;
 use crate::workloads::{Unit, Workload};
 use serde_json::{Value, json};
 use std::time::Duration;
+
+/// One cost: the same thing without and with Forebay, several times each.
+pub struct Cost {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub plain: Vec<f64>,
+    pub with: Vec<f64>,
+    /// What may be added, in the same unit.
+    pub limit: f64,
+    pub error: Option<String>,
+}
+
+impl Cost {
+    pub fn new(name: &'static str, unit: &'static str, limit: f64) -> Cost {
+        Cost {
+            name,
+            unit,
+            plain: Vec::new(),
+            with: Vec::new(),
+            limit,
+            error: None,
+        }
+    }
+
+    /// Repeats `measure` for both sides in turn.
+    pub fn repeat(
+        mut self,
+        times: usize,
+        mut measure: impl FnMut(Side) -> Result<f64, String>,
+    ) -> Cost {
+        for repetition in 0..times {
+            let mut sides = [Side::Plain, Side::Pool];
+            if repetition % 2 == 1 {
+                sides.reverse();
+            }
+            for side in sides {
+                match measure(side) {
+                    Ok(value) if side == Side::Plain => self.plain.push(value),
+                    Ok(value) => self.with.push(value),
+                    Err(e) => {
+                        self.error = Some(e);
+                        return self;
+                    }
+                }
+            }
+        }
+        self
+    }
+}
 
 #[derive(Default)]
 pub struct Results {

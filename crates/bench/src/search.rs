@@ -7,11 +7,9 @@ use crate::pool::{Pool, Side};
 use crate::report::{self, Figure, Goal, Results};
 use crate::sys;
 use crate::worker::Worker;
+use crate::workloads::SEARCH;
 use std::process::Command;
 use std::time::Duration;
-
-pub const NAME: &str = "search";
-pub const ABOUT: &str = "100 of 1 000 000 collections found by the verbs, on 1 and 4 nodes (only when asked for, or in a long run)";
 
 /// What is found.
 const HITS: usize = 100;
@@ -33,7 +31,7 @@ const KINDS: [&str; 4] = [
 
 /// Measures it, if it is wanted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
-    if !options.wants(NAME) || options.quick && options.only.is_empty() {
+    if !options.wants(SEARCH.0) || options.quick && options.only.is_empty() {
         return Ok(());
     }
     report::search_heading();

@@ -284,6 +284,55 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
 ];
 
+/// What is measured of several nodes, each by itself: name, what it is.
+pub const PARTS: &[(&str, &str)] = &[
+    (
+        "latency",
+        "one stat, open, create, 4 KiB read or write on another node, and a TCP round trip",
+    ),
+    (
+        "transfers",
+        "1 and 16 MiB read and written on another node, and a TCP stream",
+    ),
+    (
+        "consistency",
+        "8 KiB after 8 KiB to and from a file on another node, by its consistency, beside the strict default",
+    ),
+    (
+        "copies",
+        "64 MiB from file to file, here, on another node and between two others: copy_file_range, beside reading and writing",
+    ),
+    (
+        "laminated",
+        "a laminated file of another node, read for the second time, and one of the same node",
+    ),
+    (
+        "spread",
+        "creates and stats of 4 and 8 processes on 4 nodes, and on /dev/shm",
+    ),
+    ("starts", "forebay up of 1, 2, 4 and 8 nodes"),
+    (
+        "wide-list",
+        "listing 100 000 or 1 000 000 files made from all nodes: seconds and memory",
+    ),
+];
+
+/// A mount: name, what it is.
+pub const MOUNT: (&str, &str) = (
+    "fuse",
+    "a pool through a mount, beside a trivial pass-through file system (FUSE)",
+);
+/// Searches: name, what it is.
+pub const SEARCH: (&str, &str) = (
+    "search",
+    "100 of 1 000 000 collections found by the verbs, on 1 and 4 nodes (only when asked for, or in a long run)",
+);
+/// Batches: name, what it is.
+pub const BATCHES: (&str, &str) = (
+    "batches",
+    "batches of 1000 creates and deletes by the verbs on 4 nodes, beside one by one; with questions for each",
+);
+
 #[cfg(test)]
 mod tests {
     use super::{MOST_BYTES, WORKLOADS};

@@ -73,7 +73,7 @@ impl Host for Processes<'_> {
         words.push(self.options.top.clone());
         words.push(self.options.cell.to_string());
         words.push(self.options.operations.to_string());
-        words.push(self.options.locks.number().to_string());
+        words.push(self.options.locks().number().to_string());
         words.push(self.options.weak_name.clone());
         let child = std::process::Command::new(&words[0])
             .args(&words[1..])

@@ -11,7 +11,7 @@
 
 use crate::calls::{self, Face, Result};
 use crate::driver::End;
-use crate::options::{Consistency, Options};
+use crate::options::{Consistency, Options, weak};
 use crate::random::Random;
 use crate::visible::{Commit, History, NEVER, Read, Rules, Write, judge};
 use crate::weak::Kind;
@@ -60,7 +60,7 @@ fn run_in(
         words.extend(["worker", WORD].map(String::from));
         words.push(dir.join(processes.to_string()).display().to_string());
         words.push(options.top.clone());
-        let weak = u64::from(options.weak == Kind::NoCommit);
+        let weak = u64::from(weak(&options.weak_name)? == Kind::NoCommit);
         for number in [
             begin,
             until,

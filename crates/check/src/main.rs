@@ -1,5 +1,6 @@
 //! `forebay-check`: does a pool behave like one POSIX file system, whoever looks from wherever? See the library.
 
+use clap::Parser;
 use forebay_check::*;
 use std::process::ExitCode;
 
@@ -11,15 +12,7 @@ fn main() -> ExitCode {
             Err(e) => stop(&e),
         };
     }
-    let options = match options::parse(&arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            let kinds: Vec<&str> = weak::KINDS.iter().map(|k| k.0).collect();
-            println!("{}{}", options::HELP, kinds.join(", "));
-            return ExitCode::SUCCESS;
-        }
-        Err(e) => return stop(&format!("{e} (--help says what there is)")),
-    };
+    let options = options::Options::parse();
     let ended = match options.consistency {
         Some(consistency) => later::run(&options, consistency),
         None => run(&options),

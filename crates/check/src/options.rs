@@ -2,6 +2,8 @@
 
 use crate::memory::WORKERS;
 use crate::weak::{KINDS, Kind};
+use clap::builder::TypedValueParser;
+use clap::{Parser, value_parser};
 
 /// Which locks a process takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,128 +51,114 @@ impl Consistency {
     }
 }
 
+/// forebay-check: random operations of several processes; is there a POSIX file system that could have
+/// done this?
+///
+/// Each worker is started as COMMAND followed by its own words; {} in COMMAND becomes the number of its
+/// node.
+#[derive(Parser)]
+#[command(name = "forebay-check", after_help = weak_help())]
 pub struct Options {
-    /// Where the directories of the rounds are made; seen by the workers.
+    /// An existing directory, as the workers see it
+    #[arg(long, value_name = "DIR")]
     pub top: String,
+    /// Processes
+    #[arg(long, default_value = "4", value_parser = value_parser!(u64).range(1..=WORKERS as u64).map(size))]
     pub workers: usize,
+    /// Nodes; worker W is on node W modulo N
+    #[arg(long, default_value = "1", value_parser = value_parser!(u64).range(1..=1000))]
     pub nodes: u64,
+    /// How much [default: no end]
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true, value_parser = value_parser!(u64).range(1..))]
     pub phases: u64,
+    /// How long, at most
+    #[arg(long, default_value = "10", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub seconds: u64,
+    /// Repeats what is asked, though not the times [default: from the clock]
+    #[arg(long, default_value_t = crate::calls::now() % 1_000_000_007, hide_default_value = true)]
     pub seed: u64,
+    /// Unit of reading and writing, a multiple of 8. Bytes
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = cell)]
     pub cell: usize,
-    /// Most operations of a process in a phase.
+    /// Most operations of a process in a phase
+    #[arg(long, default_value = "4", value_parser = value_parser!(u64).range(1..=12))]
     pub operations: u64,
-    pub weak: Kind,
+    /// Do something worse than promised, to see that it is found
+    #[arg(long = "weak", value_name = "KIND", default_value = "none", value_parser = weak_name)]
     pub weak_name: String,
+    /// Nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are done at any time,
+    /// in part, or never
+    #[arg(long)]
     pub faults: bool,
-    pub locks: Locks,
+    /// No locks at all
+    #[arg(long)]
+    pub no_locks: bool,
+    /// Processes take both F_SETLK and F_OFD_SETLK locks, not one of the two each
+    #[arg(long, conflicts_with = "no_locks")]
+    pub mixed_locks: bool,
+    /// A read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
+    #[arg(long)]
     pub by_cells: bool,
+    /// Writes of several cells take no turns with others (striped files)
+    #[arg(long)]
     pub pieces: bool,
-    /// Tells all of an impossible phase, not just what matters.
+    /// Of a phase that is impossible, tell all, too, not just what matters
+    #[arg(long)]
     pub whole: bool,
-    /// Of 1000 phases, in how many a worker is killed.
+    /// In N of 1000 phases, a worker is killed
+    #[arg(long, value_name = "N", default_value = "0", value_parser = value_parser!(u64).range(0..=1000))]
     pub kill: u64,
-    /// Only cells of files of which this was said.
+    /// Files of DIR are commit, session or eventual(Nms): processes write, commit and read cells, and nothing
+    /// else (of the other options, only those on processes, nodes, time, kills, seed and cell count)
+    #[arg(long, value_name = "C", value_parser = consistency)]
     pub consistency: Option<Consistency>,
-    /// Seconds that a phase may take.
+    /// What takes longer hangs. Seconds
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = value_parser!(u64).range(1..=10_000))]
     pub bound: u64,
-    /// What the workers are started with.
+    /// What the workers are started with
+    #[arg(last = true, value_name = "COMMAND")]
     pub with: Vec<String>,
 }
 
-pub const HELP: &str = "\
-forebay-check: random operations of several processes; is there a POSIX file system that could have done this?
+impl Options {
+    /// For this directory; all else as without words.
+    pub fn of(top: &str) -> Options {
+        Options::parse_from(["forebay-check", "--top", top])
+    }
 
-usage: forebay-check --top DIR [options] [-- COMMAND...]
-
-Each worker is started as COMMAND followed by its own words; {} in COMMAND becomes the number of its node.
-
-  --top DIR         an existing directory, as the workers see it
-  --workers N       processes (4)
-  --nodes N         nodes; worker W is on node W modulo N (1)
-  --phases N        how much (no end)
-  --seconds N       how long, at most (10)
-  --seed N          repeats what is asked, though not the times (from the clock)
-  --cell BYTES      unit of reading and writing, a multiple of 8 (64)
-  --operations N    most of a process in a phase (4)
-  --faults          nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are
-                    done at any time, in part, or never
-  --no-locks        no locks at all
-  --mixed-locks     processes take both F_SETLK and F_OFD_SETLK locks, not one of the two each
-  --kill N          in N of 1000 phases, a worker is killed
-  --bound SECONDS   what takes longer hangs (20)
-  --by-cells        a read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
-  --pieces          writes of several cells take no turns with others (striped files)
-  --consistency C   files of DIR are commit, session or eventual(Nms): processes write, commit and read cells, and nothing
-                    else (of the other options, only those on processes, nodes, time, kills, seed and cell count)
-  --whole           of a phase that is impossible, tell all, too, not just what matters
-  --weak KIND       do something worse than promised, to see that it is found: ";
-
-/// Reads the arguments; `None` means that help is asked for.
-pub fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
-    let mut o = Options {
-        top: String::new(),
-        workers: 4,
-        nodes: 1,
-        phases: u64::MAX,
-        seconds: 10,
-        seed: crate::calls::now() % 1_000_000_007,
-        cell: 64,
-        operations: 4,
-        weak: Kind::Nothing,
-        weak_name: "none".into(),
-        faults: false,
-        locks: Locks::OneKind,
-        by_cells: false,
-        pieces: false,
-        whole: false,
-        kill: 0,
-        consistency: None,
-        bound: 20,
-        with: Vec::new(),
-    };
-    let mut rest = arguments.iter();
-    while let Some(name) = rest.next() {
-        let mut value = || rest.next().ok_or(format!("{name} wants a value"));
-        match name.as_str() {
-            "-h" | "--help" => return Ok(None),
-            "--top" => o.top = value()?.clone(),
-            "--workers" => o.workers = number(name, value()?, 1, WORKERS as u64)? as usize,
-            "--nodes" => o.nodes = number(name, value()?, 1, 1000)?,
-            "--phases" => o.phases = number(name, value()?, 1, u64::MAX)?,
-            "--seconds" => o.seconds = number(name, value()?, 1, 1_000_000)?,
-            "--seed" => o.seed = number(name, value()?, 0, u64::MAX)?,
-            "--cell" => o.cell = number(name, value()?, 1, 1 << 20)? as usize,
-            "--operations" => o.operations = number(name, value()?, 1, 12)?,
-            "--kill" => o.kill = number(name, value()?, 0, 1000)?,
-            "--bound" => o.bound = number(name, value()?, 1, 10_000)?,
-            "--mixed-locks" => o.locks = Locks::Mixed,
-            "--no-locks" => o.locks = Locks::None,
-            "--faults" => o.faults = true,
-            "--by-cells" => o.by_cells = true,
-            "--pieces" => o.pieces = true,
-            "--whole" => o.whole = true,
-            "--consistency" => {
-                let text = value()?;
-                let which = Consistency::of(text);
-                o.consistency = Some(which.ok_or(format!("no consistency is called {text:?}"))?);
-            }
-            "--weak" => o.weak_name = value()?.clone(),
-            "--" => {
-                o.with = rest.cloned().collect();
-                break;
-            }
-            _ => return Err(format!("unknown option {name:?}")),
+    /// Which locks a process takes.
+    pub fn locks(&self) -> Locks {
+        match (self.no_locks, self.mixed_locks) {
+            (true, _) => Locks::None,
+            (_, true) => Locks::Mixed,
+            _ => Locks::OneKind,
         }
     }
-    if o.top.is_empty() {
-        return Err("--top is missing".into());
+}
+
+fn size(n: u64) -> usize {
+    n as usize
+}
+
+fn cell(text: &str) -> Result<usize, String> {
+    let n = number("--cell", text, 8, 1 << 20)? as usize;
+    match n.is_multiple_of(8) {
+        true => Ok(n),
+        false => Err("a multiple of 8 is wanted".into()),
     }
-    if !o.cell.is_multiple_of(8) {
-        return Err("--cell wants a multiple of 8".into());
-    }
-    o.weak = weak(&o.weak_name)?;
-    Ok(Some(o))
+}
+
+fn consistency(text: &str) -> Result<Consistency, String> {
+    Consistency::of(text).ok_or("no consistency is called so".into())
+}
+
+fn weak_name(name: &str) -> Result<String, String> {
+    weak(name).map(|_| name.to_owned())
+}
+
+fn weak_help() -> String {
+    let kinds: Vec<&str> = KINDS.iter().map(|k| k.0).collect();
+    format!("Kinds of weakness: {}", kinds.join(", "))
 }
 
 /// The kind of weakness of this name.

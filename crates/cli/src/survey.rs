@@ -5,9 +5,9 @@ use crate::down::is_stopped;
 use crate::fail::Fail;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
+use forebay_cluster::elsewhere::Elsewhere;
 use forebay_placement::{Node, NodeId, PoolMap};
 use forebay_pool::daemon::{ABOUT, About, read_map};
-use forebay_store::elsewhere::Elsewhere;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! What a pool is made of, as written in its `pool.json`.
 
+use crate::home::{name_of, sync_path};
 use crate::private::{self, Above};
 use crate::{Lifetime, PoolError};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
@@ -208,9 +209,9 @@ impl PoolConfig {
         let part = dir.join("pool.json.part");
         let failed = |e| PoolError::io("can't write", &path, e);
         std::fs::write(&part, text + "\n").map_err(|e| failed(errno(&e)))?;
-        crate::sync_path(&part).map_err(failed)?;
+        sync_path(&part).map_err(failed)?;
         rustix::fs::rename(&part, &path).map_err(failed)?;
-        crate::sync_path(dir).map_err(failed)
+        sync_path(dir).map_err(failed)
     }
 
     /// Reads that of the pool, or node, in `dir`.
@@ -231,7 +232,7 @@ impl PoolConfig {
 
     fn read_in(dir: &Path, above: Above) -> Result<PoolConfig, PoolError> {
         private::check(dir, above)?;
-        let name = crate::nodes::name_of(dir);
+        let name = name_of(dir);
         let damaged = |why: String| PoolError::Damaged {
             name: name.clone(),
             why,
@@ -336,6 +337,19 @@ fn check_mount(mount: &str) -> Result<(), PoolError> {
 
 fn errno(e: &std::io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
+}
+
+/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must have ended.
+///
+/// # Errors
+/// If its pool.json can't be read or written.
+pub fn begin_lifetime(dir: &Path) -> Result<(), PoolError> {
+    let mut config = PoolConfig::read(dir)?;
+    if !config.lifetime.any() {
+        return Ok(());
+    }
+    config.lifetime = config.lifetime.begun();
+    config.write(dir)
 }
 
 #[cfg(test)]

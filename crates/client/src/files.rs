@@ -3,6 +3,7 @@
 //! are never touched here.
 
 use crate::error::cant_look;
+use crate::home::{is_absent, name_of};
 use crate::{Place, PoolConfig, PoolError, PoolState, end_keeper};
 use forebay_media::Medium;
 use forebay_store::{Finding, Store};
@@ -20,7 +21,7 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     let dir = &place.dir;
     let mut findings = Vec::new();
     if place.state() == PoolState::Absent {
-        return Err(PoolError::Absent(crate::nodes::name_of(dir)));
+        return Err(PoolError::Absent(name_of(dir)));
     }
     let config = PoolConfig::read(dir)?;
     let name = &config.name;
@@ -73,7 +74,7 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
 /// Fails if a program has `file` mapped. Ends the keeper first.
 fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     end_keeper(dir)?;
-    if crate::is_absent(file)? {
+    if is_absent(file)? {
         return Ok(());
     }
     let failed = |what: &Path, e: &std::io::Error| {

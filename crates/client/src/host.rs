@@ -50,7 +50,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
         }
     };
     let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
-    for pool in entries(&crate::home()).map(|e| e.path()) {
+    for pool in entries(&crate::home::home()).map(|e| e.path()) {
         of_node(&pool);
         let node = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"node-");
         for e in entries(&pool).filter(|e| node(&e.file_name())) {
@@ -118,7 +118,7 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
             promises(host.promised)
         ));
     }
-    let home = crate::home();
+    let home = crate::home::home();
     if let Some((free, _)) = free_at(&home).filter(|_| memory > 0)
         && all > free.saturating_sub(host.promised)
     {
@@ -179,7 +179,7 @@ impl Host {
             limit: left.map_or(u64::MAX, |l| l.limit),
             ..Host::default()
         };
-        if let Some((free, _)) = free_at(&crate::home()) {
+        if let Some((free, _)) = free_at(&crate::home::home()) {
             host.left = host.left.min(free);
         }
         media(|memory, segment| {

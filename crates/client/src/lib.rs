@@ -26,31 +26,39 @@ mod config;
 pub mod dead_end;
 mod error;
 mod files;
+mod home;
 mod host;
 mod keeper;
+mod keepers;
 mod lifetime;
 mod nodes;
 pub mod private;
 pub mod requests;
 mod violations;
 
-pub use config::{CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, check_name, impossible};
+pub use config::{
+    CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, begin_lifetime, check_name, impossible,
+};
 pub use error::PoolError;
 pub use files::mend_files;
 pub use forebay_controls as controls;
+pub use home::{check_home, home, node_dir};
 pub use host::{Host, check as check_host};
-pub use keeper::{Keeper, end_keeper, keeper_of, keeper_pid, run_keeper};
-pub use lifetime::{Lifetime, begin_lifetime, boot_clock};
-pub use nodes::{Place, choose, node_dir, places, take_over, write_kept};
+pub use keeper::{Keeper, run_keeper};
+pub use keepers::{end_keeper, keeper_of, keeper_pid};
+pub use lifetime::{Lifetime, boot_clock};
+pub use nodes::{Place, PoolState, choose, places, take_over, write_kept};
 pub use violations::Violation;
 
+use forebay_cluster::elsewhere::Elsewhere;
+use forebay_cluster::{Cluster, Nodes};
 use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
-use forebay_store::elsewhere::Elsewhere;
-use forebay_store::{Cluster, Journal, Loaded, Nodes, Store};
+use forebay_store::{Journal, Loaded, Store};
+use home::{is_absent, make_home, sync_path};
+use nodes::check_absent;
 use private::Above;
 use requests::Channel;
-use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -58,50 +66,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The directory that holds this user's pools: `$FOREBAY_HOME`, or `/dev/shm/forebay-UID`.
-pub fn home() -> PathBuf {
-    match std::env::var_os("FOREBAY_HOME") {
-        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
-        _ => PathBuf::from(format!(
-            "/dev/shm/forebay-{}",
-            rustix::process::geteuid().as_raw()
-        )),
-    }
-}
-
-/// Makes the directory of this user's pools, unless it is there.
-fn make_home() -> Result<(), PoolError> {
-    private::make(&home(), true, Above::Strict)
-}
-
-/// Refuses a directory of pools ([`home`]) that others own or can change; one that isn't there is
-/// all right.
-///
-/// # Errors
-/// [`PoolError::Foreign`]; what looking at it says.
-pub fn check_home() -> Result<(), PoolError> {
-    match private::check(&home(), Above::Strict) {
-        Err(PoolError::Io { error, .. }) if error == Errno::NOENT => Ok(()),
-        checked => checked,
-    }
-}
-
-/// What can be said of a pool without opening it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolState {
-    /// Its keeper runs.
-    Running,
-    /// Its keeper is dead; the data is still there.
-    Stale,
-    /// There is no such pool.
-    Absent,
-    /// Something of it is there, but can't be used.
-    Damaged(String),
-    /// It couldn't be looked at, and nothing is known of it; why.
-    Unknown(String),
-}
 
 /// A pool found by [`Pool::list`].
 #[derive(Clone, Debug, Serialize)]
@@ -248,6 +212,17 @@ impl Pool {
         Pool::open_node(name, None)
     }
 
+    /// Opens the pool `name` at the node that this process uses: see [`choose`].
+    ///
+    /// # Errors
+    /// If there is none, it belongs to somebody else, or it is damaged.
+    pub fn open_node(name: &str, wanted: Option<u32>) -> Result<Pool, PoolError> {
+        let place = choose(name, wanted)?;
+        let pool = Pool::open_dir(&place.dir)?;
+        nodes::check_started(pool.config(), &place.dir)?;
+        Ok(pool)
+    }
+
     /// Opens the pool in `dir`: if it is one node of several, with a way to the others.
     ///
     /// # Errors
@@ -266,7 +241,7 @@ impl Pool {
 
     fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
         if is_absent(dir)? {
-            return Err(PoolError::Absent(nodes::name_of(dir)));
+            return Err(PoolError::Absent(home::name_of(dir)));
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
@@ -321,7 +296,7 @@ impl Pool {
     }
 
     /// The same, as one node of a pool of several.
-    pub fn among(self, others: std::sync::Arc<dyn forebay_store::elsewhere::Elsewhere>) -> Pool {
+    pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::elsewhere::Elsewhere>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
             store: self.store.among(nodes.clone()),
@@ -529,15 +504,6 @@ pub fn forget(name: &str) {
     let _ = std::fs::remove_dir_all(home().join(name));
 }
 
-/// Whether nothing is at `path`. What can't be looked at may well be there.
-pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
-    match rustix::fs::lstat(path) {
-        Ok(_) => Ok(false),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
-        Err(e) => Err(PoolError::io("can't look at", path, e)),
-    }
-}
-
 /// How long a pool is removed again and again while others put something into it: a start that was cut short, whose
 /// processes are about to find that out.
 const REMOVAL: Duration = Duration::from_secs(5);
@@ -554,19 +520,6 @@ pub fn remove_node(config: &PoolConfig) {
     {
         remove_everything(config, &dir);
         let _ = std::fs::remove_dir(home().join(&config.name));
-    }
-}
-
-fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
-    match state {
-        PoolState::Absent => Ok(()),
-        PoolState::Running => Err(PoolError::Exists(name.to_owned())),
-        PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned())),
-        PoolState::Damaged(why) => Err(PoolError::Damaged {
-            name: name.to_owned(),
-            why,
-        }),
-        PoolState::Unknown(why) => Err(PoolError::unknown(name, &why)),
     }
 }
 
@@ -667,12 +620,6 @@ fn make_journal(dir: &Path, at: &Path) -> Result<Journal, Errno> {
     let ring = dir.join("journal");
     Journal::create_ring(&ring)?;
     Journal::open(&ring, at)
-}
-
-/// Writes a file, or the names in a directory, to stable storage.
-pub(crate) fn sync_path(path: &Path) -> Result<(), Errno> {
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    forebay_media::sync_all(fd.as_fd())
 }
 
 /// Links a pool's directory to that of a `files` medium, so that it is found even if

@@ -4,11 +4,9 @@
 //! Both are measured on the clock that no one sets (CLOCK_BOOTTIME). A pool in use is never removed: when
 //! its time is over it goes as soon as nobody uses it.
 
-use crate::{PoolConfig, PoolError};
 use forebay_store::process;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// The limits of a pool, as in its `pool.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,19 +82,6 @@ impl Lifetime {
         };
         Some(idle.saturating_sub(unused))
     }
-}
-
-/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must have ended.
-///
-/// # Errors
-/// If its pool.json can't be read or written.
-pub fn begin_lifetime(dir: &Path) -> Result<(), PoolError> {
-    let mut config = PoolConfig::read(dir)?;
-    if !config.lifetime.any() {
-        return Ok(());
-    }
-    config.lifetime = config.lifetime.begun();
-    config.write(dir)
 }
 
 #[cfg(test)]

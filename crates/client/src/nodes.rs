@@ -12,13 +12,13 @@
 //! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
 
 use crate::error::cant_look;
-use crate::{Member, Pool, PoolConfig, PoolError, PoolState, config, home, keeper_of};
+use crate::home::{PREFIX, home, is_absent, sync_path};
+use crate::keepers::keeper_of;
+use crate::{Member, PoolConfig, PoolError, config};
 use forebay_store::Store;
 use rustix::io::Errno;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
-
-/// Beginning of the name of a node's directory.
-const PREFIX: &str = "node-";
 
 /// Variables that tell a process its place among those that were started with it on this host, then those
 /// that tell it among all; the first one that is there counts.
@@ -32,6 +32,22 @@ const RANKS: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
+/// What can be said of a pool without opening it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolState {
+    /// Its keeper runs.
+    Running,
+    /// Its keeper is dead; the data is still there.
+    Stale,
+    /// There is no such pool.
+    Absent,
+    /// Something of it is there, but can't be used.
+    Damaged(String),
+    /// It couldn't be looked at, and nothing is known of it; why.
+    Unknown(String),
+}
+
 /// Where one node of a pool lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -43,7 +59,7 @@ pub struct Place {
 impl Place {
     /// The state of this node alone.
     pub fn state(&self) -> PoolState {
-        match crate::is_absent(&self.dir) {
+        match is_absent(&self.dir) {
             Ok(true) => return PoolState::Absent,
             Ok(false) => {}
             Err(e) => return PoolState::Unknown(e.why()),
@@ -96,11 +112,6 @@ pub fn places(name: &str) -> Vec<Place> {
     nodes
 }
 
-/// Where node `node` of pool `name` lies, or would.
-pub fn node_dir(name: &str, node: u32) -> PathBuf {
-    home().join(name).join(format!("{PREFIX}{node}"))
-}
-
 /// The files of a node's directory that [`write_kept`] has written there.
 pub(crate) const KEPT: [&str; 3] = ["key", "plan.json", "map"];
 
@@ -121,8 +132,8 @@ pub fn write_kept(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
 /// Writes a file beside a medium, to stable storage.
 pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     write_whole(medium, name, bytes)?;
-    crate::sync_path(&medium.join(name))?;
-    Ok(crate::sync_path(medium)?)
+    sync_path(&medium.join(name))?;
+    Ok(sync_path(medium)?)
 }
 
 /// Who reads the file meanwhile finds the old one or the new one.
@@ -136,17 +147,6 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
     file.write_all(bytes)?;
     rustix::fs::fsync(&file)?;
     std::fs::rename(&part, dir.join(name))
-}
-
-/// The name of the pool that has its directory, or that of a node, at `dir`.
-pub(crate) fn name_of(dir: &Path) -> String {
-    let last = |d: &Path| d.file_name().map(|n| n.to_string_lossy().into_owned());
-    let own = last(dir).unwrap_or_default();
-    let above = dir.parent().filter(|a| a.parent() == Some(&home()));
-    match above.and_then(last) {
-        Some(pool) if own.starts_with(PREFIX) => pool,
-        _ => own,
-    }
 }
 
 /// The place that this process uses of pool `name`: that of node `wanted`; else of the one that
@@ -208,7 +208,7 @@ pub fn take_over(name: &str) {
 
 /// Refuses a node whose pool never came up: nobody may use it alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
-    if config.member.is_none() || !crate::is_absent(&dir.join("map"))? {
+    if config.member.is_none() || !is_absent(&dir.join("map"))? {
         return Ok(());
     }
     Err(PoolError::Damaged {
@@ -217,16 +217,17 @@ pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolE
     })
 }
 
-impl Pool {
-    /// Opens the pool `name` at the node that this process uses: see [`choose`].
-    ///
-    /// # Errors
-    /// If there is none, it belongs to somebody else, or it is damaged.
-    pub fn open_node(name: &str, wanted: Option<u32>) -> Result<Pool, PoolError> {
-        let place = choose(name, wanted)?;
-        let pool = Pool::open_dir(&place.dir)?;
-        check_started(pool.config(), &place.dir)?;
-        Ok(pool)
+/// Refuses to make a pool where one of its name is.
+pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
+    match state {
+        PoolState::Absent => Ok(()),
+        PoolState::Running => Err(PoolError::Exists(name.to_owned())),
+        PoolState::Stale => Err(PoolError::ExistsStale(name.to_owned())),
+        PoolState::Damaged(why) => Err(PoolError::Damaged {
+            name: name.to_owned(),
+            why,
+        }),
+        PoolState::Unknown(why) => Err(PoolError::unknown(name, &why)),
     }
 }
 
@@ -251,7 +252,7 @@ pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), Pool
             // A sibling came between these two looks.
             return check_room(config, member);
         }
-        crate::check_absent(&config.name, place.state())?;
+        check_absent(&config.name, place.state())?;
     }
     Ok(())
 }

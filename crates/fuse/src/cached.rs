@@ -14,7 +14,6 @@
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;
-use crate::serve::Server;
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::process::is_answering;
@@ -234,10 +233,18 @@ impl Cached {
     ///
     /// # Errors
     /// If there can't be a thread.
-    pub fn watch(&self, server: &Arc<Server>) -> io::Result<()> {
+    pub fn watch<S: Serves>(server: &Arc<S>) -> io::Result<()> {
         let server = Arc::downgrade(server);
         watch("pages", move || look(&server))
     }
+}
+
+/// What a look at the files needs of the server.
+pub trait Serves: Send + Sync + 'static {
+    fn cached(&self) -> &Cached;
+    fn fs(&self) -> &Fs;
+    /// Does `f` unless the server is ending.
+    fn while_it_runs(&self, f: impl FnOnce());
 }
 
 fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
@@ -247,11 +254,11 @@ fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
 }
 
 /// Once; None if the server is gone.
-fn look(server: &Weak<Server>) -> Option<()> {
+fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
-    let cached = &server.face.cached;
+    let cached = server.cached();
     cached.fetched.trim(&cached.notices);
-    let fs = server.face.fs();
+    let fs = server.fs();
     let mut due = Vec::new();
     {
         let mut files = cached.files();

@@ -26,7 +26,6 @@
 
 use crate::notices::Notices;
 use crate::protocol::{self as p, Head, Reply, opcode as op};
-use crate::serve::Server;
 use forebay_client::Pool;
 use forebay_posix::{Errno, ObjectId};
 use forebay_store::Store;
@@ -297,16 +296,16 @@ impl Keeping {
     ///
     /// # Errors
     /// If there can't be a thread.
-    pub fn watch(server: &Arc<Server>) -> io::Result<()> {
+    pub fn watch<S: AsRef<Keeping> + Send + Sync + 'static>(server: &Arc<S>) -> io::Result<()> {
         let server = Arc::downgrade(server);
         watch("keeping", move || look(&server))
     }
 }
 
 /// Once; None if the server is gone.
-fn look(server: &Weak<Server>) -> Option<()> {
+fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
-    let keeping = &server.face.keeping;
+    let keeping = (*server).as_ref();
     let state = keeping.state();
     if keeping.current.load(SeqCst) == 0 {
         drop(keeping.taken.wait_timeout(state, LOOK));

@@ -11,14 +11,15 @@
 //! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no thread is
 //! started then.
 
+use crate::cached::{Cached, Serves};
 use crate::face::{Answer, Face, Wait};
 use crate::keeping::Keeping;
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode, refusal};
 use crate::reserve;
 use forebay_client::Pool;
-use forebay_posix::Errno;
 use forebay_posix::controls::ASIDE;
+use forebay_posix::{Errno, Fs};
 use forebay_store::process::answer_others;
 use forebay_store::threads::{self, start};
 use std::collections::{HashMap, VecDeque};
@@ -197,6 +198,33 @@ fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
     server.leaves(&mut threads);
 }
 
+impl AsRef<Keeping> for Server {
+    fn as_ref(&self) -> &Keeping {
+        &self.face.keeping
+    }
+}
+
+impl Serves for Server {
+    fn cached(&self) -> &Cached {
+        &self.face.cached
+    }
+
+    fn fs(&self) -> &Fs {
+        self.face.fs()
+    }
+
+    // What uses handles of the kernel's outside of an answer.
+    fn while_it_runs(&self, f: impl FnOnce()) {
+        let mut threads = self.threads();
+        if !threads.is_over {
+            threads.busy += 1;
+            drop(threads);
+            f();
+            self.answered(&mut self.threads());
+        }
+    }
+}
+
 impl Server {
     /// Answers until the mount is gone.
     ///
@@ -207,7 +235,7 @@ impl Server {
         touch_stack();
         // Not in an answer: whoever attaches may have to wait for another mount.
         self.face.fs().store().me()?;
-        self.face.cached.watch(self)?;
+        Cached::watch(self)?;
         Keeping::watch(self)?;
         for _ in 0..self.usual {
             self.one_more(&mut self.threads())?;
@@ -325,17 +353,6 @@ impl Server {
         if threads.workers == 0 {
             self.changed.notify_all();
             self.scarce.notify_all();
-        }
-    }
-
-    /// Does `f` unless the server is ending: what uses handles of the kernel's outside of an answer.
-    pub fn while_it_runs(&self, f: impl FnOnce()) {
-        let mut threads = self.threads();
-        if !threads.is_over {
-            threads.busy += 1;
-            drop(threads);
-            f();
-            self.answered(&mut self.threads());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The loaded objects whose code is patched: where they are, their build id, their functions. Reads the mapped image
 //! only, never a file. Promises to read only inside the segments that the loader reports.
 
+use crate::report::MAX_OBJECTS;
 use core::ffi::{CStr, c_int, c_void};
 
 /// The most bytes of a build id that are used (SHA-1 has 20).
@@ -39,7 +40,7 @@ const NAMES: [&[u8]; 5] = [
 
 /// The objects found.
 pub(crate) struct Objects {
-    pub list: [Option<Object>; crate::MAX_OBJECTS],
+    pub list: [Option<Object>; MAX_OBJECTS],
     pub count: usize,
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn file_name(path: &CStr) -> &[u8] {
 /// Finds the objects that are loaded.
 pub(crate) fn loaded() -> Objects {
     let mut found = Objects {
-        list: [None; crate::MAX_OBJECTS],
+        list: [None; MAX_OBJECTS],
         count: 0,
     };
     // SAFETY: the callback gets what the loader says, and our own pointer.

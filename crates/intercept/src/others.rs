@@ -5,11 +5,12 @@
 //! isn't understood is left alone; the same file at the same place again needs no new memory.
 
 use crate::arch::{self, raw};
+use crate::cache;
 use crate::frames::Frames;
+use crate::hooks::{File, Hooks};
 use crate::known::Known;
 use crate::object::{self, Object};
 use crate::patch::{Job, Sites};
-use crate::{File, Hooks, cache};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering::*};

@@ -7,8 +7,9 @@ use crate::arch::{
     self, FAR_HEAD, FAR_TAIL, FORM_HOP, FORM_NONE, JUMP, OWN_SLOTS, Region, SLOT, Site, raw,
 };
 use crate::cache::{self, Cached, SITES_MAX};
+use crate::hooks::Hooks;
 use crate::object::{self, Object};
-use crate::{Error, Hooks, MAX_OBJECTS, ObjectReport, Report};
+use crate::report::{Error, MAX_OBJECTS, ObjectReport, Report};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 

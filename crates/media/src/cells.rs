@@ -12,18 +12,23 @@
 //! Map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per cell. For a pool
 //! that survives a loss of power, what that takes follows: see [`crate::pending`].
 
+use crate::CELL_PAGES;
 use crate::atomics::{
     AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
-use crate::pending::Pending;
 use crate::{Extent, PAGE, Region};
 
-/// Pages of a cell; the longest extent.
-pub const CELL_PAGES: usize = 256;
-
 const MAGIC: u64 = 0x3250_414d_5942_4546; // "FEBYMAP2"
+
+/// What isn't settled of one cell on media that survive a loss of power: see [`crate::pending`].
+#[repr(C, align(32))]
+pub(crate) struct Pending {
+    pub(crate) durable: [AtomicU64; 4],
+    pub(crate) limbo: [AtomicU64; 4],
+    pub(crate) fresh: [AtomicU64; 4],
+}
 
 /// Bitmaps over the cells: full, busy, holes, parked.
 const BITMAPS: usize = 4;

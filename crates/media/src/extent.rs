@@ -1,6 +1,7 @@
 //! Extents: runs of pages in one medium, packed into 64 bits.
 
-use crate::CELL_PAGES;
+/// Pages of a cell; the longest extent.
+pub const CELL_PAGES: usize = 256;
 
 /// A run of 1 to 256 pages inside one cell of one medium.
 ///

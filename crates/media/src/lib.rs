@@ -27,8 +27,7 @@ mod spec;
 mod sync;
 mod touched;
 
-pub use cells::CELL_PAGES;
-pub use extent::Extent;
+pub use extent::{CELL_PAGES, Extent};
 pub use forebay_runtime::fd::{
     HIGH_FD_ROOM, forget, internal, is_internal, keep, lift, tell, with_room,
 };

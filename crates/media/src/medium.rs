@@ -2,7 +2,8 @@
 
 mod copy;
 
-use crate::cells::{CELL_PAGES, Cells};
+use crate::CELL_PAGES;
+use crate::cells::Cells;
 use crate::fault::{self, Point};
 use crate::put::put_all;
 use crate::region::Region;

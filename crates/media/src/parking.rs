@@ -20,8 +20,9 @@
 //! nobody; at the next quiet moment ([`Cells::recount`]) a cell in *holes* is parked again, and
 //! the pages of another one are found to be lost and become free.
 
+use crate::CELL_PAGES;
 use crate::atomics::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::cells::{CELL_PAGES, Cells, take_words};
+use crate::cells::{Cells, take_words};
 
 fn bit(i: usize) -> u64 {
     1 << (i % 64)

@@ -11,17 +11,10 @@
 //! A page that isn't durable may be used again at once: under its old name it would read
 //! as zero.
 
+use crate::CELL_PAGES;
 use crate::Extent;
-use crate::atomics::{AtomicU64, Ordering::*};
-use crate::cells::{CELL_PAGES, Cells, masks};
-
-/// The bits of one cell.
-#[repr(C, align(32))]
-pub(crate) struct Pending {
-    pub(crate) durable: [AtomicU64; 4],
-    pub(crate) limbo: [AtomicU64; 4],
-    pub(crate) fresh: [AtomicU64; 4],
-}
+use crate::atomics::Ordering::*;
+use crate::cells::{Cells, masks};
 
 /// Pages of one word of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What can go wrong between two nodes. Every error names the peer.
 
-use crate::transport::Peer;
+use crate::peer::Peer;
 use std::fmt;
 use std::net::SocketAddr;
 

@@ -26,6 +26,7 @@ mod error;
 pub mod faults;
 pub mod handshake;
 mod key;
+mod peer;
 pub mod pipe;
 mod sum;
 pub mod tcp;

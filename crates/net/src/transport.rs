@@ -3,10 +3,10 @@
 //! TCP is one implementation ([`crate::tcp`]); nothing here says so, to leave room for libfabric:
 //! a [`Source`] may be memory registered with a card, a [`Landing`] the target of its writes.
 
+pub use crate::peer::Peer;
 use crate::{Error, lock};
 pub use forebay_placement::NodeId;
 use std::any::Any;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -17,21 +17,6 @@ pub const WINDOW: usize = 256;
 /// Identity of a pool: random, no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolId(pub [u8; 16]);
-
-/// A node and where it listens (or, if it called us, where it called from).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Which node.
-    pub node: NodeId,
-    /// Its address.
-    pub address: SocketAddr,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {} ({})", self.node.0, self.address)
-    }
-}
 
 /// Bytes to be sent from where they lie, in as many pieces as they lie in.
 pub trait Source: Send {

@@ -1,5 +1,5 @@
 //! A simulation of placement: balance, movement, slices, look-ups, size of the map, for pools of
-//! 10 to 10,000 nodes. The figures in `docs/performance.md` are from
+//! 10 to 10,000 nodes. The figures in `docs/performance-notes.md` are from
 //! `cargo run --release -p forebay-placement --example placement`.
 
 use forebay_fuzz::Random;

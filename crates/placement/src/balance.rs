@@ -13,8 +13,27 @@ use std::ops::Range;
 /// A node may go this part beyond its fair share, or stay below it, to spare others a change.
 const TOLERANCE: u32 = 64;
 
+impl Slices {
+    /// Slices for a new pool: one for each node that gets any slots.
+    ///
+    /// None if no node has a weight.
+    pub fn new(claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
+        balance(None, claims)
+    }
+
+    /// The slices that these claims lead to from here. A node without a claim loses all.
+    ///
+    /// A node that is within 1/32 of its fair share (and a slot) may stay as it is, so that few nodes take part
+    /// in a change, and slices stay long. Never are more slots moved than exact shares would ask for.
+    ///
+    /// None if slots have to go but no node has a weight.
+    pub fn balanced(&self, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
+        balance(Some(self), claims)
+    }
+}
+
 /// The slices by these claims, from `old` or from nothing.
-pub(crate) fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
+fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
     let mut held = old.map_or_else(BTreeMap::new, Slices::all_held);
     for &node in claims.keys() {
         held.entry(node).or_insert(0);

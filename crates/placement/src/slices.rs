@@ -57,23 +57,6 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Slices for a new pool: one for each node that gets any slots.
-    ///
-    /// None if no node has a weight.
-    pub fn new(claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
-        crate::balance::balance(None, claims)
-    }
-
-    /// The slices that these claims lead to from here. A node without a claim loses all.
-    ///
-    /// A node that is within 1/32 of its fair share (and a slot) may stay as it is, so that few nodes take part
-    /// in a change, and slices stay long. Never are more slots moved than exact shares would ask for.
-    ///
-    /// None if slots have to go but no node has a weight.
-    pub fn balanced(&self, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
-        crate::balance::balance(Some(self), claims)
-    }
-
     /// Slices from (length, node) in order; neighbours of one node are joined.
     ///
     /// None unless the lengths add up to [`SLOTS`].

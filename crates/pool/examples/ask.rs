@@ -5,12 +5,12 @@
 //! the ratio is the median of the repetitions' ratios.
 
 use forebay_client::requests::Channel;
+use forebay_cluster::elsewhere::serve::{Class, Reply};
+use forebay_cluster::elsewhere::{Bytes, Elsewhere};
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::Address;
 use forebay_placement::{Node, PoolMap, State};
 use forebay_pool::daemon::{Daemon, Identity, Options, Serve};
-use forebay_store::elsewhere::serve::{Class, Reply};
-use forebay_store::elsewhere::{Bytes, Elsewhere};
 use rustix::io::Errno;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};

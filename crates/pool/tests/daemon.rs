@@ -2,10 +2,10 @@
 
 mod support;
 
+use forebay_cluster::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
 use forebay_pool::daemon::{Options, Reach};
-use forebay_store::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 
 mod support;
 
+use forebay_cluster::elsewhere::Bytes;
 use forebay_net::faults::{Faults, Relay};
 use forebay_pool::daemon::{Options, Reach};
-use forebay_store::elsewhere::Bytes;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;

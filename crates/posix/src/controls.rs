@@ -137,7 +137,7 @@ impl Fs {
 
     /// How the content of the directory that is made as `name` in `dir` is distributed, if not as that of `dir`: one whose
     /// files are `exclusive` keeps its entries on the node that makes it, which is likely to use them
-    /// (`docs/decisions/0060-exclusive-directories.md`).
+    /// (`docs/decisions/0041-controls.md`).
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`].

@@ -1,16 +1,13 @@
-//! The view of one process on a pool, and its simple path interface.
+//! The view of one process on a pool.
 
 use crate::cache::DirCache;
 use crate::cred::Cred;
-use crate::path::{Fail, Follow, Place};
+use crate::kept::{Kept, Window};
 use crate::places::Places;
-use crate::readahead::Window;
 use crate::rule_cache::RuleCache;
-use crate::writeback::Kept;
-use crate::{File, RenameMode};
 use forebay_client::Pool;
-use forebay_store::{Cluster, Distribution, Inode, ObjectId, PAGE, Store};
-use rustix::io::{Errno, Result};
+use forebay_cluster::Cluster;
+use forebay_store::{Inode, ObjectId, PAGE, Store};
 use std::sync::Arc;
 
 /// Attributes of an object. Times are nanoseconds since 1970; blocks are of 512 bytes.
@@ -186,171 +183,5 @@ impl Fs {
         }
         self.store().after_fork_in_child();
         forebay_store::watches::after_fork_in_child();
-    }
-
-    /// Tells those who watch what is at a place, or the directory it is in, that `what` (bits of
-    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told anyway.
-    pub fn tell_place(&self, place: &Place, what: u32) {
-        if self.store().has_watches()
-            && let Ok(e) = place.existing()
-        {
-            let at = place.parent_and_name();
-            self.store().tell(e.id, e.kind, Some(at), what);
-        }
-    }
-
-    // ---- simple path interface: absolute inside the pool; links out of it are EXDEV ----
-
-    pub(crate) fn simple<T>(
-        &self,
-        path: &[u8],
-        follow: bool,
-        f: impl FnMut(&Place) -> Result<T>,
-    ) -> Result<T> {
-        let follow = if follow { Follow::Yes } else { Follow::No };
-        self.at(ObjectId::ROOT, path, follow, f).map_err(no_outside)
-    }
-
-    /// Attributes of `path`.
-    pub fn stat(&self, path: &[u8], follow: bool) -> Result<Stat> {
-        self.simple(path, follow, |p| self.stat_place(p))
-    }
-
-    /// Opens `path`; `flags` are libc's O_*.
-    pub fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
-        let open = self
-            .open_at(ObjectId::ROOT, path, flags, mode)
-            .map_err(no_outside)?;
-        self.store().tell_opened(open);
-        Ok(File::new(self, open))
-    }
-
-    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir(p, mode))
-    }
-
-    /// Makes a directory whose content is distributed so.
-    pub fn mkdir_with(&self, path: &[u8], mode: u32, distribution: Distribution) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
-    }
-
-    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is distributed as of what is made there by
-    /// that name.
-    ///
-    /// # Errors
-    /// As for `mkdir`.
-    pub fn mkdir_as(&self, path: &[u8], becomes: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir_as(p, becomes, mode))
-    }
-
-    pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
-        self.simple(path, false, |p| self.make_node(p, mode, rdev).map(|_| ()))
-    }
-
-    pub fn rmdir(&self, path: &[u8]) -> Result<()> {
-        self.simple(path, false, |p| self.remove_dir(p))
-    }
-
-    pub fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.simple(path, false, |p| self.remove_file(p))
-    }
-
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        let root = ObjectId::ROOT;
-        self.rename_at((root, from), (root, to), RenameMode::Replace)
-            .map_err(no_outside)
-    }
-
-    pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let id = self.simple(old, false, |p| p.existing())?.id;
-        self.simple(new, false, |p| self.make_link(id, p))
-    }
-
-    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
-        self.simple(path, false, |p| self.make_symlink(target, p))
-    }
-
-    pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.simple(path, false, |p| self.read_symlink(p))
-    }
-
-    pub fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, true, |p| self.change_mode(p.existing()?.id, mode))
-    }
-
-    pub fn chown(
-        &self,
-        path: &[u8],
-        uid: Option<u32>,
-        gid: Option<u32>,
-        follow: bool,
-    ) -> Result<()> {
-        self.simple(path, follow, |p| {
-            self.change_owner(p.existing()?.id, uid, gid)
-        })
-    }
-
-    /// Sets times in nanoseconds since 1970; None leaves one as it is.
-    pub fn set_times(
-        &self,
-        path: &[u8],
-        atime: Option<i64>,
-        mtime: Option<i64>,
-        follow: bool,
-    ) -> Result<()> {
-        self.simple(path, follow, |p| {
-            self.change_times(p.existing()?.id, atime, mtime, false)
-        })
-    }
-
-    /// All entries of a directory but `.` and `..`, in no particular order.
-    pub fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>> {
-        self.simple(path, true, |p| {
-            let e = p.existing()?;
-            if e.kind != libc::S_IFDIR {
-                return Err(Errno::NOTDIR);
-            }
-            let mut entries = Vec::new();
-            self.cluster()
-                .list(e.id, &mut Default::default(), |name, e| {
-                    entries.push(DirEntry {
-                        name: name.to_vec(),
-                        ino: e.id.0,
-                        kind: e.kind,
-                    });
-                    true
-                })?;
-            Ok(entries)
-        })
-    }
-
-    /// Names of the extended attributes.
-    pub fn xattrs(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
-        self.simple(path, follow, |p| {
-            self.cluster().attributes(p.existing()?.id)
-        })
-    }
-
-    pub fn xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
-        self.simple(path, follow, |p| self.get_attribute(p.existing()?.id, name))
-    }
-
-    pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], follow: bool) -> Result<()> {
-        self.simple(path, follow, |p| {
-            self.set_attribute(p.existing()?.id, name, value, 0, Some(p.parent_and_name()))
-        })
-    }
-
-    pub fn remove_xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        self.simple(path, follow, |p| {
-            self.remove_attribute(p.existing()?.id, name)
-        })
-    }
-}
-
-fn no_outside(f: Fail) -> Errno {
-    match f {
-        Fail::Errno(e) => e,
-        Fail::Outside(_) => Errno::XDEV,
     }
 }

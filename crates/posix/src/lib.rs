@@ -19,6 +19,7 @@ mod cred;
 mod file;
 mod fs;
 mod guarded;
+mod kept;
 mod mapped;
 mod nodes;
 mod opening;
@@ -27,6 +28,7 @@ mod path;
 mod places;
 mod readahead;
 mod rule_cache;
+mod simple;
 mod writeback;
 mod xattr;
 

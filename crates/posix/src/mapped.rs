@@ -4,9 +4,10 @@
 
 use crate::Fs;
 use forebay_client::Violation;
+use forebay_cluster::Conflict;
+use forebay_store::now;
 use forebay_store::process::write_notice;
 use forebay_store::uses::{Change, said};
-use forebay_store::{Conflict, now};
 use rustix::io::Result;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::*;

@@ -3,7 +3,8 @@
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;
 use crate::path::{Fail, Goal, Place};
-use forebay_store::{Away, Entry, Inode, ObjectId};
+use forebay_cluster::Away;
+use forebay_store::{Entry, Inode, ObjectId};
 use libc::{IN_CREATE, S_IFDIR, S_IFLNK, S_IFREG};
 use rustix::io::{Errno, Result};
 

@@ -8,7 +8,8 @@ use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
 use crate::xattr::check_attribute;
 use crate::{ObjectId, RenameMode};
 use forebay_client::controls::Declared;
-use forebay_store::{Distribution, Entry, NewFile, NewObject, PATH_MAX, SetAttr, now};
+use forebay_cluster::NewFile;
+use forebay_store::{Distribution, Entry, NewObject, PATH_MAX, SetAttr, now};
 use libc::{
     IN_ATTRIB, IN_CREATE, IN_DELETE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
 };

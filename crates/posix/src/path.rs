@@ -6,10 +6,11 @@
 //! epoch of names it is valid for; operations that find it outdated fail with ESTALE and
 //! [`Fs::at`] resolves again.
 
-use crate::Fs;
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::{EXEC, WRITE};
-use forebay_store::{Away, Entry, Found, Inode, NAME_MAX, ObjectId, PATH_MAX};
+use crate::fs::Fs;
+use forebay_cluster::{Away, Found};
+use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
 use rustix::io::{Errno, Result};
 use std::cell::RefCell;
 

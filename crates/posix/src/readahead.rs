@@ -8,30 +8,19 @@
 //! The end of the file isn't kept: who reads there asks the home.
 
 use crate::fs::Fs;
+use crate::kept::Window;
 use crate::places::Held;
 use forebay_client::controls::Consistency;
+use forebay_cluster::Cluster;
 use forebay_media::guard;
+use forebay_store::ObjectId;
 use forebay_store::uses::said;
-use forebay_store::{Cluster, ObjectId};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
 /// So much is fetched for the first read, twice as much for each that follows it, up to so much.
 const FIRST: usize = 64 << 10;
 const MOST: usize = 512 << 10;
-
-/// What was read ahead of a file.
-#[derive(Default)]
-pub(crate) struct Window {
-    /// Where it begins, its bytes, and when they were asked for.
-    at: u64,
-    bytes: Vec<u8>,
-    asked: Option<Instant>,
-    /// Where the last read ended: who goes on there reads one piece after the other.
-    next: u64,
-    /// How much is fetched for the next.
-    ahead: usize,
-}
 
 impl Window {
     /// What it has of this range, from its start on, if it isn't too old.

@@ -14,34 +14,20 @@
 //! Other faces than the library ([`Fs::for_program`]) don't, either.
 
 use crate::fs::Fs;
+use crate::kept::Kept;
 use crate::places::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
+use forebay_cluster::Cluster;
+use forebay_cluster::elsewhere::{Pieces, Sending};
 use forebay_media::guard;
-use forebay_store::elsewhere::{Pieces, Sending};
 use forebay_store::process::write_notice;
 use forebay_store::uses::said;
-use forebay_store::{Cluster, MAX_SIZE, ObjectId};
+use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
 /// So many bytes of a file are kept back; as many more may be under way.
 const MOST: usize = 512 << 10;
-
-/// What is kept back of a file.
-#[derive(Default)]
-pub(crate) struct Kept {
-    /// Its live entry, the description that was written to last, and its controls.
-    live: u32,
-    open: u32,
-    word: u64,
-    pieces: Pieces,
-    /// They come before the others.
-    under_way: Option<(Pieces, Sending)>,
-    /// Memory for the next.
-    spare: Pieces,
-    /// What wasn't told yet.
-    error: Option<Errno>,
-}
 
 /// What becomes of a read.
 enum Read {

@@ -3,11 +3,11 @@
 
 mod support;
 
+use forebay_cluster::elsewhere::messages::{decode, encode, kind};
+use forebay_cluster::elsewhere::serve::Server;
 use forebay_placement::{NodeId, Slot};
 use forebay_posix::{ChunkSize, Distribution, Errno, File, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};
-use forebay_store::elsewhere::messages::{decode, encode, kind};
-use forebay_store::elsewhere::serve::Server;
 use forebay_store::locks::{InTheWay, Owner, Request, Sort};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::SeqCst;
@@ -162,9 +162,9 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     far_other.set_len(3).unwrap();
     // The next daemon knows, too.
     let id = ObjectId(home.stat().unwrap().ino);
-    let store = nodes.views[1].store();
+    let cluster = nodes.views[1].cluster();
     let cuts = encode(&(id, 3u64));
-    let later = Server::default().serve(store, NodeId(0), kind::TRUNCATE, &cuts, b"");
+    let later = Server::default().serve(&cluster, NodeId(0), kind::TRUNCATE, &cuts, b"");
     assert_eq!(later.unwrap_err(), Errno::OWNERDEAD);
     // Beside those that have it open from before, another one has no more.
     let third = open(0, b"/f").unwrap();
@@ -221,9 +221,9 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let cuts = nodes.views[0].cluster().cuts_of(id).unwrap();
     let late = (id, cuts, on_third[0] * MIB);
     let write = |question: &_| {
-        let store = nodes.views[2].store();
+        let cluster = nodes.views[2].cluster();
         let (kind, head) = (kind::WRITE_PART, encode(question));
-        nodes.together.servers[2].serve(store, NodeId(0), kind, &head, b"before")
+        nodes.together.servers[2].serve(&cluster, NodeId(0), kind, &head, b"before")
     };
     assert!(write(&late).is_ok());
     nodes.give_up(1, 0);
@@ -336,11 +336,11 @@ fn locks_stay_until_the_nodes_with_parts_are_told() {
     nodes.give_up(1, 0);
     assert_eq!(all[0].set_len(0), Err(Errno::OWNERDEAD));
     assert_eq!(all[1].flock(Exclusive, false), Err(Errno::AGAIN));
-    let (server, store) = (&nodes.together.servers[1], nodes.views[1].store());
-    server.release_late(store);
+    let (server, cluster) = (&nodes.together.servers[1], nodes.views[1].cluster());
+    server.release_late(&cluster);
     assert_eq!(all[1].flock(Exclusive, false), Err(Errno::AGAIN));
     nodes.together.down.store(usize::MAX, SeqCst);
-    server.release_late(store);
+    server.release_late(&cluster);
     all[1].flock(Exclusive, false).unwrap();
     assert_eq!(all[0].set_len(0), Err(Errno::OWNERDEAD));
     drop(all);

@@ -107,8 +107,8 @@ fn no_byte_lies_in_memory_ever() {
             .reserve_range(live, 5 * MIB as u64, MIB as u64, true)
             .unwrap();
         cluster.live_release(live).unwrap();
-        assert_eq!(used(cluster)[0], before[0]);
-        assert!(used(cluster)[1] >= before[1] + 4 * MIB as u64);
+        assert_eq!(used(&cluster)[0], before[0]);
+        assert!(used(&cluster)[1] >= before[1] + 4 * MIB as u64);
         drop((strict, copy, mapped));
         assert!(p.get("/n/copy")[3..] == pattern(9, MIB));
         assert!(p.get("/n/5") == pattern(5, 3 * MIB + 5));
@@ -116,9 +116,9 @@ fn no_byte_lies_in_memory_ever() {
         p.rename(b"/strict", b"/n/strict").unwrap();
         p.rename(b"/n/5", b"/moved").unwrap();
         let f = p.open(b"/moved", O_RDWR, 0).unwrap();
-        let before = used(cluster);
+        let before = used(&cluster);
         f.write_at(&pattern(1, MIB), 8 * MIB as u64).unwrap();
-        assert!(used(cluster)[0] == before[0] && used(cluster)[1] > before[1]);
+        assert!(used(&cluster)[0] == before[0] && used(&cluster)[1] > before[1]);
         f.close().unwrap();
         p.assert_whole();
     }
@@ -390,7 +390,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
     f.close().unwrap();
     let mut own = 0;
     for view in &nodes.views {
-        let cluster = view.store();
+        let cluster = view.cluster();
         let live = cluster.live_acquire(id_of(view, "/s/mapped")).unwrap();
         for chunk in 0..9 {
             let (at, size) = (chunk * MIB as u64, 9 * MIB as u64);

@@ -3,9 +3,9 @@
 
 mod support;
 
+use forebay_cluster::elsewhere::serve::{Class, Server};
+use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId, RenameMode};
-use forebay_store::elsewhere::serve::{Class, Server};
-use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_store::record::Order;
 use forebay_store::{LockType, Term};
 use std::collections::BTreeSet;

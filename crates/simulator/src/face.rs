@@ -1,9 +1,10 @@
 //! A pool as workers of the checker use it: by `forebay-posix`, without a preloaded library.
 
 use forebay_check::calls::{Face, Result, Stat};
+use forebay_cluster::Cluster;
 use forebay_posix::{Errno, Fail, Fs, ObjectId, RenameMode};
+use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
-use forebay_store::{Cluster, LockType};
 use std::collections::HashMap;
 
 /// A process's view of a pool.

@@ -10,7 +10,7 @@ use crate::world::{self, NEVER, key, world};
 use forebay_check::host::Host;
 use forebay_check::later;
 use forebay_check::memory::Shared;
-use forebay_check::options::{Consistency, Locks, Options};
+use forebay_check::options::{Consistency, Options};
 use forebay_check::random::Random;
 use forebay_check::weak::{Kind, Weak};
 use forebay_check::worker::Worker;
@@ -356,7 +356,7 @@ impl Host for Processes<'_> {
             let file = std::fs::File::options().read(true).write(true).open(path);
             let shared = Shared::map(&file.expect("it is there")).expect("it can be mapped");
             let weak = Weak::new(Kind::Nothing, Box::new(face));
-            let (cell, most, locks) = (options.cell, options.operations, options.locks);
+            let (cell, most, locks) = (options.cell, options.operations, options.locks());
             let mut worker = Worker::new(shared, w, &options.top, cell, most, locks, weak);
             if let Err(e) = worker.work() {
                 broken(&format!("worker {w}: {e}"));
@@ -455,27 +455,19 @@ pub fn run(plan: &Plan) -> bool {
         .open(&path);
     let shared = Shared::map(&file.expect("it can be made")).expect("it can be mapped");
     let options = Options {
-        top: TOP.into(),
         workers: plan.workers,
         nodes: plan.nodes.into(),
         phases: plan.phases,
         seconds: 1_000_000_000,
         seed: plan.seed,
-        cell: 64,
         operations: 5,
-        weak: Kind::Nothing,
-        weak_name: "none".into(),
         // A daemon that is killed in the middle of a question leaves it open whether that was carried out. What the
         // network loses must not be noticed.
         faults: plan.daemons || plan.hosts,
-        locks: Locks::OneKind,
-        by_cells: false,
         pieces: plan.striped,
-        whole: false,
         kill: plan.kill,
-        consistency: None::<Consistency>,
         bound: 120,
-        with: Vec::new(),
+        ..Options::of(TOP)
     };
     let mut host = Processes {
         plan,

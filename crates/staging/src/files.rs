@@ -3,10 +3,10 @@
 
 use crate::attributes;
 use crate::copy::{self, RANGE, Trouble};
+use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
 use crate::part;
 use crate::place::{Meta, Place, PlaceFile, join, split};
-use crate::tree::{Entry, Job, lock};
 use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;

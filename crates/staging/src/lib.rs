@@ -18,6 +18,7 @@
 mod attributes;
 mod copy;
 mod files;
+mod job;
 mod mover;
 mod parallel;
 mod part;
@@ -31,6 +32,7 @@ mod tree;
 mod wire;
 
 pub use attributes::user_attributes;
+pub use job::{Names, Options, Room};
 pub use mover::mover;
 pub use part::{PREFIX as PART_PREFIX, is_part};
 pub use place::{Meta, Place, PlaceFile, explain};
@@ -41,71 +43,8 @@ pub use team::{Mover, Team};
 pub use tree::stage;
 
 use forebay_posix::Fs;
-use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-/// How to stage.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Options {
-    /// Threads that copy; 0 means one per core.
-    pub threads: usize,
-    /// Compare the content of files of the same size, not their times.
-    pub checksum: bool,
-    /// Write the destination to stable storage before success is reported.
-    pub sync: bool,
-    /// Of a directory, only the files of these names directly in it, and nothing of its own attributes; None: all.
-    #[serde(skip)]
-    pub only: Option<Names>,
-    /// What the destination has room for: with more to be moved, nothing is. None: as much as there is.
-    #[serde(skip)]
-    pub room: Option<Room>,
-}
-
-/// The room of a destination.
-#[derive(Clone, Debug)]
-pub struct Room {
-    /// Bytes that are free.
-    pub bytes: u64,
-    /// Whose they are, in words: `the pool 'p' (memory:8M)`.
-    pub whose: String,
-    /// What to do if that is too little.
-    pub remedy: String,
-}
-
-/// Names of files in a directory.
-pub type Names = std::collections::BTreeSet<Vec<u8>>;
-
-impl Options {
-    /// What suits stage-in: nothing in a pool outlives the node's power.
-    pub fn stage_in() -> Options {
-        Options {
-            threads: 0,
-            checksum: false,
-            sync: false,
-            only: None,
-            room: None,
-        }
-    }
-
-    /// What suits stage-out.
-    pub fn stage_out() -> Options {
-        Options {
-            threads: 0,
-            checksum: false,
-            sync: true,
-            only: None,
-            room: None,
-        }
-    }
-
-    pub(crate) fn thread_count(&self) -> usize {
-        match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n.min(1024),
-        }
-    }
-}
 
 /// Stages `src`, a file or the content of a directory, to `dst` in the pool.
 ///

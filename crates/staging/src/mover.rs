@@ -2,7 +2,7 @@
 //!
 //! It ends when everything is done, or, leaving nothing half-made, when the other process has gone.
 
-use crate::tree::{Entry, Job, lock};
+use crate::job::{Entry, Job, lock};
 use crate::wire::{Begin, Order, Proof, Said, hear, say};
 use crate::{Place, PlainPlace, PoolPlace, Progress};
 use forebay_posix::Fs;

@@ -5,8 +5,8 @@
 //! staged can't be known.
 
 use crate::StageError;
+use crate::job::{Entry, Job, lock};
 use crate::place::{Place, PlaceFile};
-use crate::tree::{Entry, Job, lock};
 use rustix::io::Errno;
 use std::collections::HashSet;
 

@@ -4,9 +4,9 @@
 //! same directory outside the pool as this process does. A mover that ends too early, or falls silent, is a
 //! failure of the report: what it was given and hadn't told of is not staged.
 
+use crate::job::{Entry, Job, lock};
 use crate::part;
 use crate::place::{Place, join};
-use crate::tree::{Entry, Job, lock};
 use crate::wire::{Begin, MAX_FILES, Order, Proof, Said, hear, say};
 use crate::{Report, Share};
 use std::collections::HashMap;

@@ -5,6 +5,7 @@
 //! parallel. Then the files are moved ([`crate::files`]), by processes of other nodes, too ([`team`]). Of
 //! several hard links to one file the first is a file like others; the rest are linked to it.
 
+use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
 use crate::part;
 use crate::place::{Meta, Place, join, split};
@@ -12,44 +13,9 @@ use crate::report::Ledger;
 use crate::team::{self, Team};
 use crate::{Options, Progress, Report, StageError};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// One object of the source, by its path below the source's root.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    #[serde(with = "crate::wire::path")]
-    pub below: Vec<u8>,
-    pub meta: Meta,
-}
-
-impl Entry {
-    /// Bytes to be moved, holes included.
-    pub fn bytes(&self) -> u64 {
-        if self.meta.is_file() {
-            self.meta.size
-        } else {
-            0
-        }
-    }
-}
-
-pub(crate) struct Job<'a, S, D> {
-    pub from: &'a S,
-    pub src: Vec<u8>,
-    pub to: &'a D,
-    pub dst: Vec<u8>,
-    pub options: &'a Options,
-    pub threads: usize,
-    pub progress: &'a Progress,
-    pub ledger: Ledger,
-    /// Which file of the source each destination file with several links stands for.
-    pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
-    /// The directories that were made, in the order in which that was done.
-    pub made: Mutex<Vec<Vec<u8>>>,
-}
 
 /// Stages `src` of `from` to `dst` of `to`, any two places, one of which the team's movers know as the pool.
 ///
@@ -394,10 +360,6 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         self.move_list(&first);
         self.link_all(&links, &first);
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Whether a listing can have this name: it becomes part of a path.

@@ -1,7 +1,7 @@
 //! What a staging and its movers say to each other: a line of JSON each, over the mover's standard input and
 //! output. Lines that are none come from a remote shell, and are skipped.
 
-use crate::tree::Entry;
+use crate::job::{Entry, path};
 use crate::{Meta, Options, Report};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
@@ -62,22 +62,6 @@ pub enum Said {
     },
     /// All that was to be done is done.
     Finished,
-}
-
-/// Paths are bytes; as text, each is a character, so that almost all can be read.
-pub mod path {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(path: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&path.iter().map(|&b| char::from(b)).collect::<String>())
-    }
-
-    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(from)?;
-        let bytes = text.chars().map(u8::try_from).collect::<Result<_, _>>();
-        bytes.map_err(|_| D::Error::custom("not a path"))
-    }
 }
 
 /// Says one thing.

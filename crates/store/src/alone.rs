@@ -1,7 +1,7 @@
 //! Tests of one node's semantics: whole operations, made of the local halves alone, against a model.
 
 use crate::names::Renamed;
-use crate::repair::tests::{TestStore, store};
+use crate::repair::tests::{TestStore, make, store};
 use crate::{
     CHUNK, DirPosition, Entry, Inode, NewObject, ObjectId, RenameMode, Result, SetAttr, Store, now,
 };
@@ -341,5 +341,52 @@ fn random_operations_do_what_a_file_system_does() {
         if round % 100 == 99 {
             compare(&s, &model, round);
         }
+    }
+}
+
+/// Pages that are parked, free, and all there are, of all shards.
+fn pages(s: &Store) -> (u64, u64, u64) {
+    let counts = s.envs.iter().map(|env| env.page_counts().unwrap());
+    counts.fold((0, 0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1, sum.2 + n.2))
+}
+
+#[test]
+fn freed_pages_are_parked_and_come_back() {
+    let s = store("parked");
+    let shards = s.envs.len() as u64;
+    let name = |i: u32| format!("{i:0>200}");
+    let (mut highest, mut parked) = (0, 0);
+    for _ in 0..3 {
+        for i in 0..4000 {
+            make(&s, &name(i));
+        }
+        let (left, _, all) = pages(&s);
+        assert!(
+            highest == 0 || all <= highest + shards * forebay_records::lmdb::parked::MANY,
+            "{all} after {highest}"
+        );
+        assert!(left <= parked / 2, "{left} of {parked}");
+        highest = all;
+        for i in 0..4000 {
+            s.unlink(ObjectId::ROOT, name(i).as_bytes()).unwrap();
+        }
+        let free;
+        (parked, free, _) = pages(&s);
+        assert!(parked > highest / 3, "{parked} of {highest}");
+        assert!(
+            free <= shards * (forebay_records::lmdb::parked::MANY + 16),
+            "{free}"
+        );
+        // They are no records, and no findings.
+        let mut records = 0;
+        for env in &s.envs {
+            let count = |_: &[u8], _: &[u8], _| {
+                records += 1;
+                true
+            };
+            env.fresh_snapshot().unwrap().scan_all(count).unwrap();
+        }
+        assert_eq!(records, 1);
+        assert_eq!(s.check(), Ok(vec![]));
     }
 }

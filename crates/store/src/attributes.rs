@@ -9,14 +9,14 @@ use crate::{ObjectId, Store, now};
 use rustix::io::{Errno, Result};
 
 /// Longest value. Bytes.
-pub(crate) const MAX_VALUE: usize = 64 << 10;
+pub const MAX_VALUE: usize = 64 << 10;
 
 impl Store {
     /// The extended attribute `name`.
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT.
-    pub(crate) fn attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+    pub fn attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         if id.is_view() {
             return Err(Errno::NODATA);
         }
@@ -35,7 +35,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT.
-    pub(crate) fn attributes_here(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+    pub fn attributes_here(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
         if id.is_view() {
             return Ok(Vec::new());
         }
@@ -60,7 +60,7 @@ impl Store {
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.
-    pub(crate) fn set_attribute_here(
+    pub fn set_attribute_here(
         &self,
         id: ObjectId,
         name: &[u8],
@@ -106,7 +106,7 @@ impl Store {
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT; EROFS in the view.
-    pub(crate) fn remove_attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+    pub fn remove_attribute_here(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         if id.is_view() {
             return Err(Errno::ROFS);
         }

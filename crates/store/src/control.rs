@@ -37,12 +37,9 @@ pub const OPEN_PER_CORE: usize = 1 << 13;
 pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
-/// Longest file name in bytes.
-pub const NAME_MAX: usize = 255;
+pub use forebay_records::record::{MAX_EXTENTS, NAME_MAX};
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
-/// Most extents of one chunk.
-pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 /// So many of them lie in the live entry itself, the others in a table of their own: few files
 /// have more, and an entry without them takes an eighth of the memory.
 pub const NEAR_EXTENTS: usize = 11;

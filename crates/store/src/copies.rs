@@ -13,7 +13,7 @@
 
 mod keep;
 
-pub(crate) use keep::Copy;
+pub use keep::Copy;
 pub use keep::{Copies, State};
 
 use crate::control::{MAX_LIVE, live_flag as flag};
@@ -27,14 +27,14 @@ use rustix::io::Errno;
 
 /// A file that never changes again, as it was when it was opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Last {
+pub struct Last {
     edition: u64,
     pub size: u64,
 }
 
 impl Store {
     /// What is known of an open file that lies elsewhere, or partly so, if it may be copied.
-    pub(crate) fn last_of(&self, index: u32) -> Option<Last> {
+    pub fn last_of(&self, index: u32) -> Option<Last> {
         let live = self.live(index);
         let edition = live.edition.load(SeqCst);
         if !is_last(edition) {
@@ -62,7 +62,7 @@ impl Store {
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_copy(
+    pub unsafe fn read_copy(
         &self,
         copy: u32,
         last: Last,
@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// The copy of an open file, if there is one of this edition. It stays open as long as the file.
-    pub(crate) fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
+    pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
         let live = self.live(index);
         let hung = live.copy.load(Acquire);
         if let Some(copy) = hung.checked_sub(1) {
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// Keeps whole MiBs of a file, or what is behind its last one, from `first` on.
-    pub(crate) fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
+    pub fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
         if self.copy_of(index, last).is_none() {
             self.make_copy(self.live_id(index).copy(), last)?;
         }
@@ -227,7 +227,7 @@ impl Store {
     }
 
     /// Removes a copy; its pages are free at once, whoever has it open.
-    pub(crate) fn drop_copy(&self, id: ObjectId) -> Result<()> {
+    pub fn drop_copy(&self, id: ObjectId) -> Result<()> {
         let (index, held) = match self.live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,

@@ -17,9 +17,9 @@ mod once;
 mod room;
 mod sums;
 
-pub(crate) use copy::overlap;
+pub use copy::overlap;
 pub use drain::Drained;
-pub(crate) use on_files::word_of_part;
+pub use on_files::word_of_part;
 pub use sums::is_summed;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
@@ -229,7 +229,7 @@ impl Store {
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_here(
+    pub unsafe fn read_here(
         &self,
         index: u32,
         offset: u64,
@@ -323,7 +323,7 @@ impl Store {
     ///
     /// # Safety
     /// `bytes` must be readable.
-    pub(crate) unsafe fn write_here(
+    pub unsafe fn write_here(
         &self,
         index: u32,
         offset: Option<u64>,

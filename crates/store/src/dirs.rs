@@ -8,7 +8,7 @@
 //! kept in a table in shared memory and written to the record when its place is needed
 //! for another directory.
 
-use crate::elsewhere::messages::Part;
+use crate::codec::Part;
 use crate::names::entry_in;
 use crate::process::Critical;
 use crate::record::{Entry, Inode, Key};
@@ -25,11 +25,11 @@ pub struct DirPosition {
 }
 
 /// Bytes of entries that one message takes.
-pub(crate) const LIST_BYTES: usize = 64 << 10;
+pub const LIST_BYTES: usize = 64 << 10;
 
 /// An entry in a listing: its shard, its name, itself; nothing where somebody is about to change it,
 /// so that it has to be looked up.
-pub(crate) struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
+pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Part for Listed {
     fn put(&self, to: &mut Vec<u8>) {
@@ -43,7 +43,7 @@ impl Part for Listed {
 
 impl Store {
     /// The rest of one shard. Of an entry that is about to change, `each` is told the name only.
-    pub(crate) fn list_shard(
+    pub fn list_shard(
         &self,
         dir: ObjectId,
         position: &mut DirPosition,
@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn note_dir_time(&self, dir: ObjectId, t: i64) -> Result<()> {
+    pub fn note_dir_time(&self, dir: ObjectId, t: i64) -> Result<()> {
         let _critical = Critical::enter();
         let place = self.control.dir_time(dir.0);
         place.lock.acquire(&self.control, self.me()?)?;
@@ -150,7 +150,7 @@ impl Store {
 
     /// Times (mtime, ctime) of a directory in the table, if it has them. To be asked before
     /// the record is read.
-    pub(crate) fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
+    pub fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
         let place = self.control.dir_time(dir.0);
         for _ in 0..10 {
             if place.id.load(Acquire) != dir.0 {

@@ -29,7 +29,7 @@ const PATIENCE: u32 = 20;
 
 impl Store {
     /// As [`Store::sync`], of what lies on this node.
-    pub(crate) fn sync_here(&self, index: u32) -> Result<()> {
+    pub fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.flush(index, false)?;
             self.seal_chunks(index)?;

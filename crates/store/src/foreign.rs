@@ -13,9 +13,23 @@ use crate::record::{Entry, Inode};
 use crate::{NodeId, ObjectId, Result, Slot, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
+use std::time::Instant;
 
 /// The answer to what a use is known by: it can't be said just now.
-pub(crate) const UNKNOWN_USE: u64 = u64::MAX;
+pub const UNKNOWN_USE: u64 = u64::MAX;
+
+/// A file that another node keeps open for this one, before there is a live entry for it here.
+/// Whoever has it makes it one (`live_acquire_opened`) or gives it back
+/// (`close_opened`).
+#[derive(Debug)]
+pub struct Opened {
+    pub home: NodeId,
+    pub id: ObjectId,
+    /// What both nodes know this use by.
+    pub number: u64,
+    /// When the home was asked. It gives up uses of which this node knows nothing for long.
+    pub asked: Instant,
+}
 
 /// What the layer above does for objects of other nodes.
 pub trait Foreign: Send + Sync {
@@ -103,7 +117,7 @@ impl Store {
     }
 
     /// As [`Store::path_of`]; `inode_of` says what is known of a directory.
-    pub(crate) fn path_by(
+    pub fn path_by(
         &self,
         dir: ObjectId,
         inode_of: impl Fn(ObjectId) -> Result<(Inode, Vec<u8>)>,
@@ -149,7 +163,7 @@ impl Store {
     ///
     /// # Errors
     /// ETIMEDOUT.
-    pub(crate) fn use_of(&self, id: ObjectId) -> Result<u64> {
+    pub fn use_of(&self, id: ObjectId) -> Result<u64> {
         let _critical = Critical::enter();
         let chain = Chain::lock(self, id.0)?;
         let Some(index) = chain.find(id.0) else {

@@ -15,13 +15,12 @@
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
-pub(crate) mod find;
-mod number;
-mod order;
-pub(crate) mod query;
+pub mod find;
+pub mod query;
 
 pub use find::{Description, Match, Term};
-pub use number::Number;
+pub use forebay_records::number::Number;
+pub use forebay_records::record::hash_of;
 
 use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
@@ -29,7 +28,6 @@ use crate::shards::{ShardSet, Write};
 use crate::uses::goes_with_maker;
 use crate::{ObjectId, Store};
 use rustix::io::Result;
-use twox_hash::XxHash3_64;
 
 /// What the names of user attributes begin with; the rest is the key.
 pub(crate) const USER: &[u8] = b"user.";
@@ -45,22 +43,6 @@ pub type OwnedName = (ObjectId, Vec<u8>);
 /// The key of a user attribute.
 pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
     attribute.strip_prefix(USER).filter(|key| !key.is_empty())
-}
-
-/// The hash of a key or of a name.
-pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
-    XxHash3_64::oneshot(bytes)
-}
-
-impl Word {
-    /// This key with this value.
-    pub fn new(key: &[u8], value: &[u8]) -> Word {
-        let key = hash_of(key);
-        Word {
-            key,
-            value: XxHash3_64::oneshot_with_seed(key, value),
-        }
-    }
 }
 
 /// A user attribute as the index has it.
@@ -101,7 +83,7 @@ impl Indexed {
 type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
 /// The name by which `id` is in the index.
-pub(crate) fn known_name(
+pub fn known_name(
     mut scan: impl FnMut(&[u8], Each<'_>) -> Result<()>,
     id: ObjectId,
 ) -> Result<Option<OwnedName>> {
@@ -131,7 +113,7 @@ pub(crate) fn known_name(
 }
 
 /// From the rest of a 'P' key: the name.
-pub(crate) fn known_in(rest: &[u8]) -> Option<OwnedName> {
+pub fn known_in(rest: &[u8]) -> Option<OwnedName> {
     let (parent, name) = rest.split_first_chunk()?;
     let sound = (1..=crate::NAME_MAX).contains(&name.len());
     sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
@@ -204,7 +186,7 @@ impl Store {
     }
 
     /// An object loses a name, or gets one, or both, in a transaction of its home.
-    pub(crate) fn names_in_index(
+    pub fn names_in_index(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,

@@ -12,60 +12,53 @@
 //! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
 
 pub mod accounting;
-mod across;
 #[cfg(test)]
 mod alone;
-mod attributes;
+pub mod attributes;
 mod checkpoint;
-mod cluster;
+pub mod codec;
 pub mod control;
 pub mod copies;
-mod data;
-mod dirs;
+pub mod data;
+pub mod dirs;
 mod durable;
-pub mod elsewhere;
 mod extent_cache;
-mod foreign;
-mod fsck;
-mod index;
+pub mod foreign;
+pub mod fsck;
+pub mod index;
 mod journal;
-mod live;
-pub mod lmdb;
+pub mod live;
 pub mod locks;
-mod makers;
+pub mod makers;
 pub mod map_table;
-mod mapped;
+pub mod mapped;
 #[cfg(all(test, loom))]
 mod models;
-mod names;
+pub mod names;
 mod open;
-mod parts;
-mod placements;
+pub mod parts;
+pub mod placements;
 pub mod process;
 mod quiet;
-pub mod record;
 mod recount;
 mod recover;
 mod reload;
 mod repair;
-mod shards;
+pub mod shards;
 mod sole;
-mod striped;
 mod tables;
 pub mod uses;
-mod view;
+pub mod view;
 pub mod watches;
 
-pub use across::NewFile;
 pub use checkpoint::Loaded;
-pub use cluster::{Away, COPIED_AT_ONCE, Cluster, Found, Nodes};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
-pub use elsewhere::merge::Conflict;
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
-pub use foreign::Foreign;
+pub use forebay_records::{lmdb, record};
+pub use foreign::{Foreign, Opened};
 pub use fsck::{Finding, Report};
 pub use index::{Description, Match, Number, OwnedName, Term};
 pub use journal::{Journal, RING};
@@ -111,10 +104,10 @@ const EXEC_TURNS: u32 = 10_000;
 
 /// A node store, opened by this process.
 pub struct Store {
-    control: Control,
+    pub control: Control,
     control_path: PathBuf,
-    media: Vec<Medium>,
-    envs: Vec<Env>,
+    pub media: Vec<Medium>,
+    pub envs: Vec<Env>,
     slot: AtomicU32,
     area: AtomicPtr<ProcessArea>,
     /// The slot whose area is mapped.
@@ -127,7 +120,7 @@ pub struct Store {
     cache: ExtentCache,
     journal: Option<Journal>,
     /// What belongs to other nodes, if this is the share of one node among several.
-    foreign: Option<std::sync::Arc<dyn Foreign>>,
+    pub foreign: Option<std::sync::Arc<dyn Foreign>>,
 }
 
 impl Store {

@@ -11,7 +11,7 @@ use crate::control::{
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
-use crate::{ObjectId, Section, Store};
+use crate::{NodeId, ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
@@ -30,14 +30,14 @@ pub(crate) struct LiveView {
 }
 
 /// The lock of a bucket, held.
-pub(crate) struct Chain<'a> {
+pub struct Chain<'a> {
     control: &'a Control,
     bucket: &'a Bucket,
 }
 
 impl<'a> Chain<'a> {
     /// Locks the chain that `id` belongs to. The caller is critical.
-    pub(crate) fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
+    pub fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
         Chain::of(store, store.control.bucket(id))
     }
 
@@ -55,7 +55,7 @@ impl<'a> Chain<'a> {
         })
     }
 
-    pub(crate) fn find(&self, id: u64) -> Option<u32> {
+    pub fn find(&self, id: u64) -> Option<u32> {
         let mut next = self.bucket.head.load(Acquire);
         while next != 0 {
             let live = self.control.live(next - 1);
@@ -101,7 +101,7 @@ impl Drop for Chain<'_> {
 }
 
 /// The lock of a live object, held, in a section.
-pub(crate) struct LiveLock<'a>(pub &'a Live, Section<'a>);
+pub struct LiveLock<'a>(pub &'a Live, Section<'a>);
 
 impl Drop for LiveLock<'_> {
     fn drop(&mut self) {
@@ -140,12 +140,36 @@ pub(crate) fn held_entry(place: u32) -> Option<u32> {
     place.checked_sub(1).filter(|&i| (i as usize) < MAX_LIVE)
 }
 
+impl Live {
+    /// Notes that a process of the node `by`, or of this one (None), changes the bytes. Locked.
+    pub fn change_by(&self, by: Option<NodeId>) {
+        let (by, now) = (half(by), self.changed_by.load(Relaxed));
+        if now & LATER != by {
+            self.changed_by.store(now << 32 | by, Relaxed);
+        }
+    }
+
+    /// The node other than `by` whose process has changed them last; None if nobody else has been noted.
+    pub fn changed_beside(&self, by: Option<NodeId>) -> Option<Option<NodeId>> {
+        let (by, now) = (half(by), self.changed_by.load(Relaxed));
+        let other = [now & LATER, now >> 32].into_iter().find(|&n| n != by)?;
+        Some((other as u32).checked_sub(1).map(NodeId))
+    }
+}
+
+/// The half of [`Live::changed_by`] that is the later one.
+const LATER: u64 = 0xffff_ffff;
+
+fn half(node: Option<NodeId>) -> u64 {
+    node.map_or(0, |node| u64::from(node.0) + 1)
+}
+
 impl Store {
     /// A place to note a use in. To be called before any lock is taken.
     ///
     /// # Errors
     /// EAGAIN if other threads of this process have kept all places for [`PLACE_PATIENCE`].
-    pub(crate) fn place(&self) -> Result<Held<'_>> {
+    pub fn place(&self) -> Result<Held<'_>> {
         let p = self.control.process(self.me()? as usize);
         let take = |place: &&AtomicU32| {
             place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
@@ -191,12 +215,12 @@ impl Store {
     }
 
     /// Live entry `index`.
-    pub(crate) fn live(&self, index: u32) -> &Live {
+    pub fn live(&self, index: u32) -> &Live {
         self.control.live(index)
     }
 
     /// Locks a live object. The caller is critical.
-    pub(crate) fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
+    pub fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
         let section = self.section()?;
         let live = self.live(index);
         if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned {
@@ -213,7 +237,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
-    pub(crate) fn live_acquire_here(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
+    pub fn live_acquire_here(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
         self.live_acquire_with(id, |index| self.live_load(index, id))
     }
 
@@ -221,7 +245,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of `load`; ENFILE.
-    pub(crate) fn live_acquire_with(
+    pub fn live_acquire_with(
         &self,
         id: ObjectId,
         load: impl FnOnce(u32) -> Result<()>,
@@ -517,7 +541,7 @@ impl Store {
     }
 
     /// Calls `f` with the live entry of `id`, if it is open, locked.
-    pub(crate) fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
+    pub fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let held = self.place()?;
         let section = self.section()?;
         let index = {
@@ -541,7 +565,7 @@ impl Store {
 }
 
 /// A number by which a node knows one use of another node's file: another one each time.
-pub(crate) fn new_use() -> u64 {
+pub fn new_use() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;

@@ -17,7 +17,7 @@ mod wait;
 
 pub use deadlock::Waits;
 pub(crate) use table::Locks;
-pub(crate) use wait::{Waited, Waiting, stamp};
+pub use wait::{Waited, Waiting, stamp};
 pub use wait::{handler_begins, interruptible};
 
 use crate::control::{LockChain, lock_kind};
@@ -66,7 +66,7 @@ impl LockType {
 /// In the number of an owner: an open file description, no process.
 const DESCRIPTION: u64 = 1 << 63;
 /// Of the owner word of a process: its id and start time.
-const WHO: u64 = (1 << 62) - 1;
+pub const WHO: u64 = (1 << 62) - 1;
 
 /// Whose a lock is. No two ever have the same number on one node, but for what a process has before
 /// and after exec.
@@ -140,7 +140,7 @@ pub struct InTheWay {
 }
 
 /// A holder that died is noticed after at most this long.
-pub(crate) const TURN: Duration = Duration::from_millis(50);
+pub const TURN: Duration = Duration::from_millis(50);
 
 impl Store {
     /// This process, as an owner of locks.
@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// The process in `slot`, which may have died.
-    pub(crate) fn lock_owner_slot(&self, slot: u32) -> Owner {
+    pub fn lock_owner_slot(&self, slot: u32) -> Owner {
         Owner {
             node: self.node(),
             number: self.control.process(slot as usize).owner.load(Acquire) & WHO,
@@ -161,7 +161,7 @@ impl Store {
     }
 
     /// An open file description, as an owner of locks. It gets its number when it first needs one.
-    pub(crate) fn lock_owner_description(&self, open: u32) -> Owner {
+    pub fn lock_owner_description(&self, open: u32) -> Owner {
         let header = self.control.header();
         let place = &self.open_file(open).locker;
         let mut locker = place.load(Acquire);
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// What is in the way of a lock on an object of this node.
-    pub(crate) fn lock_in_the_way(&self, request: &Request) -> Result<Option<InTheWay>> {
+    pub fn lock_in_the_way(&self, request: &Request) -> Result<Option<InTheWay>> {
         loop {
             let found = self.locks_of(request.object)?.conflict(request);
             match found {
@@ -203,7 +203,7 @@ impl Store {
 
     /// If the owner is a process of this node that has died: gives up what it has of the object.
     /// (The keeper would do so within about a second.)
-    pub(crate) fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
+    pub fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         let dead = self.is_dead(owner);
         if dead {
             self.locks_of(object)?.remove(owner);
@@ -216,7 +216,7 @@ impl Store {
     }
 
     /// What a process of this node waits for.
-    pub(crate) fn waits_here(&self, owner: Owner) -> Vec<wait::Waited> {
+    pub fn waits_here(&self, owner: Owner) -> Vec<wait::Waited> {
         match self.is_dead(owner) {
             true => Vec::new(),
             false => self.waits_of(owner),
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Whether an owner of this node may have locks on an object of another one.
-    pub(crate) fn holds(&self, object: ObjectId, owner: Owner) -> Result<bool> {
+    pub fn holds(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         Ok(self.locks_of(object)?.has_note(owner) && !self.is_dead(owner))
     }
 
@@ -296,10 +296,10 @@ impl Store {
 }
 
 /// Counts one who waits in a chain.
-pub(crate) struct Counted<'a>(&'a LockChain);
+pub struct Counted<'a>(&'a LockChain);
 
 impl Counted<'_> {
-    pub(crate) fn new(chain: &LockChain) -> Counted<'_> {
+    pub fn new(chain: &LockChain) -> Counted<'_> {
         chain.waiters.fetch_add(1, AcqRel);
         Counted(chain)
     }

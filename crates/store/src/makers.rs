@@ -9,7 +9,7 @@
 //! stays. A dead maker's file loses its names as by unlink: each only while it leads to that file. The note goes with the
 //! inode, so what couldn't be removed is tried again.
 
-use crate::elsewhere::messages::{Part, decode, encode, fields};
+use crate::codec::{Part, decode, encode, fields};
 use crate::names::Named;
 use crate::record::{Inode, Key};
 use crate::shards::{Need, Write};
@@ -18,9 +18,9 @@ use crate::{NewObject, ObjectId, Store, process};
 use rustix::io::{Errno, Result};
 
 /// Makers in one question.
-pub(crate) const AT_ONCE: usize = 1024;
+pub const AT_ONCE: usize = 1024;
 /// How often it is looked again what a name leads to, before that is left for the next time.
-pub(crate) const TRIES: usize = 20;
+pub const TRIES: usize = 20;
 
 /// A process that makes files, unlike all others of the pool, earlier and later ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ fields! { Maker { node, boot, process } }
 
 impl Maker {
     /// Whether it still runs. To be called on its node.
-    pub(crate) fn runs(&self) -> bool {
+    pub fn runs(&self) -> bool {
         let boot = process::boot();
         (self.boot == boot || self.boot == 0 || boot == 0) && process::runs(self.process)
     }
@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// In the transaction that makes a file: notes who made it and its first name, if it goes with its maker.
-    pub(crate) fn note_maker(
+    pub fn note_maker(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -115,12 +115,12 @@ impl Store {
     }
 
     /// Of makers on this node, whether each runs.
-    pub(crate) fn makers_run(makers: &[Maker]) -> Vec<bool> {
+    pub fn makers_run(makers: &[Maker]) -> Vec<bool> {
         makers.iter().map(Maker::runs).collect()
     }
 
     /// Forgets the note on a file that is gone, or doesn't go with its maker any more.
-    pub(crate) fn forget_maker(&self, id: ObjectId) -> Result<()> {
+    pub fn forget_maker(&self, id: ObjectId) -> Result<()> {
         let shard = self.shard_of(id);
         self.write(self.object_set(id), Need::Removal, |w| {
             let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);

@@ -240,7 +240,7 @@ impl Store {
     }
 
     /// The processes of this node that can store to the file `id` by shared mappings, or could, or are about to map it so.
-    pub(crate) fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
+    pub fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
             m.flags.load(Acquire) & map_flag::CHANGES != 0
@@ -274,7 +274,7 @@ impl Store {
     // ---- pages ----
 
     /// As [`Store::map`], of what this node has of the file.
-    pub(crate) fn map_here(
+    pub fn map_here(
         &self,
         index: u32,
         offset: u64,

@@ -11,12 +11,12 @@ mod links;
 mod remove;
 mod rename;
 
-pub(crate) use intents::{Exchange, Note, Phase, is_on_paths};
-pub(crate) use links::{Link, is_unconfirmed, link_in};
-pub(crate) use rename::Renamed;
+pub use intents::{Exchange, Note, Phase, is_on_paths};
+pub use links::{Link, is_unconfirmed, link_in};
+pub use rename::Renamed;
 
 use crate::control::{Live, live_flag};
-use crate::elsewhere::Opened;
+use crate::foreign::Opened;
 use crate::live::Held;
 use crate::parts::has_parts;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
@@ -28,17 +28,17 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
 /// A name: its directory and itself.
-pub(crate) type Named<'a> = (ObjectId, &'a [u8]);
+pub type Named<'a> = (ObjectId, &'a [u8]);
 
 /// Bytes of an entry that is being renamed: one more than otherwise.
-pub(crate) fn moving(entry: Entry) -> [u8; 10] {
+pub fn moving(entry: Entry) -> [u8; 10] {
     let mut bytes = [0; 10];
     bytes[..9].copy_from_slice(&entry.encode());
     bytes
 }
 
 /// The entry in the bytes of one, and whether it is being renamed.
-pub(crate) fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
+pub fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
     match bytes.len() {
         10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
         _ => Entry::decode(bytes).map(|e| (e, false)),
@@ -86,7 +86,7 @@ pub struct SetAttr {
 
 impl SetAttr {
     /// Whether, of a directory, it changes what all nodes know of it.
-    pub(crate) fn of_names(&self) -> bool {
+    pub fn of_names(&self) -> bool {
         let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         rights || self.controls.is_some()
     }
@@ -120,7 +120,7 @@ fn inode_and_extents(
 }
 
 /// Where a file that is being made becomes an open one.
-pub(crate) struct Opening<'a, 's> {
+pub struct Opening<'a, 's> {
     /// Where its use is noted.
     pub held: &'a Held<'s>,
     /// Its live entry, once it has one.
@@ -145,7 +145,7 @@ impl Store {
         self.control.header().names_epoch.fetch_add(1, AcqRel);
     }
 
-    pub(crate) fn check_epoch(&self, epoch: u64) -> Result<()> {
+    pub fn check_epoch(&self, epoch: u64) -> Result<()> {
         if self.names_epoch() == epoch {
             Ok(())
         } else {
@@ -185,7 +185,7 @@ impl Store {
     ///
     /// # Errors
     /// EAGAIN while the entry is being renamed or removed by several nodes; EIO.
-    pub(crate) fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+    pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
         let Some(bytes) = snapshot.get(&Key::entry(parent, name))? else {
             return Ok(None);
@@ -200,7 +200,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT if there is no such object.
-    pub(crate) fn stat_here(&self, id: ObjectId) -> Result<Inode> {
+    pub fn stat_here(&self, id: ObjectId) -> Result<Inode> {
         self.with_inode(id, |inode, _| inode)
     }
 
@@ -208,7 +208,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT if there is no such object.
-    pub(crate) fn inode_tail_here(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+    pub fn inode_tail_here(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         self.with_inode(id, |inode, tail| (inode, tail.to_vec()))
     }
 
@@ -248,7 +248,7 @@ impl Store {
     }
 
     /// Reads, changes and writes an inode inside a transaction.
-    pub(crate) fn change_inode<T>(
+    pub fn change_inode<T>(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -264,7 +264,7 @@ impl Store {
         Ok(result)
     }
 
-    pub(crate) fn set_attr_here(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+    pub fn set_attr_here(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
         self.set_attr_judged(id, set, |_| Ok(()))
     }
 
@@ -309,7 +309,7 @@ impl Store {
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
                     if let Some(controls) = set.controls {
-                        i.set_controls(controls);
+                        crate::uses::set_controls(i, controls);
                     }
                     i.ctime = t;
                     (i.is_dir(), i.edition)
@@ -383,26 +383,31 @@ impl Store {
     }
 
     /// Shards that hold anything of directory `dir`'s entries: all of them.
-    pub(crate) fn shard_count(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.envs.len()
     }
 
     /// The set of shards of a transaction over one object.
-    pub(crate) fn object_set(&self, id: ObjectId) -> ShardSet {
+    pub fn object_set(&self, id: ObjectId) -> ShardSet {
         self.set(&[self.shard_of(id)])
     }
 
     /// Takes over the pool's part of an epoch of names that another node has, if it is later.
-    pub(crate) fn raise_epoch(&self, theirs: u64) {
+    pub fn raise_epoch(&self, theirs: u64) {
         let pools = theirs >> 32 << 32;
-        self.control.header().names_epoch.fetch_max(pools, AcqRel);
+        let header = self.control.header();
+        let before = header.names_epoch.fetch_max(pools, AcqRel);
+        if before >> 32 < pools >> 32 {
+            // The change for which a directory was frozen is over, whether this node was told or not.
+            header.frozen.store(0, Release);
+        }
     }
 
     /// This node's epoch of names for a question that was asked under `theirs`.
     ///
     /// # Errors
     /// ESTALE if one of the two doesn't know of a change.
-    pub(crate) fn epoch_for(&self, theirs: u64) -> Result<u64> {
+    pub fn epoch_for(&self, theirs: u64) -> Result<u64> {
         self.raise_epoch(theirs);
         let here = self.names_epoch();
         if here >> 32 == theirs >> 32 {

@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 /// What is known of the file isn't so any more.
-pub(crate) const CHANGED: Errno = Errno::XFULL;
+pub const CHANGED: Errno = Errno::XFULL;
 /// The size is at least this, as long as the file isn't cut again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub struct Known {
     pub size: u64,
     pub cuts: u64,
     /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
@@ -31,7 +31,7 @@ pub(crate) struct Known {
 }
 
 /// Whether other nodes may have parts of it, by its record.
-pub(crate) fn has_parts(id: ObjectId, inode: &Inode) -> bool {
+pub fn has_parts(id: ObjectId, inode: &Inode) -> bool {
     !id.is_part() && inode.is_file() && inode.parent != 0
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
 const LEASE: u64 = 5_000;
 
 /// Who has a lease: node, identity, the lease's number.
-pub(crate) type Holder = (u32, u32, u64);
+pub type Holder = (u32, u32, u64);
 /// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't give it back; what was
 /// said of the file.
 pub(crate) type Granted = (u64, u64, u64, u32, bool, u64);
@@ -59,7 +59,7 @@ impl Store {
     // ---- at the home ----
 
     /// Size and cuts; noting that there will be parts, if some are to be written.
-    pub(crate) fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
+    pub fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -75,12 +75,7 @@ impl Store {
     }
 
     /// The file is written up to `end`, by somebody who knew of so many cuts and appends.
-    pub(crate) fn grow_here(
-        &self,
-        index: u32,
-        (cuts, appends): (u64, u32),
-        end: u64,
-    ) -> Result<()> {
+    pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -117,7 +112,7 @@ impl Store {
 
     /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't all belong to its first
     /// chunk, or make it longer while somebody has the lease. Counts it where it comes before a longer write. Locked.
-    pub(crate) fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
+    pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             // Who asks for that knows no better.
             return match Store::is_spilled(live) {
@@ -142,7 +137,7 @@ impl Store {
 
     /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well, or somebody has the
     /// lease. Locked.
-    pub(crate) fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
+    pub fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
         check_word(live.controls.load(Relaxed), old, Change::Size(size))?;
@@ -156,7 +151,7 @@ impl Store {
 
     /// Gives the lease to `(node, process)`, or tells who has it. `over`: the one of that number is to be taken
     /// over.
-    pub(crate) fn lease_here(
+    pub fn lease_here(
         &self,
         index: u32,
         (node, process): (NodeId, u32),
@@ -198,7 +193,7 @@ impl Store {
 
     /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to that. False if
     /// it is somebody else's by now: nothing is done.
-    pub(crate) fn end_lease_here(
+    pub fn end_lease_here(
         &self,
         index: u32,
         lease: u64,
@@ -246,7 +241,7 @@ impl Store {
     ///
     /// # Safety
     /// `bytes` must be readable.
-    pub(crate) unsafe fn write_behind(
+    pub unsafe fn write_behind(
         &self,
         index: u32,
         cuts: u64,
@@ -260,7 +255,7 @@ impl Store {
 
     /// Of what lies at the home, is locked, and is about to be written: EXFULL if it was cut since, EPERM if it is laminated. The
     /// home notes that something lies behind the end.
-    pub(crate) fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
+    pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
         }
@@ -277,7 +272,7 @@ impl Store {
     // ---- the part ----
 
     /// Makes this node's part of a file, empty, if there is none.
-    pub(crate) fn make_part(&self, id: ObjectId) -> Result<()> {
+    pub fn make_part(&self, id: ObjectId) -> Result<()> {
         let t = now();
         let inode = Inode {
             mode: libc::S_IFREG | 0o600,
@@ -295,7 +290,7 @@ impl Store {
     }
 
     /// EXFULL if the part was cut more often than the asker knows. Locked, or looked at again.
-    pub(crate) fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
+    pub fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
         // Fewer: it lost the last with a power cut.
         match live.cuts.load(Acquire) > cuts {
             true => Err(CHANGED),
@@ -307,7 +302,7 @@ impl Store {
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_part(
+    pub unsafe fn read_part(
         &self,
         part: u32,
         cuts: u64,
@@ -327,7 +322,7 @@ impl Store {
     ///
     /// # Safety
     /// `bytes` must be readable.
-    pub(crate) unsafe fn write_part(
+    pub unsafe fn write_part(
         &self,
         part: u32,
         cuts: u64,
@@ -340,7 +335,7 @@ impl Store {
     }
 
     /// Reserves room in a part, or makes a hole.
-    pub(crate) fn room_part(
+    pub fn room_part(
         &self,
         part: u32,
         cuts: u64,
@@ -357,7 +352,7 @@ impl Store {
     }
 
     /// Cuts this node's part of a file, the `cuts`th time that it is cut.
-    pub(crate) fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
+    pub fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
         self.make_part(id)?;
         let (part, held) = self.live_acquire_here(id.part())?;
         let cut = self.cut_open_part(part, cuts, size);
@@ -398,7 +393,7 @@ impl Store {
 
     /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
     /// the size that the last one gave the file.
-    pub(crate) fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
+    pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
         match self.stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
@@ -407,7 +402,7 @@ impl Store {
     }
 
     /// The file is gone, and its part here goes.
-    pub(crate) fn drop_part(&self, id: ObjectId) -> Result<()> {
+    pub fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
         let (index, held) = match self.live_acquire_here(part) {
             Err(Errno::NOENT) => return Ok(()),
@@ -424,7 +419,7 @@ impl Store {
     }
 
     /// A part that is, or will be, mapped reaches at least to `end`; what is new of it is zero.
-    pub(crate) fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
+    pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.lock_live(part)?;
         let live = lock.0;
@@ -452,7 +447,7 @@ impl Store {
     }
 
     /// Keeps the size that a file of another node has after so many cuts. Locked.
-    pub(crate) fn remember_locked(live: &Live, size: u64, cuts: u64) {
+    pub fn remember_locked(live: &Live, size: u64, cuts: u64) {
         let before = live.cuts.load(Relaxed);
         if before < cuts {
             // In this order: who reads size and cuts never takes a size for that of later cuts.

@@ -6,9 +6,9 @@
 //! ([`Store::home_limit`]). Who writes first notes first: the first placement of a chunk stands until
 //! the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where chunks go.
 
+use crate::codec::Part;
 use crate::control::{Live, live_flag as flag};
 use crate::data::pages;
-use crate::elsewhere::messages::Part;
 use crate::parts::CHANGED;
 use crate::process::Critical;
 use crate::record::{Key, parse_key, tail};
@@ -19,23 +19,23 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 /// Chunks behind the one asked for whose placements one question is told, at most.
-pub(crate) const AHEAD: u64 = 512;
+pub const AHEAD: u64 = 512;
 
 /// Where a chunk lies that was given to another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Placed {
+pub struct Placed {
     pub node: NodeId,
     /// Bytes of the chunk before this lie at the home; a multiple of a page.
     pub from: u32,
 }
 
 impl Placed {
-    pub(crate) fn encode(self) -> [u8; 8] {
+    pub fn encode(self) -> [u8; 8] {
         (u64::from(self.node.0) << 32 | u64::from(self.from)).to_le_bytes()
     }
 
     /// What a record says; None if it is none.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Placed> {
+    pub fn decode(bytes: &[u8]) -> Option<Placed> {
         let word = u64::from_le_bytes(bytes.try_into().ok()?);
         let placed = Placed {
             node: NodeId((word >> 32) as u32),
@@ -59,7 +59,7 @@ impl Part for Placed {
 
 /// What the home says of a chunk that is to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Chunk {
+pub enum Chunk {
     /// It has the pages.
     Home,
     /// That node has it.
@@ -93,7 +93,7 @@ impl Part for Chunk {
 impl Store {
     /// Whether chunks of this file of one node lie on others. Of a file that stands for another
     /// node's: whether this node knows so.
-    pub(crate) fn is_spilled(live: &Live) -> bool {
+    pub fn is_spilled(live: &Live) -> bool {
         if live.flags.load(Acquire) & flag::PARTS == 0 {
             return false;
         }
@@ -103,7 +103,7 @@ impl Store {
 
     /// A write has found no room on this node, which is the file's home. Whether others may have
     /// some: then the file is spilled from now on.
-    pub(crate) fn spill_here(&self, index: u32) -> Result<bool> {
+    pub fn spill_here(&self, index: u32) -> Result<bool> {
         let live = self.live(index);
         let id = ObjectId(live.id.load(Relaxed));
         if self.foreign.is_none()
@@ -124,7 +124,7 @@ impl Store {
     }
 
     /// EXFULL if an open file of this node has chunks on others.
-    pub(crate) fn not_spilled(&self, index: u32) -> Result<()> {
+    pub fn not_spilled(&self, index: u32) -> Result<()> {
         match Store::is_spilled(self.live(index)) {
             true => Err(CHANGED),
             false => Ok(()),
@@ -145,7 +145,7 @@ impl Store {
     }
 
     /// The placements of `count` chunks from `first` on, of a file that was cut so many times.
-    pub(crate) fn places_here(
+    pub fn places_here(
         &self,
         index: u32,
         cuts: u64,
@@ -174,7 +174,7 @@ impl Store {
 
     /// A chunk of a spilled file is to be written up to `end`, an offset in it: where, if that is
     /// settled.
-    pub(crate) fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
+    pub fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -215,7 +215,7 @@ impl Store {
 
     /// Notes where a chunk lies, unless it is noted already; where. `inline`: the content of the
     /// file, of this length, lay in its record and was written there.
-    pub(crate) fn assign_here(
+    pub fn assign_here(
         &self,
         index: u32,
         cuts: u64,

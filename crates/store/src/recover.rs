@@ -135,7 +135,7 @@ impl Store {
     }
 
     /// As [`Store::reap`], but for what these processes held, dead or not: of whom are these numbers ([`crate::control::Open::owner`]).
-    pub(crate) fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
+    pub fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
         for slot in 0..MAX_PROCESSES as u32 {

@@ -320,7 +320,7 @@ pub(crate) mod tests {
             if flushed {
                 s.flush(index, false).unwrap();
             }
-            let piece = s.map(index, 4096, 4096, usize::MAX).unwrap()[0];
+            let piece = s.map_here(index, 4096, 4096, usize::MAX).unwrap()[0];
             // A store through the mapping, into the last page behind the end.
             let segment = s.media()[piece.medium].file().unwrap();
             let at = piece.segment_offset + 2000;
@@ -357,8 +357,7 @@ pub(crate) mod tests {
         let id = make(&s, "f");
         let index = s.live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
-        s.unlink(ObjectId::ROOT, b"f", None, s.names_epoch())
-            .unwrap();
+        s.unlink(ObjectId::ROOT, b"f").unwrap();
         // Its last user died when the records were gone, before it had left the entry.
         s.remove_object(index).unwrap();
         die_holding(&s, index, |_| ());

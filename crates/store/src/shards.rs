@@ -72,7 +72,7 @@ const ODD_TURNS: u32 = 10_000;
 
 impl Store {
     /// The shard of an entry, and of the note on it; without a name, that of a note on the object itself.
-    pub(crate) fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
+    pub fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
         if name.is_empty() {
             return self.shard_of(parent);
         }
@@ -80,12 +80,12 @@ impl Store {
     }
 
     /// The shard of an object.
-    pub(crate) fn shard_of(&self, id: ObjectId) -> usize {
+    pub fn shard_of(&self, id: ObjectId) -> usize {
         id.slot().shard(self.envs.len())
     }
 
     /// The set of these shards.
-    pub(crate) fn set(&self, shards: &[usize]) -> ShardSet {
+    pub fn set(&self, shards: &[usize]) -> ShardSet {
         shards.iter().fold(ShardSet(0), |set, &s| set.with(s))
     }
 
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// The last committed state of `shard`, not inside a commit over several.
-    pub(crate) fn snapshot(&self, shard: usize) -> Result<Snapshot<'_>> {
+    pub fn snapshot(&self, shard: usize) -> Result<Snapshot<'_>> {
         self.wait_even(shard, |s| s.multi.load(Acquire))?;
         self.envs[shard].snapshot()
     }
@@ -142,7 +142,7 @@ impl Store {
     ///
     /// # Errors
     /// What `f` returns; ENOSPC; ETIMEDOUT if a live process holds a shard for 30 s.
-    pub(crate) fn write<T>(
+    pub fn write<T>(
         &self,
         set: ShardSet,
         need: Need,

@@ -29,21 +29,21 @@ use forebay_controls::{
 };
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
-pub(crate) use say::{ATTEMPTS, concerns_users};
+pub use say::{ATTEMPTS, concerns_users};
 pub use say::{Said, User};
 use std::cell::Cell;
 
 /// In the word of a file: it never changes again. No bit of [`Declared::bits`].
 pub const LAMINATED: u64 = 1 << 31;
 /// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no record.
-pub(crate) const COUNTED: u64 = 1 << 30;
+pub const COUNTED: u64 = 1 << 30;
 /// All that is in a word besides [`Declared::bits`].
 const OURS: u64 = LAMINATED | COUNTED;
 
 /// In a use: the file may be written by it.
-pub(crate) const WRITES: u64 = 1;
+pub const WRITES: u64 = 1;
 /// When a use is noted: it has begun before, and isn't judged any more.
-pub(crate) const THERE: u64 = 2;
+pub const THERE: u64 = 2;
 /// All that a use can say.
 pub(crate) const ALL: u64 = WRITES | THERE;
 
@@ -82,7 +82,7 @@ pub fn is_keeping() -> bool {
     is_kept(OPENER.get())
 }
 
-pub(crate) fn is_kept(party: Party) -> bool {
+pub fn is_kept(party: Party) -> bool {
     party & (KEPT | SERVED) == KEPT
 }
 
@@ -114,7 +114,7 @@ pub fn said(word: u64) -> (Declared, bool) {
 }
 
 /// The word, if it can be one.
-pub(crate) fn checked(word: u64) -> Option<u64> {
+pub fn checked(word: u64) -> Option<u64> {
     Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
 }
 
@@ -136,24 +136,22 @@ fn may_be_copied(word: u64) -> bool {
 }
 
 /// Whether this edition of a file may be copied.
-pub(crate) fn is_last(edition: u64) -> bool {
+pub fn is_last(edition: u64) -> bool {
     edition % 2 == 1
 }
 
-impl Inode {
-    /// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
-    /// id given anew.
-    pub(crate) fn set_controls(&mut self, word: u64) {
-        if self.controls == word {
-            return;
-        }
-        self.controls = word;
-        let next = (self.edition + 1).max(now() as u64);
-        if may_be_copied(word) {
-            self.edition = next | 1;
-        } else if self.edition != 0 {
-            self.edition = next.next_multiple_of(2);
-        }
+/// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
+/// id given anew.
+pub fn set_controls(inode: &mut Inode, word: u64) {
+    if inode.controls == word {
+        return;
+    }
+    inode.controls = word;
+    let next = (inode.edition + 1).max(now() as u64);
+    if may_be_copied(word) {
+        inode.edition = next | 1;
+    } else if inode.edition != 0 {
+        inode.edition = next.next_multiple_of(2);
     }
 }
 
@@ -167,7 +165,7 @@ pub enum Change {
 }
 
 /// EPERM if the word of a file of this size rules the change out.
-pub(crate) fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
+pub fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
     if word == 0 {
         return Ok(());
     }
@@ -215,7 +213,7 @@ impl Store {
     }
 
     /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
-    pub(crate) fn is_durable(&self, index: u32) -> bool {
+    pub fn is_durable(&self, index: u32) -> bool {
         let word = self.controls(index);
         word != 0 && said(word).0.resolve().persistence == Persistence::Durable
     }
@@ -283,7 +281,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC: it isn't. EXFULL: others have it open who may not know; see [`Store::seal`].
-    pub(crate) fn laminate_here(&self, id: ObjectId) -> Result<()> {
+    pub fn laminate_here(&self, id: ObjectId) -> Result<()> {
         self.laminate(id, None).map(|_| ())
     }
 
@@ -292,7 +290,7 @@ impl Store {
     ///
     /// # Errors
     /// EXFULL: the lease is another one's by now.
-    pub(crate) fn seal_here(&self, id: ObjectId, seal: (u64, u64)) -> Result<bool> {
+    pub fn seal_here(&self, id: ObjectId, seal: (u64, u64)) -> Result<bool> {
         self.laminate(id, Some(seal))
     }
 
@@ -322,7 +320,7 @@ impl Store {
             let shard = self.shard_of(id);
             let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
                 self.change_inode(w, id, |i| {
-                    i.set_controls(i.controls | LAMINATED);
+                    set_controls(i, i.controls | LAMINATED);
                     i.edition
                 })
             });

@@ -20,10 +20,10 @@ use forebay_placement::{BY, MAX_DEPTH};
 use rustix::io::{Errno, Result};
 
 /// The view's name in the root.
-pub(crate) const NAME: &[u8] = b".by";
+pub const NAME: &[u8] = b".by";
 /// A directory of the view.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct View {
+pub struct View {
     /// From the view's root on, without a slash before or behind it.
     pub path: Vec<u8>,
     pub depth: usize,
@@ -102,7 +102,7 @@ fn word(key: &[u8], value: &[u8]) -> Option<Word> {
 
 impl View {
     /// The directory `name` in this one, if it could be one.
-    pub(crate) fn inner(&self, name: &[u8]) -> Option<View> {
+    pub fn inner(&self, name: &[u8]) -> Option<View> {
         let mut inner = self.clone();
         if !inner.path.is_empty() {
             inner.path.push(b'/');
@@ -122,12 +122,12 @@ impl View {
     }
 
     /// The directory of this path.
-    pub(crate) fn of_path(path: &[u8]) -> Option<View> {
+    pub fn of_path(path: &[u8]) -> Option<View> {
         let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
         names.try_fold(View::default(), |view, name| view.inner(name))
     }
 
-    pub(crate) fn id(&self) -> ObjectId {
+    pub fn id(&self) -> ObjectId {
         match self.path.is_empty() {
             true => BY,
             false => ObjectId::view_dir(hash_of(&self.path)),
@@ -135,14 +135,14 @@ impl View {
     }
 
     /// The path of its parent, and its name there.
-    pub(crate) fn split(&self) -> (&[u8], &[u8]) {
+    pub fn split(&self) -> (&[u8], &[u8]) {
         match self.path.iter().rposition(|&b| b == b'/') {
             Some(at) => (&self.path[..at], &self.path[at + 1..]),
             None => (b"", &self.path),
         }
     }
 
-    pub(crate) fn lists_files(&self) -> bool {
+    pub fn lists_files(&self) -> bool {
         !self.words.is_empty() && self.key.is_none()
     }
 }
@@ -153,7 +153,7 @@ pub(crate) fn is_path_of(id: ObjectId, path: &[u8]) -> bool {
 }
 
 /// A link's name where others have the same: `NAME~NUMBER`.
-pub(crate) fn numbered(name: &[u8], id: ObjectId) -> Vec<u8> {
+pub fn numbered(name: &[u8], id: ObjectId) -> Vec<u8> {
     let number = format!("~{}", id.0);
     let room = NAME_MAX - number.len();
     let mut text = name[..name.len().min(room)].to_vec();
@@ -162,7 +162,7 @@ pub(crate) fn numbered(name: &[u8], id: ObjectId) -> Vec<u8> {
 }
 
 /// The number behind a name.
-pub(crate) fn number_in(name: &[u8]) -> Option<ObjectId> {
+pub fn number_in(name: &[u8]) -> Option<ObjectId> {
     let at = name.iter().rposition(|&b| b == b'~')?;
     let digits = std::str::from_utf8(&name[at + 1..]).ok()?;
     digits.parse().ok().map(ObjectId).filter(|id| !id.is_view())
@@ -170,13 +170,13 @@ pub(crate) fn number_in(name: &[u8]) -> Option<ObjectId> {
 
 impl Store {
     /// Whether the name is the view's, or in it.
-    pub(crate) fn is_in_view(parent: ObjectId, name: &[u8]) -> bool {
+    pub fn is_in_view(parent: ObjectId, name: &[u8]) -> bool {
         parent.is_view() || parent == ObjectId::ROOT && name == NAME
     }
 
     /// # Errors
     /// EROFS if the name is the view's, or in it: nobody makes or takes away names there.
-    pub(crate) fn refuse_view(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
+    pub fn refuse_view(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
         match Store::is_in_view(parent, name) {
             true => Err(Errno::ROFS),
             false => Ok(()),

@@ -8,6 +8,7 @@
 //! once happens in some order: of two that create a name one is told that it exists.
 
 mod entries;
+#[cfg(feature = "etcd")]
 mod etcd;
 mod memory;
 mod pool;
@@ -17,6 +18,7 @@ use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use rustix::io::Errno;
 
+#[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;
 pub use pool::Pool;

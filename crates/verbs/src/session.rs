@@ -6,7 +6,9 @@
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::chunk::Chunk;
 use crate::crew::Crew;
-use crate::meta::{Etcd, Key, Memory, Pool, Record, Scope, Store};
+#[cfg(feature = "etcd")]
+use crate::meta::Etcd;
+use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::undo::settle;
@@ -65,7 +67,12 @@ impl Session {
         let (kind, name) = place.split_once(':').unwrap_or((place, ""));
         match (kind, name) {
             ("memory", "") => Session::over(Arc::new(Memory::default()), Some("memory"), None),
+            #[cfg(feature = "etcd")]
             ("etcd", text) => Session::over(Arc::new(Etcd::open(text)?), None, None),
+            #[cfg(not(feature = "etcd"))]
+            ("etcd", _) => Err(Error::invalid(format!(
+                "{place}: this Forebay was built without etcd"
+            ))),
             ("pool", name) => {
                 let pool = Attached::open(name)?;
                 let store = Arc::new(Pool::new(pool.clone()));

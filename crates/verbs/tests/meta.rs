@@ -3,10 +3,14 @@
 mod support;
 
 use forebay_fuzz::Random;
+#[cfg(feature = "etcd")]
+use forebay_iov::Session;
 use forebay_iov::meta::{Memory, New, Scope, Store};
-use forebay_iov::{Errno, Key, Meta, Predicate, Record, Session, Uuid};
+use forebay_iov::{Errno, Key, Meta, Predicate, Record, Uuid};
 use std::sync::Barrier;
-use support::{Dir, etcd::TestEtcd, meta};
+use support::meta;
+#[cfg(feature = "etcd")]
+use support::{Dir, etcd::TestEtcd};
 
 fn create(store: &dyn Store, scope: Scope, name: &str, pairs: &[(&str, &str)]) -> Record {
     let new = New {
@@ -511,6 +515,7 @@ fn memory() {
     check(&Memory::default());
 }
 
+#[cfg(feature = "etcd")]
 #[test]
 fn etcd_without_a_cache() {
     let etcd = TestEtcd::new();
@@ -518,6 +523,7 @@ fn etcd_without_a_cache() {
     check(session.store());
 }
 
+#[cfg(feature = "etcd")]
 #[test]
 fn etcd_with_a_cache() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());

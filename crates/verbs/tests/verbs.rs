@@ -10,6 +10,14 @@ use support::{Dir, in_memory, meta, options};
 
 const KEEPING: [&str; 2] = ["memory", "scratch"];
 
+#[cfg(not(feature = "etcd"))]
+#[test]
+fn a_build_without_etcd_says_so() {
+    let refused = Session::open("etcd://127.0.0.1:2379").err().unwrap();
+    assert_eq!(refused.errno(), Errno::INVAL);
+    assert!(refused.to_string().contains("without etcd"), "{refused}");
+}
+
 #[test]
 fn what_is_written_is_read() {
     let dir = Dir::new();

@@ -7,10 +7,10 @@
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
 use super::region::{Shared, random};
+use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Sent, Told};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
 use forebay_media::guard;
 use forebay_placement::{NodeId, PoolMap, Slot};
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Sent, Told};
 use forebay_store::process::{self, ProcessLock};
 use rustix::io::{Errno, Result};
 use std::collections::VecDeque;

@@ -5,9 +5,9 @@
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};
+use forebay_cluster::elsewhere::MAX_HEAD;
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
 use forebay_placement::NodeId;
-use forebay_store::elsewhere::MAX_HEAD;
 use forebay_store::process;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};

@@ -1,8 +1,8 @@
 //! Cells between askers and a daemon, within one process.
 
 use super::*;
+use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD};
 use forebay_placement::NodeId;
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD};
 use region::{CELLS, LARGE, Shared};
 use rustix::io::Errno;
 use std::path::PathBuf;

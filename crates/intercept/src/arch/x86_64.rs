@@ -22,7 +22,7 @@ mod gates;
 pub(crate) use finder::{find, single::find as find_by_function};
 pub(crate) use gates::{CALL_DEPTH, own_region, raw, set_hooks, widen};
 
-use crate::Hooks;
+use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
 /// Tells valgrind, should the process run under it, that code has changed which it may have translated already. To the

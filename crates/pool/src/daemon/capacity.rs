@@ -8,14 +8,14 @@ use super::about::{ABOUT, About};
 use super::core::{Core, lock};
 use super::question::Waiting;
 use forebay_client::Pool;
+use forebay_cluster::elsewhere::serve::Reply;
 use forebay_net::NodeId;
-use forebay_store::elsewhere::serve::Reply;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-pub use forebay_store::elsewhere::CAPACITY;
+pub use forebay_cluster::elsewhere::CAPACITY;
 
 const _: () = assert!(CAPACITY < ABOUT);
 

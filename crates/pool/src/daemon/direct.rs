@@ -7,9 +7,9 @@
 
 use super::core::Core;
 use super::question::Waiting;
+use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
 use rustix::io::{Errno, Result};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};

@@ -10,13 +10,13 @@ use super::question::{Got, Question, code};
 use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
 use crate::limits::Budget;
+use forebay_cluster::elsewhere::serve::{Class, Reply};
+use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_net::transport::Answer;
 use forebay_net::{
     Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,
 };
 use forebay_placement::PoolMap;
-use forebay_store::elsewhere::serve::{Class, Reply};
-use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Handler for Home {
     }
 
     fn is_brief(&self, kind: u16) -> bool {
-        kind == forebay_store::elsewhere::messages::kind::CLOSE
+        kind == forebay_cluster::elsewhere::messages::kind::CLOSE
     }
 
     fn landing(

@@ -37,11 +37,11 @@ use capacity::{CAPACITY, Capacity};
 use direct::Direct;
 use forebay_client::requests::{Asked, Desk, Replies, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
+use forebay_cluster::elsewhere::Elsewhere;
+use forebay_cluster::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
-use forebay_store::elsewhere::Elsewhere;
-use forebay_store::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use home::Home;
 use link::Link;
 use maps::Maps;
@@ -198,6 +198,8 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
+            // What fails is tried again.
+            let _ = store.server.begin_names(&store.pool.cluster());
             store.server.check_open(&store.pool.cluster());
             store.server.release_late(&store.pool.cluster());
         }

@@ -5,7 +5,7 @@
 //! are faster.
 
 use super::memory::Settled;
-use forebay_store::elsewhere::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
 use std::ops::Range;
 
 /// Kinds from here on are the daemons' own.

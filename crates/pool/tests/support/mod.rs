@@ -8,13 +8,13 @@
 )]
 
 use forebay_client::requests::Channel;
+use forebay_cluster::elsewhere::serve::{Class, Reply};
+use forebay_cluster::elsewhere::{Bytes, Elsewhere, Told};
 pub use forebay_fuzz::within;
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, PoolMap, State};
 use forebay_pool::daemon::{Daemon, Identity, Options, Serve, read_map};
-use forebay_store::elsewhere::serve::{Class, Reply};
-use forebay_store::elsewhere::{Bytes, Elsewhere, Told};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

@@ -3,10 +3,10 @@
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
+use forebay_cluster::elsewhere::serve::{Reply, Server};
+use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question as Asked, Told};
 use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
-use forebay_store::elsewhere::serve::{Reply, Server};
-use forebay_store::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question as Asked, Told};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -148,7 +148,7 @@ impl Elsewhere for Near {
         }
         let pool = &self.all.pools.get().expect("all are there")[node.0 as usize];
         let server = &self.all.servers[node.0 as usize];
-        let reply = server.serve(pool.store(), self.me, kind, head, body);
+        let reply = server.serve(&pool.cluster(), self.me, kind, head, body);
         kill(behind);
         if let Some(b) = between {
             (b.what)();
@@ -259,14 +259,14 @@ impl Nodes {
 
     /// What node `k` answers to a question of node 0.
     pub fn serve(&self, k: usize, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
-        let store = self.views[k].store();
-        self.together.servers[k].serve(store, NodeId(0), kind, head, body)
+        let cluster = self.views[k].cluster();
+        self.together.servers[k].serve(&cluster, NodeId(0), kind, head, body)
     }
 
     /// Node `k` gives up what it kept for `node`, which was out of reach for long.
     pub fn give_up(&self, k: usize, node: u32) {
-        let store = self.views[k].store();
-        self.together.servers[k].gone(store, NodeId(node));
+        let cluster = self.views[k].cluster();
+        self.together.servers[k].gone(&cluster, NodeId(node));
     }
 
     /// What the daemons do when processes, or they themselves, have died. How much was left to be

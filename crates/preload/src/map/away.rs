@@ -9,8 +9,8 @@
 use super::spans::{self, Span, Spans};
 use super::twin::{self, Merged, Twin};
 use crate::{process, runtime};
+use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
-use forebay_store::Conflict;
 use forebay_store::control::map_flag;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;

@@ -12,8 +12,9 @@
 
 use super::spans::{Span, Spans};
 use crate::process;
+use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs};
-use forebay_store::{CHUNK, Conflict, MapPiece, ObjectId, PAGE};
+use forebay_store::{CHUNK, MapPiece, ObjectId, PAGE};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use std::ops::Range;

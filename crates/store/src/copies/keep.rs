@@ -39,7 +39,7 @@ pub struct Copies {
 }
 
 /// A copy, by its record.
-pub(crate) struct Copy {
+pub struct Copy {
     pub id: ObjectId,
     pub edition: u64,
     made: i64,
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// Whether something may be copied now.
-    pub(crate) fn may_copy(&self) -> bool {
+    pub fn may_copy(&self) -> bool {
         let state = self.copies();
         let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
         self.may_hang()
@@ -91,7 +91,7 @@ impl Store {
 
     /// Before so many bytes are written: copies that would be in their way go. No lock is held.
     #[inline]
-    pub(crate) fn make_room(&self, len: usize) {
+    pub fn make_room(&self, len: usize) {
         let copied = &self.copies().pages[..self.media().len().min(MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// All copies of this node.
-    pub(crate) fn all_copies(&self) -> Result<Vec<Copy>> {
+    pub fn all_copies(&self) -> Result<Vec<Copy>> {
         let mut all = Vec::new();
         for env in &self.envs {
             let snapshot = env.snapshot()?;
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// Whether this is the edition of a file of this node that is there.
-    pub(crate) fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
+    pub fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
         match self.stat_here(id) {
             Ok(inode) => Ok(inode.edition == edition),
             Err(Errno::NOENT) => Ok(false),
@@ -183,7 +183,7 @@ impl Store {
     }
 
     /// Counts anew what copies take. What is fetched meanwhile may be missing until the next time.
-    pub(crate) fn recount_copied(&self) -> Result<()> {
+    pub fn recount_copied(&self) -> Result<()> {
         let mut pages = [0; MEDIA];
         let all = self.all_copies()?;
         for copy in &all {

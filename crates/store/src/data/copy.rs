@@ -7,7 +7,7 @@ use super::*;
 use crate::live::LiveLock;
 
 /// Whether two ranges of the same file, equally long, overlap.
-pub(crate) fn overlap(at: u64, to_at: u64, len: u64) -> bool {
+pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
     at.abs_diff(to_at) < len
 }
 
@@ -25,7 +25,7 @@ impl Store {
     ///
     /// # Errors
     /// ENODATA: the source ends before the offset. EXFULL: some of it lies on other nodes. EINVAL: the ranges overlap.
-    pub(crate) fn copy_here(
+    pub fn copy_here(
         &self,
         (from, at): (u32, u64),
         (index, to_at): (u32, u64),

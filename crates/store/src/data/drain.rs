@@ -47,7 +47,7 @@ impl Store {
     }
 
     /// This node's part of a file that came in a burst is to be moved, if there is one.
-    pub(crate) fn part_landed(&self, id: ObjectId) -> Result<()> {
+    pub fn part_landed(&self, id: ObjectId) -> Result<()> {
         let (part, shard) = (id.part(), self.shard_of(id));
         if !self.drains() {
             return Ok(());
@@ -202,11 +202,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC: there is no room behind the memory; EIO.
-    pub(crate) fn drain_here(
-        &self,
-        most: u64,
-        landed_all: impl Fn(u32, ObjectId),
-    ) -> Result<Drained> {
+    pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
         let mut done = Drained::default();
         for shard in 0..self.shard_count() {
             let mut landed = Vec::new();

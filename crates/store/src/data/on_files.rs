@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(500);
 
 /// The word of the parts of a file with this word: what of it they have to keep.
-pub(crate) fn word_of_part(word: u64) -> u64 {
+pub fn word_of_part(word: u64) -> u64 {
     let whole = said(word).0;
     let said = Declared {
         persistence: whole.persistence.filter(|p| *p == Persistence::Node),
@@ -60,7 +60,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC; EBUSY: it is mapped.
-    pub(crate) fn to_files(&self, index: u32, from: u64) -> Result<Option<u64>> {
+    pub fn to_files(&self, index: u32, from: u64) -> Result<Option<u64>> {
         let (begun, id) = (Instant::now(), self.live_id(index));
         let mut at = from;
         loop {
@@ -96,7 +96,7 @@ impl Store {
     }
 
     /// The word of this node's part of a file is this from now on.
-    pub(crate) fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
+    pub fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
         let part = id.part();
         if word != 0 {
             self.make_part(id)?;

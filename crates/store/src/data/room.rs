@@ -4,7 +4,7 @@ use super::*;
 
 impl Store {
     /// As [`Store::truncate`], of what lies on this node. With the file locked, `decide` says the size.
-    pub(crate) fn truncate_here(
+    pub fn truncate_here(
         &self,
         index: u32,
         decide: impl FnOnce(&Live) -> Result<u64>,
@@ -160,7 +160,7 @@ impl Store {
     }
 
     /// As [`Store::reserve_range`], of what lies on this node.
-    pub(crate) fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+    pub fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// As [`Store::punch`], of what lies on this node.
-    pub(crate) fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+    pub fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// As [`Store::seek_data`], in what lies on this node.
-    pub(crate) fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+    pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         let live = self.live(index);
         loop {
             let moved = live.moved.load(Acquire);

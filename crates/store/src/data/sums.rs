@@ -12,7 +12,7 @@
 //!   loss of power only those count. Removing one of these is on stable storage before bytes change.
 //!
 //! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor have
-//! small files that lie in their record, which is sealed as a whole (decision 0017).
+//! small files that lie in their record, which is sealed as a whole (decision 0001).
 
 use super::*;
 use crate::uses::said;
@@ -65,7 +65,7 @@ impl Store {
     /// EBADMSG: other bytes of these chunks aren't what was written; sealing them again would hide that.
     /// EIO and the like. Nothing may be changed then.
     #[inline]
-    pub(crate) fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
+    pub fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
         match is_summed(self.live(index).controls.load(Relaxed)) {
             true => self.unseal_summed(index, from, to),
             false => Ok(()),
@@ -309,12 +309,7 @@ impl Store {
     ///
     /// # Errors
     /// EBADMSG: one isn't; the offset of its first byte. Else as for reading.
-    pub(crate) fn verify(
-        &self,
-        index: u32,
-        from: u64,
-        to: u64,
-    ) -> std::result::Result<(), (u64, Errno)> {
+    pub fn verify(&self, index: u32, from: u64, to: u64) -> std::result::Result<(), (u64, Errno)> {
         if !is_summed(self.live(index).controls.load(Acquire)) {
             return Ok(());
         }

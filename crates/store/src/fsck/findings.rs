@@ -57,7 +57,7 @@ impl Report {
         self.left_out = self.left_out.take().or(other.left_out);
     }
 
-    pub(crate) fn add(&mut self, part: &'static str, what: String, remedy: impl Into<String>) {
+    pub fn add(&mut self, part: &'static str, what: String, remedy: impl Into<String>) {
         if self.findings.len() < MAX_LISTED {
             self.findings.push(Finding {
                 part,

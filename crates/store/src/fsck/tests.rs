@@ -457,7 +457,7 @@ fn what_must_not_lie_in_memory() {
         assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
         // What is noted is no finding any more, and then it is moved.
         assert_eq!(s.check(), Ok(vec![]));
-        assert_eq!(s.drain(u64::MAX).unwrap().left, 0);
+        assert_eq!(s.drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
         assert_eq!(s.media()[0].usage().used, 0);
         assert!(s.media()[1].usage().used >= size as u64);
         assert_eq!(content(&s, id), vec![7; size]);
@@ -598,14 +598,14 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
             // SAFETY: what a program does by mistake: the records are mapped for writing.
             unsafe { *at.add(i) ^= 0x10 };
             assert_eq!(
-                f.s.stat(f.small).err(),
+                f.s.stat_here(f.small).err(),
                 Some(rustix::io::Errno::IO),
                 "byte {i}"
             );
             // SAFETY: as above.
             unsafe { *at.add(i) ^= 0x10 };
         }
-        assert!(f.s.stat(f.small).is_ok());
+        assert!(f.s.stat_here(f.small).is_ok());
         // SAFETY: as above. The last byte of the content.
         unsafe { *at.add(len - 9) = b'E' };
     });
@@ -672,6 +672,7 @@ fn nobody_attaches_during_a_repair() {
 #[test]
 fn the_index() {
     use crate::Term;
+    use crate::index::find::Wanted;
     use crate::record::{Mark, Order, Word};
     let word = Word::new(b"k", b"v");
     let mark = |name: &[u8], id| Mark {
@@ -680,14 +681,14 @@ fn the_index() {
     };
     let tag = |f: &Filled| {
         let known = Some((ROOT, &b"small"[..]));
-        f.s.set_attribute(f.small, b"user.k", b"v", None, known)
+        f.s.set_attribute_here(f.small, b"user.k", b"v", None, known)
             .unwrap();
-        f.s.set_attribute(f.dir, b"user.k", b"v", None, None)
+        f.s.set_attribute_here(f.dir, b"user.k", b"v", None, None)
             .unwrap();
         assert_eq!(f.s.check(), Ok(vec![]));
     };
     let listed = |f: &Filled| -> Vec<Vec<u8>> {
-        let page = f.s.search(&[word], Mark::FIRST, None, 9).unwrap();
+        let page = f.s.search_here(&[word], Mark::FIRST, None, 9).unwrap();
         let mut names: Vec<_> = page.items.into_iter().map(|hit| hit.name.1).collect();
         names.sort();
         names
@@ -700,7 +701,8 @@ fn the_index() {
             Order::FIRST_NUMBER,
             Order::LAST,
         )];
-        f.s.matching(&all, ROOT, |found| names.push(found.name))
+        let all: Vec<_> = all.iter().filter_map(Wanted::new).collect();
+        f.s.all_matching_here(&all, ROOT, |found| names.push(found.name))
             .unwrap();
         names.sort();
         names

@@ -8,22 +8,22 @@
 //! An answer is a page. The place where the next one begins is told along and is all that is known of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{self, List, Part, decode, fields};
+use crate::codec::{List, Part, Record, decode, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
 use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::{Errno, Result};
 
 /// Terms of a search that are looked at; the others are taken for true.
-pub(crate) const TERMS: usize = 64;
+pub const TERMS: usize = 64;
 /// Objects that are looked at for one page.
 const STEPS: usize = 20_000;
 /// Bytes of a page.
-pub(crate) const BYTES: usize = 40 << 10;
+pub const BYTES: usize = 40 << 10;
 /// Bytes of an object's attributes that come with it, at most.
 const ATTRIBUTES: usize = 8 << 10;
 /// Most objects that one question is about.
-pub(crate) const DESCRIBED: usize = 512;
+pub const DESCRIBED: usize = 512;
 /// So many places of each term are counted first, then so many times as many.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
@@ -41,7 +41,7 @@ pub enum Term {
 
 /// A term as nodes tell it each other: the attribute, and the value's hash or where it may be.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     attribute: Vec<u8>,
     value: std::result::Result<Word, (u64, Order, Order)>,
 }
@@ -71,7 +71,7 @@ pub struct Description {
 }
 
 /// A description, or an errno.
-pub(crate) type Described = std::result::Result<Description, u32>;
+pub type Described = std::result::Result<Description, u32>;
 
 /// Names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
@@ -79,13 +79,13 @@ type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 /// Where a page begins: a shard, the number of the term whose places are gone over there, and the key of one of
 /// them. None: both are to be chosen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub struct Place {
     shard: u64,
     at: Option<(u64, Vec<u8>)>,
 }
 
 /// Matches, and where the rest begins.
-pub(crate) type Page = super::query::Page<Match, Place>;
+pub type Page = super::query::Page<Match, Place>;
 
 impl Part for Order {
     fn put(&self, to: &mut Vec<u8>) {
@@ -139,7 +139,7 @@ impl Match {
 
 impl Wanted {
     /// None if nothing can have it.
-    pub(crate) fn new(term: &Term) -> Option<Wanted> {
+    pub fn new(term: &Term) -> Option<Wanted> {
         let (Term::Equal(key, _) | Term::Within(key, ..)) = term;
         let attribute = [USER, key].concat();
         let value = match term {
@@ -262,7 +262,7 @@ fn attributes(snapshot: &Snapshot<'_>, id: ObjectId) -> Result<Option<Attributes
 
 impl Part for Description {
     fn put(&self, to: &mut Vec<u8>) {
-        messages::Record(self.inode, Vec::new()).put(to);
+        Record(self.inode, Vec::new()).put(to);
         self.name.put(to);
         self.attributes.is_some().put(to);
         if let Some(all) = &self.attributes {
@@ -270,7 +270,7 @@ impl Part for Description {
         }
     }
     fn take(from: &mut &[u8]) -> Option<Description> {
-        let record: messages::Record = Part::take(from)?;
+        let record: Record = Part::take(from)?;
         let name = Part::take(from)?;
         let attributes: Option<List<_>> = Part::take(from)?;
         Some(Description {
@@ -282,7 +282,7 @@ impl Part for Description {
 }
 
 impl Store {
-    pub(crate) fn describe_here(&self, id: ObjectId) -> Result<Description> {
+    pub fn describe_here(&self, id: ObjectId) -> Result<Description> {
         let inode = self.stat_here(id)?;
         let snapshot = self.snapshot(self.shard_of(id))?;
         Ok(Description {
@@ -292,13 +292,27 @@ impl Store {
         })
     }
 
-    /// A page of what lies here.
-    pub(crate) fn matching_here(
+    /// Tells all objects of this node in the directory for which these terms hold.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn all_matching_here(
         &self,
         terms: &[Wanted],
         dir: ObjectId,
-        from: Place,
-    ) -> Result<Page> {
+        mut each: impl FnMut(Match),
+    ) -> Result<()> {
+        let mut from = Some(Place::default());
+        while let Some(place) = from {
+            let page = self.matching_here(terms, dir, place)?;
+            page.items.into_iter().for_each(&mut each);
+            from = page.next;
+        }
+        Ok(())
+    }
+
+    /// A page of what lies here.
+    pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
         for shard in shard as usize..self.shard_count() {
@@ -346,7 +360,7 @@ impl Store {
     }
 
     /// Answers another node's [`Store::matching`].
-    pub(crate) fn matching_part(&self, head: &[u8]) -> Result<Page> {
+    pub fn matching_part(&self, head: &[u8]) -> Result<Page> {
         let (dir, from, List(terms)) = decode(head).ok_or(Errno::PROTO)?;
         let terms: Vec<Wanted> = terms;
         match (1..=TERMS).contains(&terms.len()) && terms.iter().all(Wanted::is_sound) {

@@ -5,7 +5,7 @@
 //! is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::elsewhere::messages::{List, Part, fields};
+use crate::codec::{List, Part, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
 use crate::{ObjectId, Store};
@@ -22,7 +22,7 @@ const BYTES: usize = 40 << 10;
 
 /// An object that has the attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Hit {
+pub struct Hit {
     /// Its place.
     pub mark: Mark,
     /// Its directory and name.
@@ -30,11 +30,11 @@ pub(crate) struct Hit {
 }
 
 /// A key, or a value of one: its hash, and how it is written in a path.
-pub(crate) type Written = (u64, Vec<u8>);
+pub type Written = (u64, Vec<u8>);
 
 /// Some of what was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Page<T, P> {
+pub struct Page<T, P> {
     /// In order.
     pub items: Vec<T>,
     /// Where the rest begins; None if that was all.
@@ -60,25 +60,9 @@ impl<T: Part, P: Part> Part for Page<T, P> {
     }
 }
 
-impl Mark {
-    /// The next possible place.
-    pub fn after(self) -> Mark {
-        match self.id.0.checked_add(1) {
-            Some(id) => Mark {
-                id: ObjectId(id),
-                ..self
-            },
-            None => Mark {
-                name: self.name.saturating_add(1),
-                id: ObjectId(0),
-            },
-        }
-    }
-}
-
 impl<T, P: Ord + Copy> Page<T, P> {
     /// Puts pages together that begin at the same place: what lies before the end of each.
-    pub(crate) fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
+    pub fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
         let next = pages.iter().filter_map(|p| p.next).min();
         let mut items: Vec<T> = pages.into_iter().flat_map(|p| p.items).collect();
         items.retain(|item| next.is_none_or(|next| place(item) < next));
@@ -104,7 +88,7 @@ impl<T, P: Ord + Copy> Page<T, P> {
 
 impl Store {
     /// As [`Store::search`], of what lies here.
-    pub(crate) fn search_here(
+    pub fn search_here(
         &self,
         words: &[Word],
         from: Mark,
@@ -123,7 +107,7 @@ impl Store {
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
-    pub(crate) fn search_shard(
+    pub fn search_shard(
         &self,
         shard: usize,
         words: &[Word],
@@ -147,7 +131,7 @@ impl Store {
     }
 
     /// As [`Store::written`], of what lies here.
-    pub(crate) fn written_here(
+    pub fn written_here(
         &self,
         of: Option<u64>,
         from: u64,
@@ -170,7 +154,7 @@ impl Store {
     }
 
     /// Answers another node's [`Store::search`].
-    pub(crate) fn search_part(
+    pub fn search_part(
         &self,
         words: &[Word],
         from: Mark,
@@ -182,7 +166,7 @@ impl Store {
     }
 
     /// Answers another node's [`Store::written`].
-    pub(crate) fn written_part(
+    pub fn written_part(
         &self,
         of: Option<u64>,
         from: u64,

@@ -2,12 +2,12 @@
 
 use super::wait::Waited;
 use super::{InTheWay, LockType, Owner, Request, Sort};
-use crate::elsewhere::messages::{List, Part, fields};
+use crate::codec::{List, Part, fields};
 use crate::{NodeId, ObjectId};
 
 impl Waited {
     /// Greater: began later. No two are equal.
-    pub(crate) fn since(&self) -> (u64, u32, u64) {
+    pub fn since(&self) -> (u64, u32, u64) {
         let owner = self.request.owner;
         (self.stamp, owner.node.0, owner.number)
     }
@@ -72,7 +72,7 @@ fields! {
 }
 
 /// What a process waits for.
-pub struct Waits(pub(crate) Vec<Waited>);
+pub struct Waits(pub Vec<Waited>);
 
 impl Part for Waits {
     fn put(&self, to: &mut Vec<u8>) {

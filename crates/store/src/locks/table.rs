@@ -18,7 +18,7 @@ use std::collections::HashSet;
 const NOBODY: u64 = u64::MAX;
 
 /// The locks of one object, held together.
-pub(crate) struct Locks<'a> {
+pub struct Locks<'a> {
     store: &'a Store,
     chain: &'a LockChain,
     object: ObjectId,
@@ -349,7 +349,7 @@ impl<'a> Locks<'a> {
 }
 
 /// A lock of another node's process or description.
-pub(crate) struct Foreign {
+pub struct ForeignLock {
     pub object: ObjectId,
     pub owner: Owner,
     stamp: u64,
@@ -357,7 +357,7 @@ pub(crate) struct Foreign {
 
 impl Store {
     /// The locks of an object, which nobody else looks at or changes meanwhile.
-    pub(crate) fn locks_of(&self, object: ObjectId) -> Result<Locks<'_>> {
+    pub fn locks_of(&self, object: ObjectId) -> Result<Locks<'_>> {
         let section = self.section()?;
         self.locks_of_held(object, Some(section))
     }
@@ -382,7 +382,7 @@ impl Store {
     }
 
     /// Sets a lock on an object of this node, or gives it up. Some: that is in the way.
-    pub(crate) fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
+    pub fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
         let locks = self.locks_of(request.object)?;
         match (request.sort, request.want) {
             (Sort::Use, LockType::Shared | LockType::Exclusive) => self.note_use(&locks, request),
@@ -413,11 +413,11 @@ impl Store {
     }
 
     /// Locks on objects of this node that other nodes have.
-    pub(crate) fn foreign_locks(&self) -> Vec<Foreign> {
+    pub fn foreign_locks(&self) -> Vec<ForeignLock> {
         let me = self.node();
         self.all_locks()
             .filter(|(_, lock)| lock.owner().node != me && !lock.is_note())
-            .map(|(object, lock)| Foreign {
+            .map(|(object, lock)| ForeignLock {
                 object,
                 owner: lock.owner(),
                 stamp: lock.stamp.load(Relaxed),
@@ -433,7 +433,7 @@ impl Store {
     }
 
     /// Removes one of those, if it hasn't been touched since.
-    pub(crate) fn drop_foreign(&self, foreign: &Foreign) -> Result<()> {
+    pub fn drop_foreign(&self, foreign: &ForeignLock) -> Result<()> {
         self.locks_of(foreign.object)?.retain(|_, lock| {
             lock.owner() != foreign.owner || lock.stamp.load(Relaxed) != foreign.stamp
         });
@@ -441,7 +441,7 @@ impl Store {
     }
 
     /// The objects of this node on which programs of another one have locks.
-    pub(crate) fn locked_by(&self, node: NodeId) -> HashSet<ObjectId> {
+    pub fn locked_by(&self, node: NodeId) -> HashSet<ObjectId> {
         self.all_locks()
             .filter(|(_, l)| l.owner().node == node && l.is_lock())
             .map(|(object, _)| object)
@@ -449,7 +449,7 @@ impl Store {
     }
 
     /// The objects of other nodes on which this one's programs may have locks.
-    pub(crate) fn noted(&self) -> HashSet<ObjectId> {
+    pub fn noted(&self) -> HashSet<ObjectId> {
         let notes = self
             .all_locks()
             .filter(|(_, l)| l.is_note() && !l.is_fence());
@@ -466,11 +466,7 @@ impl Store {
 
     /// As [`Store::end_node_locks`], of the objects for which `may` says so, and of all that the
     /// node's programs have no locks on.
-    pub(crate) fn end_node_locks_if(
-        &self,
-        node: NodeId,
-        may: impl Fn(ObjectId) -> bool,
-    ) -> Result<()> {
+    pub fn end_node_locks_if(&self, node: NodeId, may: impl Fn(ObjectId) -> bool) -> Result<()> {
         let theirs = |l: &FileLock| l.owner().node == node && !l.is_fence();
         let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| theirs(l)))
             .map(|(object, _)| object)
@@ -495,13 +491,13 @@ impl Store {
     }
 
     /// Which nodes are fenced off from which objects of this one.
-    pub(crate) fn fences(&self) -> Vec<(NodeId, ObjectId)> {
+    pub fn fences(&self) -> Vec<(NodeId, ObjectId)> {
         let fences = self.all_locks().filter(|(_, l)| l.is_fence());
         fences.map(|(object, l)| (l.owner().node, object)).collect()
     }
 
     /// The node's programs know, or the object is gone.
-    pub(crate) fn lift_fence(&self, node: NodeId, object: ObjectId) -> Result<()> {
+    pub fn lift_fence(&self, node: NodeId, object: ObjectId) -> Result<()> {
         let fence = |l: &FileLock| l.is_fence() && l.owner().node == node;
         self.locks_of(object)?.retain(|_, l| !fence(l));
         Ok(())
@@ -551,7 +547,7 @@ impl Store {
     }
 
     /// The places that are in chains; None if a chain runs in a circle, or out of the table.
-    pub(crate) fn linked_locks(&self) -> Option<HashSet<u32>> {
+    pub fn linked_locks(&self) -> Option<HashSet<u32>> {
         let mut linked = HashSet::new();
         for chain in self.control.lock_chains() {
             let mut next = chain.head.load(Acquire);

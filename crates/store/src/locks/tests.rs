@@ -1,6 +1,7 @@
 use super::*;
 use crate::control::slot_state;
 use crate::repair::tests::{TestStore, make, store};
+use rustix::io::Errno;
 
 const BYTES: usize = 24;
 
@@ -23,19 +24,6 @@ fn range(object: ObjectId, owner: Owner, want: LockType, start: u64, end: u64) -
     }
 }
 
-/// A small generator of random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % n
-    }
-}
-
 /// Runs of bytes that one owner has in the same way.
 fn runs(bytes: &[LockType; BYTES]) -> usize {
     let mut last = LockType::Unlocked;
@@ -55,13 +43,13 @@ fn places_in_use(s: &TestStore) -> usize {
 fn ranges_are_what_a_table_of_bytes_says() {
     let s = store("locks-model");
     let object = make(&s, "f");
-    let mut r = Random(42);
+    let mut r = forebay_fuzz::Random::new(42);
     let mut bytes = [[LockType::Unlocked; BYTES]; 3];
     let (mut done, mut refused) = (0, 0);
     for step in 0..30_000 {
-        let me = r.below(3) as usize;
-        let start = r.below(BYTES as u64);
-        let end = start + r.below(BYTES as u64 - start);
+        let me = r.below(3);
+        let start = r.below(BYTES) as u64;
+        let end = start + r.below(BYTES - start as usize) as u64;
         let want = LockType::of(r.below(3) as u32).unwrap();
         let cells = start as usize..end as usize + 1;
         let free = (0..3).filter(|o| *o != me).all(|o| {
@@ -151,107 +139,6 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     assert_eq!(s.lock_now(&one(100)), Ok(None));
     assert_eq!(s.lock_now(&middle), Ok(None));
     assert_eq!(s.check(), Ok(vec![]));
-}
-
-#[test]
-fn locks_of_the_dead_are_no_obstacle_and_are_found() {
-    let s = store("locks-dead");
-    let object = make(&s, "f");
-    let mut child = std::process::Command::new("true").spawn().unwrap();
-    let word = crate::process::word_of(child.id());
-    assert_eq!(crate::process::state_of(word), slot_state::USED);
-    child.wait().unwrap();
-    let dead = Owner {
-        node: NodeId(0),
-        number: word & WHO,
-        slot: 9,
-    };
-    let mine = s.lock_owner_process().unwrap();
-    let all = |owner| range(object, owner, LockType::Exclusive, 0, TO_THE_END);
-    assert_eq!(s.lock_now(&all(dead)), Ok(None));
-    assert!(s.check().unwrap().iter().any(|f| f.contains("locked by")));
-    assert_eq!(s.lock_here(&all(mine), false), Ok(()));
-    assert_eq!(
-        s.locks_of(object)
-            .unwrap()
-            .conflict(&all(dead))
-            .unwrap()
-            .owner,
-        mine
-    );
-    s.control
-        .process(mine.slot as usize)
-        .locked
-        .store(1, Relaxed);
-    s.end_process_locks(object).unwrap();
-    // One that nobody asks for is found, too.
-    assert_eq!(s.lock_now(&all(dead)), Ok(None));
-    s.control.header().leaks.store(1, Relaxed);
-    assert_eq!(s.put_in_order(), Ok(true));
-    assert_eq!(places_in_use(&s), 0);
-    assert_eq!(s.check(), Ok(vec![]));
-}
-
-/// Another process that waits, as others see it.
-fn let_wait(s: &TestStore, slot: u32, stamp: u64, request: &Request) {
-    let wait = &s.control.process(slot as usize).waits[0];
-    wait.object.store(request.object.0, Relaxed);
-    wait.start.store(request.start, Relaxed);
-    wait.end.store(request.end, Relaxed);
-    wait.home.store(0, Relaxed);
-    wait.kind.store(request.want as u32, Relaxed);
-    wait.stamp.store(stamp, Release);
-}
-
-#[test]
-fn a_circle_is_a_deadlock_for_the_last_of_it() {
-    let s = store("locks-circle");
-    let object = make(&s, "f");
-    let mine = s.lock_owner_process().unwrap();
-    // A second owner that lives: a child in a slot of its own.
-    let mut child = std::process::Command::new("sleep")
-        .arg("30")
-        .spawn()
-        .unwrap();
-    let slot = crate::process::attach(&s.control).unwrap();
-    let word = crate::process::word_of(child.id());
-    s.control.process(slot as usize).owner.store(word, Release);
-    let other = s.lock_owner_slot(slot);
-    let byte = |owner, at| range(object, owner, LockType::Exclusive, at, at);
-    assert_eq!(s.lock_now(&byte(mine, 0)), Ok(None));
-    assert_eq!(s.lock_now(&byte(other, 1)), Ok(None));
-    let waits = |stamp| wait::Waited {
-        stamp,
-        home: NodeId(0),
-        request: byte(mine, 1),
-    };
-    assert_eq!(
-        s.is_deadlock(&waits(100), true),
-        Ok(false),
-        "it waits for nothing"
-    );
-    let_wait(&s, slot, 50, &byte(other, 2));
-    assert_eq!(
-        s.is_deadlock(&waits(100), true),
-        Ok(false),
-        "nobody has that"
-    );
-    let_wait(&s, slot, 50, &byte(other, 0));
-    assert_eq!(s.is_deadlock(&waits(100), true), Ok(true));
-    assert_eq!(
-        s.is_deadlock(&waits(40), true),
-        Ok(false),
-        "the other one gives in"
-    );
-    assert_eq!(s.lock_here(&byte(mine, 1), true), Err(Errno::DEADLK));
-    assert!(s.waits_of(mine).is_empty());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(
-        s.lock_here(&byte(mine, 1), true),
-        Ok(()),
-        "the dead hold nothing"
-    );
 }
 
 #[test]

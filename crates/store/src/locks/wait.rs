@@ -77,21 +77,21 @@ fn withdraw(here: &Here) {
 }
 
 /// A number that is later than all before, and not given twice to one owner.
-pub(crate) fn stamp() -> u64 {
+pub fn stamp() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |d| d.as_nanos() as u64).max(WRITING + 1)
 }
 
 /// What a process waits for, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waited {
+pub struct Waited {
     pub stamp: u64,
     pub home: NodeId,
     pub request: Request,
 }
 
 /// A thread that waits.
-pub(crate) struct Waiting<'a> {
+pub struct Waiting<'a> {
     store: &'a Store,
     request: &'a Request,
     home: NodeId,
@@ -215,7 +215,7 @@ impl Drop for Waiting<'_> {
 
 impl Store {
     /// What the threads of a process of this node wait for.
-    pub(crate) fn waits_of(&self, owner: Owner) -> Vec<Waited> {
+    pub fn waits_of(&self, owner: Owner) -> Vec<Waited> {
         if !self.is_in_its_slot(owner) {
             return Vec::new();
         }

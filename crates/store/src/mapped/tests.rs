@@ -18,7 +18,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
 fn read(s: &Store, index: u32, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     // SAFETY: the vector is writable.
-    let n = unsafe { s.read(index, at, bytes.as_mut_ptr(), len) }.unwrap();
+    let n = unsafe { s.read_here(index, at, bytes.as_mut_ptr(), len) }.unwrap();
     bytes.truncate(n);
     bytes
 }
@@ -41,7 +41,7 @@ fn truncation_leaves_pages_to_mappings_and_the_last_close_frees_them() {
     let s = store("mapped-cut");
     let (open, live) = file(&s, "f", SIZE);
     let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let pieces = s.map(live, 0, SIZE, 0).unwrap();
+    let pieces = s.map_here(live, 0, SIZE, 0).unwrap();
     assert_eq!(pieces.iter().map(|p| p.len).sum::<usize>(), SIZE);
     let before = used(&s);
     s.truncate(live, 5000).unwrap();
@@ -66,7 +66,7 @@ fn the_last_close_clears_and_frees_what_mappings_left() {
     let (open, live) = file(&s, "f", SIZE);
     let id = s.live_id(live);
     let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let pieces = s.map(live, 0, SIZE, 0).unwrap();
+    let pieces = s.map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 5000).unwrap();
     store_at(&s, &pieces[0], 5001, &[9; 1000]);
     // The record names pages that are to be freed.
@@ -97,7 +97,7 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
     s.map_inherit(dead, area, false).unwrap();
     assert_eq!(s.control.process(dead as usize).maps_end.load(Acquire), 1);
     s.map_release(place).unwrap();
-    s.map(live, 0, SIZE, 0).unwrap();
+    s.map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 0).unwrap();
     assert!(used(&s) >= SIZE as u64);
     // As after its death: another process's id.
@@ -118,13 +118,13 @@ fn holes_are_made_within_the_budget_only() {
     s.truncate(live, SIZE as u64).unwrap();
     write(&s, live, 2 << 20, &[7; 10_000]);
     let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let there = s.map(live, 0, SIZE + PAGE, 10).unwrap();
+    let there = s.map_here(live, 0, SIZE + PAGE, 10).unwrap();
     let piece = |p: &MapPiece| (p.at, p.len);
     assert_eq!(
         there.iter().map(piece).collect::<Vec<_>>(),
         [(2 << 20, 3 * PAGE)]
     );
-    let one = s.map(live, PAGE as u64, PAGE, 1).unwrap();
+    let one = s.map_here(live, PAGE as u64, PAGE, 1).unwrap();
     assert_eq!(
         one.iter().map(piece).collect::<Vec<_>>(),
         [(PAGE as u64, PAGE)]
@@ -134,10 +134,10 @@ fn holes_are_made_within_the_budget_only() {
     // A file larger than the pool: no room is an error, and nothing is lost.
     s.truncate(live, 2 * CAPACITY).unwrap();
     let error = s
-        .map(live, 0, 2 * CAPACITY as usize, usize::MAX)
+        .map_here(live, 0, 2 * CAPACITY as usize, usize::MAX)
         .map(|_| ());
     assert_eq!(error, Err(Errno::NOSPC));
-    assert!(s.map(live, 0, 2 * CAPACITY as usize, 100).is_ok());
+    assert!(s.map_here(live, 0, 2 * CAPACITY as usize, 100).is_ok());
     s.map_release(place).unwrap();
     s.truncate(live, 0).unwrap();
     s.open_release(open).unwrap();

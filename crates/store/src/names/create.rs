@@ -9,7 +9,7 @@ impl Store {
     /// # Errors
     /// ESTALE if names changed since `epoch`; EAGAIN: something has begun with the entry that isn't
     /// finished; ENOSPC.
-    pub(crate) fn create_here(
+    pub fn create_here(
         &self,
         (parent, name): Named<'_>,
         new: &NewObject<'_>,
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// The last step of a transaction that makes the file `id`.
-    pub(crate) fn open_new(
+    pub fn open_new(
         &self,
         opened: &mut Option<Opening<'_, '_>>,
         id: ObjectId,
@@ -90,11 +90,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn create_unnamed_here(
-        &self,
-        slot: crate::Slot,
-        new: &NewObject<'_>,
-    ) -> Result<ObjectId> {
+    pub fn create_unnamed_here(&self, slot: crate::Slot, new: &NewObject<'_>) -> Result<ObjectId> {
         let shard = slot.shard(self.envs.len());
         let t = now();
         self.write(self.set(&[shard]), Need::Bytes(0), |w| {
@@ -118,7 +114,7 @@ impl Store {
     }
 
     /// The next sequence number of `shard`, whose lock is held.
-    pub(crate) fn next_seq(&self, shard: usize) -> Result<u64> {
+    pub fn next_seq(&self, shard: usize) -> Result<u64> {
         let last = &self.control.shard(shard).last_seq;
         if last.load(Relaxed) == 0 {
             last.store(self.highest_seq(shard)?.max(1), Relaxed);
@@ -153,7 +149,7 @@ impl Store {
     /// # Errors
     /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: something has begun with
     /// the entry that isn't finished.
-    pub(crate) fn link_here(
+    pub fn link_here(
         &self,
         id: ObjectId,
         (parent, name): Named<'_>,

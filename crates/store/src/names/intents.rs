@@ -6,17 +6,17 @@
 //! ([`crate::cluster`]). Nothing here asks another node.
 
 use super::*;
-use crate::elsewhere::messages::{Part, decode, encode};
+use crate::codec::{Part, decode, encode};
 use crate::process::identity;
 
 /// Whether paths may lead through what this entry is.
-pub(crate) fn is_on_paths(entry: Entry) -> bool {
+pub fn is_on_paths(entry: Entry) -> bool {
     matches!(entry.kind, libc::S_IFDIR | libc::S_IFLNK)
 }
 
 /// An exchange, as its leader notes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Exchange {
+pub struct Exchange {
     /// No other one has it.
     pub number: u64,
     pub source: Entry,
@@ -29,7 +29,7 @@ pub(crate) struct Exchange {
 
 /// How far an exchange is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub enum Phase {
     Begun,
     Undone,
     /// It happens.
@@ -49,7 +49,7 @@ impl Phase {
 
 /// What is still to be done for an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Note {
+pub enum Note {
     /// Its object has to be told that it has lost the name.
     Drop(Entry),
     /// Of a file that is gone (the entry has no name): its parts on other nodes are to go.
@@ -77,7 +77,7 @@ pub(crate) enum Note {
 }
 
 impl Note {
-    pub(crate) fn encode(&self, owner: u32) -> Vec<u8> {
+    pub fn encode(&self, owner: u32) -> Vec<u8> {
         match self {
             Note::Drop(entry) => encode(&(0u8, owner, *entry)),
             Note::Parts => encode(&(3u8, owner)),
@@ -107,7 +107,7 @@ impl Note {
         }
     }
 
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<(Note, u32)> {
+    pub fn decode(mut bytes: &[u8]) -> Option<(Note, u32)> {
         let (what, owner) = <(u8, u32)>::take(&mut bytes)?;
         let note = match what {
             0 => Note::Drop(decode(bytes)?),
@@ -147,11 +147,7 @@ impl Note {
 
 impl Store {
     /// In a transaction: the note on an entry, if there is one.
-    pub(crate) fn note_on(
-        &self,
-        w: &mut Write<'_>,
-        name: Named<'_>,
-    ) -> Result<Option<(Note, u32)>> {
+    pub fn note_on(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<Option<(Note, u32)>> {
         let shard = self.shard_of_entry(name.0, name.1);
         match w.get(shard, &Key::note(name.0, name.1))? {
             None => Ok(None),
@@ -161,7 +157,7 @@ impl Store {
 
     /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
     /// finished; see [`Store::retry_noted`].
-    pub(crate) fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
+    pub fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
         if self.foreign.is_none() || self.note_on(w, name)?.is_none() {
             return Ok(());
         }
@@ -169,7 +165,7 @@ impl Store {
     }
 
     /// EAGAIN while there is a note on the entry.
-    pub(crate) fn note_gone(&self, name: Named<'_>) -> Result<()> {
+    pub fn note_gone(&self, name: Named<'_>) -> Result<()> {
         let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
         match snapshot.get(&Key::note(name.0, name.1))? {
             Some(_) => Err(Errno::AGAIN),
@@ -178,7 +174,7 @@ impl Store {
     }
 
     /// Sets the note on an entry, whose home this is.
-    pub(crate) fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
+    pub fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
         let owner = self.own_identity()?;
         let shard = self.shard_of_entry(name.0, name.1);
         w.put(shard, &Key::note(name.0, name.1), &note.encode(owner))
@@ -191,7 +187,7 @@ impl Store {
         w.put(self.shard_of(id), &Key::note(id, b""), &note)
     }
 
-    pub(crate) fn forget_note(&self, name: Named<'_>) -> Result<()> {
+    pub fn forget_note(&self, name: Named<'_>) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
             w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
@@ -199,13 +195,13 @@ impl Store {
     }
 
     /// What was left undone is for the keeper.
-    pub(crate) fn leave_unsettled(&self) {
+    pub fn leave_unsettled(&self) {
         self.control.header().unsettled.store(1, Release);
         self.control.wake_keeper();
     }
 
     /// Lets the keeper find out whether the entry was made.
-    pub(crate) fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         self.write(self.object_set(id), Need::Removal, |w| {
             match self.link_state(w, id, name)? {
@@ -219,7 +215,7 @@ impl Store {
     }
 
     /// Lets others take care of a note.
-    pub(crate) fn disown_note(&self, name: Named<'_>) -> Result<()> {
+    pub fn disown_note(&self, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         let shard = self.shard_of_entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
@@ -282,7 +278,7 @@ impl Store {
     }
 
     /// ESTALE while nothing may be made in `dir`.
-    pub(crate) fn check_frozen(&self, dir: ObjectId) -> Result<()> {
+    pub fn check_frozen(&self, dir: ObjectId) -> Result<()> {
         match self.control.header().frozen.load(Acquire) == dir.0 {
             true => Err(Errno::STALE),
             false => Ok(()),
@@ -294,7 +290,7 @@ impl Store {
     }
 
     /// Lets everybody see what has become of an entry whose object has lost the name `dropped`.
-    pub(crate) fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
+    pub fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
             self.let_see(w, name, dropped)?;
@@ -306,7 +302,7 @@ impl Store {
     }
 
     /// In a transaction: what [`Store::end_drop`] does but for the note.
-    pub(crate) fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
+    pub fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
         match w.get(shard, &key)?.and_then(entry_in) {
@@ -317,12 +313,7 @@ impl Store {
     }
 
     /// A held entry stays, or goes.
-    pub(crate) fn release_entry_here(
-        &self,
-        name: Named<'_>,
-        entry: Entry,
-        stays: bool,
-    ) -> Result<()> {
+    pub fn release_entry_here(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
@@ -340,7 +331,7 @@ impl Store {
     }
 
     /// The entry as it lies here, moving or not.
-    pub(crate) fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
+    pub fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
         let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
         match snapshot.get(&Key::entry(name.0, name.1))? {
             Some(bytes) => entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO),
@@ -350,7 +341,7 @@ impl Store {
 
     /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
     /// there are entries of `dir` on this node.
-    pub(crate) fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
+    pub fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
         if epoch >> 32 < self.names_epoch() >> 32 {
             // From long ago.
             return Err(Errno::STALE);
@@ -362,13 +353,19 @@ impl Store {
         // With all shards locked, whoever makes something has made it, or will see this.
         self.write(self.all_shards(), Need::Removal, |_| {
             self.raise_epoch(epoch);
-            self.control.header().frozen.store(dir.0, Release);
+            let frozen = &self.control.header().frozen;
+            frozen.store(dir.0, SeqCst);
+            if epoch >> 32 != self.names_epoch() >> 32 {
+                // A later change was heard of just now.
+                frozen.store(0, SeqCst);
+                return Err(Errno::STALE);
+            }
             self.is_empty(dir).map(|empty| !empty)
         })
     }
 
     /// Ends [`Store::freeze`].
-    pub(crate) fn thaw(&self, epoch: u64) {
+    pub fn thaw(&self, epoch: u64) {
         if epoch >> 32 >= self.names_epoch() >> 32 {
             self.raise_epoch(epoch);
             self.control.header().frozen.store(0, Release);

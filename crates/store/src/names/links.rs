@@ -9,7 +9,7 @@ use crate::{NAME_MAX, Slot};
 
 /// State of a link record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Link {
+pub enum Link {
     /// The object has the name.
     Counted,
     /// It counts; whether the entry is there isn't known yet.
@@ -24,13 +24,13 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) fn encode(self, owner: u32) -> [u8; 5] {
+    pub fn encode(self, owner: u32) -> [u8; 5] {
         let mut bytes = [self as u8, 0, 0, 0, 0];
         bytes[1..].copy_from_slice(&owner.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Link, u32)> {
+    pub fn decode(bytes: &[u8]) -> Option<(Link, u32)> {
         let (&state, owner) = bytes.split_first()?;
         let state = match state {
             0 => Link::Counted,
@@ -45,12 +45,12 @@ impl Link {
 }
 
 /// Of a link record: whether the name counts and nobody knows yet if its entry is there.
-pub(crate) fn is_unconfirmed(value: &[u8]) -> bool {
+pub fn is_unconfirmed(value: &[u8]) -> bool {
     Link::decode(value).is_some_and(|(link, _)| link == Link::Unconfirmed)
 }
 
 /// From a link record: directory, name, whether it counts.
-pub(crate) fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
+pub fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
     let (dir, name) = rest.split_first_chunk()?;
     let counts = matches!(Link::decode(value)?.0, Link::Counted | Link::Unconfirmed);
     let sound = (1..=NAME_MAX).contains(&name.len());
@@ -58,7 +58,7 @@ pub(crate) fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a
 }
 
 impl Store {
-    pub(crate) fn link_state(
+    pub fn link_state(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn set_link(
+    pub fn set_link(
         &self,
         w: &mut Write<'_>,
         id: ObjectId,
@@ -152,12 +152,7 @@ impl Store {
     }
 
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
-    pub(crate) fn add_link_here(
-        &self,
-        id: ObjectId,
-        name: Named<'_>,
-        from: Named<'_>,
-    ) -> Result<()> {
+    pub fn add_link_here(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         let t = now();
         self.write(self.object_set(id), Need::Bytes(0), |w| {
             let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
@@ -186,7 +181,7 @@ impl Store {
     }
 
     /// In a link: the object may get one name more. EALREADY if it is getting or losing that name.
-    pub(crate) fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.write(self.object_set(id), Need::Bytes(0), |w| {
             match self.link_state(w, id, name)? {
                 Some(_) => Err(Errno::ALREADY),
@@ -196,7 +191,7 @@ impl Store {
     }
 
     /// It gets the name, if it has another one still. This is the moment when a link happens.
-    pub(crate) fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let nameless = self.write(self.object_set(id), Need::Bytes(0), |w| {
             if self.link_state(w, id, name)? != Some(Link::Offered) {
@@ -214,7 +209,7 @@ impl Store {
     }
 
     /// It doesn't get it.
-    pub(crate) fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.write(self.object_set(id), Need::Removal, |w| {
             if self.link_state(w, id, name)? == Some(Link::Offered) {
                 w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
@@ -224,7 +219,7 @@ impl Store {
     }
 
     /// As [`Store::withdraw_link`], if who offered it is gone.
-    pub(crate) fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
         self.write(self.object_set(id), Need::Removal, |w| {
             match w.get(self.shard_of(id), &key)?.and_then(Link::decode) {
@@ -238,7 +233,7 @@ impl Store {
 
     /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false) it
     /// won't, None: that isn't known yet.
-    pub(crate) fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
+    pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         let key = Key::link(id, name.0, name.1);
         self.write(self.object_set(id), Need::Removal, |w| {
             let link = w.get(self.shard_of(id), &key)?.and_then(Link::decode);
@@ -255,14 +250,14 @@ impl Store {
     }
 
     /// The entry was made: the name needs no checking any more.
-    pub(crate) fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.write(self.object_set(id), Need::Removal, |w| {
             self.confirm(w, id, name)
         })
     }
 
     /// In a transaction: the name needs no checking any more; by it the object is in the index.
-    pub(crate) fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
         match self.link_state(w, id, name)? {
             // A directory has one name only, and knows it.
             Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => w
@@ -284,7 +279,7 @@ impl Store {
     }
 
     /// The object doesn't get the name after all for which it was to lose that in slot `from`.
-    pub(crate) fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
+    pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         let (shard, key) = (self.shard_of(id), Key::link(id, name.0, name.1));
         self.write(self.object_set(id), Need::Removal, |w| {
             if w.get(shard, &key)? == Some(&Link::Coming.encode(from)) {
@@ -295,7 +290,7 @@ impl Store {
     }
 
     /// The object hasn't got a name of which nobody knew yet whether its entry was made.
-    pub(crate) fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+    pub fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
@@ -314,7 +309,7 @@ impl Store {
 
     /// The object has lost a name whose entry lay elsewhere: to `new`, or altogether. `again`: that
     /// may have been done before.
-    pub(crate) fn lose_name_here(
+    pub fn lose_name_here(
         &self,
         id: ObjectId,
         name: Named<'_>,
@@ -380,7 +375,7 @@ impl Store {
     }
 
     /// Whether a rename to the name is still on its way.
-    pub(crate) fn has_coming_here(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
+    pub fn has_coming_here(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         let snapshot = self.snapshot(self.shard_of(id))?;
         let bytes = snapshot.get(&Key::link(id, name.0, name.1))?;
         Ok(bytes.and_then(Link::decode).map(|l| l.0) == Some(Link::Coming))

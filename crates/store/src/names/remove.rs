@@ -130,13 +130,7 @@ impl Store {
     }
 
     /// As [`Store::unlink_beside`], without waiting for what has to end first (EAGAIN), nor noting the directory's time.
-    pub(crate) fn remove_beside(
-        &self,
-        name: Named<'_>,
-        entry: Entry,
-        epoch: u64,
-        t: i64,
-    ) -> Result<bool> {
+    pub fn remove_beside(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
         let mut freed = Vec::new();
@@ -196,11 +190,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
-    pub(crate) fn rmdir_here(
-        &self,
-        (parent, name): Named<'_>,
-        (epoch, t): (u64, i64),
-    ) -> Result<()> {
+    pub fn rmdir_here(&self, (parent, name): Named<'_>, (epoch, t): (u64, i64)) -> Result<()> {
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
         // All shards: nothing may appear in the directory while it goes.

@@ -4,7 +4,7 @@ use super::*;
 
 /// What [`Store::rename_known`] has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Renamed {
+pub enum Renamed {
     Done,
     /// Both are names of one object: nothing is to be done.
     Nothing,
@@ -18,7 +18,7 @@ impl Store {
     ///
     /// # Errors
     /// As rename(2); ESTALE if names changed since `epoch`; those of `check`.
-    pub(crate) fn rename_known(
+    pub fn rename_known(
         &self,
         (from, source): (Named<'_>, Entry),
         (to, target): (Named<'_>, Option<Entry>),
@@ -91,7 +91,7 @@ impl Store {
     }
 
     /// In a transaction: whether the entries, which lie in this store, are those that were looked up; not while one is being changed.
-    pub(crate) fn entries_are(
+    pub fn entries_are(
         &self,
         w: &mut Write<'_>,
         (from, source): ((ObjectId, &[u8]), Entry),

@@ -18,8 +18,8 @@
 //! it notes that, and looks at the word behind that.
 
 use super::{COUNTED, Party, is_kept, kept_for, said};
+use crate::codec::{List, Part, fields};
 use crate::control::{MAX_OPEN, Open};
-use crate::elsewhere::messages::{List, Part, fields};
 use crate::process::Critical;
 use crate::{ObjectId, SetAttr, Store};
 use forebay_controls::{Controls, Mutability, OnViolation, Parallelism};
@@ -27,7 +27,7 @@ use forebay_media::atomics::{Ordering::*, fence};
 use rustix::io::{Errno, Result};
 
 /// How often it is begun again.
-pub(crate) const ATTEMPTS: u32 = 100;
+pub const ATTEMPTS: u32 = 100;
 
 /// One who has a file open, or has mapped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +70,7 @@ impl Part for Said {
 }
 
 /// Whether it matters who has a file open when this is said of it.
-pub(crate) fn concerns_users(controls: &Controls) -> bool {
+pub fn concerns_users(controls: &Controls) -> bool {
     controls.parallelism != Parallelism::Shared || controls.mutability != Mutability::Overwrite
 }
 
@@ -83,7 +83,7 @@ impl Store {
 
     /// The first step, for a file of this node: the nodes that are known to have it open, besides this one. None: nobody has, and
     /// it was said.
-    pub(crate) fn begin_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
+    pub fn begin_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
         let (index, held) = self.live_acquire_here(id)?;
         let begun = self.begin_saying_of(index, id, word);
         drop(held);
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Who keeps files open for other nodes, or has until he died.
-    pub(crate) fn keepers(&self) -> Vec<u32> {
+    pub fn keepers(&self) -> Vec<u32> {
         let end = self.control.header().free_open.end(MAX_OPEN);
         let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
         let mut owners: Vec<u32> = (0..end)
@@ -131,7 +131,7 @@ impl Store {
     }
 
     /// The third step, for a file of this node. None: uses aren't counted any more.
-    pub(crate) fn end_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Said>> {
+    pub fn end_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Said>> {
         let controls = said(word).0.resolve();
         let refuse = controls.on_violation == OnViolation::Refuse;
         let set = SetAttr {

@@ -4,6 +4,7 @@
     reason = "each test that includes this file uses a part of it"
 )]
 
+#[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod relay;
 

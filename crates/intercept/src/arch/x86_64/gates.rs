@@ -4,7 +4,7 @@
 //! hidden; a process can hold several libraries with this crate, of which one should install.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
-use crate::Hooks;
+use crate::hooks::{self, Hooks};
 use core::cell::UnsafeCell;
 
 /// The numbers that create a process or thread.
@@ -55,9 +55,9 @@ pub(super) fn is_clone(nr: i64) -> bool {
 pub(super) fn class(hooks: &Hooks, nr: i64) -> u8 {
     if is_clone(nr) {
         CLASS_CLONE
-    } else if nr == NR_SIGRETURN || !crate::has(hooks.wanted, nr) {
+    } else if nr == NR_SIGRETURN || !hooks::has(hooks.wanted, nr) {
         CLASS_KERNEL
-    } else if crate::has(hooks.by_fd, nr) {
+    } else if hooks::has(hooks.by_fd, nr) {
         CLASS_FD
     } else {
         CLASS_CALL
@@ -445,7 +445,7 @@ forebay_slots:
     "#,
     settings = sym SETTINGS,
     fd = const CLASS_FD,
-    pass = const crate::PASS,
+    pass = const hooks::PASS,
     slot = const SLOT,
     stub = const STUB,
     own_slots = const OWN_SLOTS,

@@ -1,0 +1,74 @@
+//! Extended attributes of objects of any node.
+
+use crate::Cluster;
+use crate::elsewhere::Bytes;
+use crate::elsewhere::messages::{List, kind};
+use forebay_store::attributes::MAX_VALUE;
+use forebay_store::names::Named;
+use forebay_store::{ObjectId, Result};
+
+impl<'a> Cluster<'a> {
+    /// The extended attribute `name`.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT; EHOSTDOWN.
+    pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let Some(home) = self.object_away(id) else {
+            return self.attribute_here(id, name);
+        };
+        let mut value = vec![0; MAX_VALUE];
+        let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
+        // SAFETY: they are the vector's.
+        let told = unsafe { self.ask_with::<()>(home, kind::ATTRIBUTE, &(id, name), bytes)? };
+        value.truncate(told.1);
+        Ok(value)
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        let Some(home) = self.object_away(id) else {
+            return self.attributes_here(id);
+        };
+        let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
+        Ok(names.0)
+    }
+
+    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
+    /// must be there. `known` is a name of the object, if the caller has one: the object is found under
+    /// it by what it has.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view; EHOSTDOWN.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        create: Option<bool>,
+        known: Option<Named<'_>>,
+    ) -> Result<()> {
+        let Some(home) = self.object_away(id) else {
+            return self.set_attribute_here(id, name, value, create, known);
+        };
+        let bytes = Bytes::Send(value.as_ptr(), value.len());
+        let known = known.map(|(dir, name)| (dir, name.to_vec()));
+        let question = (id, name, create, known);
+        // SAFETY: they are the slice's.
+        let told = unsafe { self.ask_with(home, kind::SET_ATTRIBUTE, &question, bytes) };
+        told.map(|((), _)| ())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT; EROFS in the view; EHOSTDOWN.
+    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        match self.object_away(id) {
+            Some(home) => self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name)),
+            None => self.remove_attribute_here(id, name),
+        }
+    }
+}

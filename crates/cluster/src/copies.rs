@@ -1,0 +1,165 @@
+//! Reading through copies: what was fetched of laminated files of other nodes is kept on this node.
+//!
+//! The copies themselves, and how much room they get, are this node's business (`copies.rs`).
+
+use crate::Cluster;
+use crate::elsewhere::messages::{List, kind};
+use forebay_media::guard;
+use forebay_store::copies::{Copy, Last};
+use forebay_store::{CHUNK, NodeId, Result, Slot};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// Bytes that are fetched at once, at most.
+const AT_ONCE: u64 = 8 * CHUNK;
+/// Copies in one question.
+const BATCH: usize = 1000;
+
+impl<'a> Cluster<'a> {
+    /// As [`Store::read`], of a file that never changes again.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_last(
+        &self,
+        index: u32,
+        last: Last,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let len = len.min(last.size.saturating_sub(offset) as usize);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            // SAFETY: done < len.
+            let (out, left) = (unsafe { to.add(done) }, len - done);
+            // SAFETY: so many bytes are left there.
+            match unsafe { self.read_next(index, last, at, out, left) } {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads what lies together from `at` on, `len` bytes at most; all within the file.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_next(
+        &self,
+        index: u32,
+        last: Last,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let n = len.min((CHUNK - at % CHUNK) as usize);
+        if self.lies_here(index, at) {
+            // SAFETY: n <= len.
+            return unsafe { self.read_where_it_lies(index, at, to, n) };
+        }
+        let copy = self.copy_of(index, last);
+        if let Some(copy) = copy {
+            // SAFETY: n <= len.
+            if unsafe { self.read_copy(copy, last, at, Some(to), n)? } {
+                return Ok(n);
+            }
+        }
+        // All of a run is asked for at once: it may lie on several nodes.
+        let first = at / CHUNK * CHUNK;
+        let most = last.size.min(first + AT_ONCE);
+        let wanted = (at + len as u64).min(most);
+        let mut end = first + CHUNK;
+        while end < wanted && !self.lies_here(index, end) {
+            let n = (last.size - end).min(CHUNK) as usize;
+            // SAFETY: nothing is written.
+            let there = |copy| unsafe { self.read_copy(copy, last, end, None, n) };
+            if copy.is_some_and(|copy| there(copy) == Ok(true)) {
+                break;
+            }
+            end += CHUNK;
+        }
+        let end = end.min(most);
+        let n = (wanted.min(end) - at) as usize;
+        let bytes = (end - first) as usize;
+        let mut fetched: Vec<u8> = Vec::new();
+        if !self.may_copy() || fetched.try_reserve_exact(bytes).is_err() {
+            // SAFETY: n <= len.
+            return unsafe { self.read_where_it_lies(index, at, to, n) };
+        }
+        // SAFETY: the vector has room for so many bytes; as many are then there.
+        unsafe {
+            let n = self.read_where_it_lies(index, first, fetched.as_mut_ptr(), bytes)?;
+            fetched.set_len(n);
+        }
+        if fetched.len() == bytes {
+            // What can't be kept will be fetched again.
+            let _: Result<()> = self.keep_copy(index, last, first, &fetched);
+        }
+        // Less, if it was opened anew and written since.
+        let skip = ((at - first) as usize).min(fetched.len());
+        let n = n.min(fetched.len() - skip);
+        // SAFETY: n <= len, and so many bytes are behind `skip`.
+        match unsafe { guard::copy(fetched.as_ptr().add(skip), to, n) } {
+            true => Ok(n),
+            false => Err(Errno::FAULT),
+        }
+    }
+
+    /// Whether the MiB at this offset of an open file lies here anyway.
+    fn lies_here(&self, index: u32, offset: u64) -> bool {
+        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
+            return false;
+        };
+        !f.spilled && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
+    }
+
+    /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a node that can't be asked
+    /// stay until it can be.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn sweep_copies(&self) -> Result<usize> {
+        if self.foreign.is_none() {
+            return Ok(0);
+        }
+        let all = self.all_copies()?;
+        let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
+        for copy in &all {
+            let home = self.object_away(copy.id.whole());
+            by_home.entry(home).or_default().push(copy);
+        }
+        let (mut left, mut result) = (0, Ok(()));
+        for (home, copies) in by_home {
+            let mut silent = false;
+            for batch in copies.chunks(BATCH) {
+                if silent {
+                    left += batch.len();
+                    continue;
+                }
+                let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
+                let stand = match home {
+                    Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
+                    None => (asked.0.iter())
+                        .map(|&(id, edition)| self.stands(id, edition))
+                        .collect(),
+                };
+                silent = stand.is_err();
+                let stand: Vec<bool> = stand.unwrap_or_else(|_| vec![true; batch.len()]);
+                for (copy, stands) in batch.iter().zip(stand) {
+                    match stands {
+                        true => left += 1,
+                        false => result = self.drop_copy(copy.id).and(result),
+                    }
+                }
+            }
+        }
+        self.recount_copied()?;
+        self.make_room(0);
+        result.map(|()| left)
+    }
+}

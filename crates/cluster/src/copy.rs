@@ -1,0 +1,186 @@
+//! Copies between files, without the memory of who asks for them.
+//!
+//! The node on which the bytes are to lie carries a copy out ([`Store::copy_in`]): what lies there, too, is copied from
+//! page to page (`data/copy.rs`); what lies on other nodes is read from there, 1 MiB at a time, with nothing locked. Who
+//! wants a copy on another node sends a request of a few bytes for it; one into a striped file asks each node for what
+//! belongs there. A copy goes in steps, each as several writes, and each of those counts when it is done.
+
+use crate::Cluster;
+use crate::elsewhere::{MAX_BODY, with_open};
+use forebay_store::control::Live;
+use forebay_store::data::overlap;
+use forebay_store::parts::CHANGED;
+use forebay_store::uses::Change;
+use forebay_store::{NodeId, ObjectId, Result, Store};
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// Most bytes that one step copies: what a node is asked for at once.
+pub const COPIED_AT_ONCE: u64 = 8 << 20;
+/// A step begins nothing more after so long: who has asked for it must not take the node for dead.
+const TURN: Duration = Duration::from_millis(500);
+
+/// What is copied: from this offset, to that one, so many bytes.
+pub(crate) type Range = (u64, u64, u64);
+
+/// Where bytes come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// A file that is open here, wherever it lies.
+    Open(u32),
+    /// A file of that node, which who asks keeps open.
+    On(NodeId, ObjectId),
+}
+
+/// What of this node bytes are put into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// A file; for a process of that node, or of this one.
+    File(Option<NodeId>),
+    /// What of a striped file lies at its home, where the file may end before it; it was cut so many times.
+    Behind(u64),
+    /// A part of a striped file, which was cut so many times.
+    Part(u64),
+}
+
+impl Target {
+    fn grows(self) -> bool {
+        !matches!(self, Target::Behind(_))
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another: how many. Fewer than
+    /// asked for say nothing; none, that the first file ends there.
+    ///
+    /// # Errors
+    /// EINVAL: both are one file, and the ranges overlap; those of reading the one and of writing the other.
+    pub fn copy(&self, (from, at): (u32, u64), (to, to_at): (u32, u64), len: u64) -> Result<u64> {
+        let len = len.min(COPIED_AT_ONCE);
+        if from == to && overlap(at, to_at, len) {
+            return Err(Errno::INVAL);
+        }
+        self.check_lease(from)?;
+        self.check_lease(to)?;
+        let len = len as usize;
+        let done = if let Some(file) = self.striped(to) {
+            self.check_striped(to, Change::From(Some(to_at)))?;
+            self.copy_striped((from, at), &file, to_at, len)
+        } else {
+            let range = (at, to_at, len as u64);
+            let done = match self.live_away(to) {
+                Some(away) => self.copy_away((from, at), away, to_at, len),
+                None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
+            };
+            match self.spilled_by(to, &done)? {
+                Some(file) => self.copy_striped((from, at), &file, to_at, len),
+                None => done,
+            }
+        };
+        match done {
+            Err(Errno::NODATA) => Ok(0),
+            done => done.map(|n| n as u64),
+        }
+    }
+
+    /// Copies ranges, one after the other, to something of this node: how many bytes, at least one.
+    ///
+    /// # Errors
+    /// ENODATA: the source ends before them; else as for [`Store::copy`].
+    pub(crate) fn copy_in(
+        &self,
+        source: Source,
+        index: u32,
+        ranges: &[Range],
+        target: Target,
+    ) -> Result<usize> {
+        let begun = Instant::now();
+        let mut buffer = Vec::new();
+        let mut done = 0;
+        for &(at, to_at, len) in ranges {
+            let mut n = 0;
+            while n < len {
+                if done > 0 && begun.elapsed() >= TURN {
+                    return Ok(done);
+                }
+                let most = (len - n).min(MAX_BODY as u64) as usize;
+                let (at, to_at) = (at + n, to_at + n);
+                match self.copy_piece((source, at), index, to_at, most, target, &mut buffer) {
+                    Ok(more) => (n, done) = (n + more as u64, done + more),
+                    Err(e) if done == 0 => return Err(e),
+                    // Who wants more asks again, and is told.
+                    Err(_) => return Ok(done),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies a MiB at most: at least one byte.
+    fn copy_piece(
+        &self,
+        (source, at): (Source, u64),
+        index: u32,
+        to_at: u64,
+        len: usize,
+        target: Target,
+        buffer: &mut Vec<u8>,
+    ) -> Result<usize> {
+        if let Source::Open(from) = source
+            && !self.is_away(from)
+        {
+            let copy = || {
+                let check = |live: &Live, len| self.check_target(live, to_at, len, target);
+                self.copy_here((from, at), (index, to_at), len, target.grows(), check)
+            };
+            match self.with_room_of_the_dead(copy) {
+                // Some of it lies on other nodes since just now.
+                Err(CHANGED) if self.is_away(from) => {}
+                done => return done,
+            }
+        }
+        self.fetch(buffer, source, at, len)?;
+        self.with_room_of_the_dead(|| self.put_fetched(buffer, index, to_at, target))
+    }
+
+    /// Reads up to `len` bytes of a source into the buffer.
+    fn fetch(&self, buffer: &mut Vec<u8>, source: Source, at: u64, len: usize) -> Result<()> {
+        buffer.clear();
+        buffer.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
+        // SAFETY: the vector has room for so many bytes; as many as are told are then there.
+        unsafe {
+            let to = buffer.as_mut_ptr();
+            let n = match source {
+                Source::Open(from) => self.read(from, at, to, len)?,
+                Source::On(node, id) => match self.read_away((node, id), at, to, len) {
+                    Err(CHANGED) => with_open(self, id, |live| self.read(live, at, to, len))?,
+                    read => read?,
+                },
+            };
+            buffer.set_len(n);
+        }
+        match buffer.is_empty() {
+            true => Err(Errno::NODATA),
+            false => Ok(()),
+        }
+    }
+
+    fn put_fetched(&self, bytes: &[u8], index: u32, at: u64, target: Target) -> Result<usize> {
+        let input = (bytes.as_ptr(), bytes.len());
+        let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
+        // SAFETY: a slice.
+        unsafe { self.write_here(index, Some(at), input, target.grows(), check) }.map(|(_, n)| n)
+    }
+
+    /// Whether a target, which is locked, may be written to.
+    fn check_target(&self, live: &Live, at: u64, len: usize, target: Target) -> Result<()> {
+        match target {
+            Target::File(by) => {
+                live.change_by(by);
+                self.may_write(live, Some(at), len)
+            }
+            Target::Behind(cuts) => Store::check_behind(live, cuts, at, len),
+            Target::Part(cuts) => Store::check_cuts(live, cuts),
+        }
+    }
+}

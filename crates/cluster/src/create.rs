@@ -1,0 +1,328 @@
+//! Making objects: on this node, where the entry lies, or on a node with room.
+
+use crate::Away;
+use crate::Cluster;
+use crate::elsewhere::messages::kind;
+use forebay_store::Opened;
+use forebay_store::live::{Held, new_use};
+use forebay_store::names::Opening;
+use forebay_store::record::{Entry, Inode};
+use forebay_store::{
+    Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result, Slot, Store, now,
+};
+use rustix::io::Errno;
+use std::time::Instant;
+
+impl<'a> Cluster<'a> {
+    /// Makes a new object named `name` in `parent`. Its id; or, as `Ok(Err(entry))`, the
+    /// entry that is there already.
+    ///
+    /// # Errors
+    /// ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
+    pub fn create_object(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        self.make_with_room(parent, name, new, epoch, &mut None)
+    }
+
+    /// As [`Store::create_object`], but on this node or where the entry lies, wherever is room: for
+    /// who serves another node.
+    pub(crate) fn create_object_near(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        self.make(parent, name, new, epoch, &mut None)
+    }
+
+    /// As [`Store::create_open`], in the same way.
+    pub(crate) fn create_open_near(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
+        self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
+    }
+
+    /// As [`Store::create_object`] of a file, which is open from the start: whoever removes its name
+    /// removes that of an open file. Its id, its live entry, the note of its use.
+    ///
+    /// # Errors
+    /// As for [`Store::create_object`]; ENFILE.
+    pub fn create_open(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
+        self.create_opened(new, |opened| {
+            self.make_with_room(parent, name, new, epoch, opened)
+        })
+    }
+
+    fn create_opened(
+        &self,
+        new: &NewObject<'_>,
+        make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
+    ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
+        let held = self.store.place()?;
+        let _section = self.section()?;
+        let mut opened = Some(Opening {
+            held: &held,
+            live: None,
+            away: None,
+        });
+        let made = make(&mut opened);
+        let (live, opened) = opened.map_or((None, None), |o| (o.live, o.away));
+        match (made, live) {
+            (Ok(Ok(id)), Some(live)) => Ok(Ok((id, live, held))),
+            (Ok(Ok(id)), None) => {
+                // Made on another node.
+                drop(held);
+                let mut away = Away {
+                    opened,
+                    ..Away::default()
+                };
+                let acquired = self.live_acquire_opened(id, &mut away);
+                if let Ok((live, _)) = &acquired {
+                    let inode = Inode {
+                        controls: new.controls,
+                        ..Inode::default()
+                    };
+                    self.note_controls(*live, &inode);
+                }
+                if let Some(unused) = away.opened {
+                    self.close_opened(unused);
+                }
+                let (live, held) = acquired?;
+                Ok(Ok((id, live, held)))
+            }
+            (other, live) => {
+                drop(held);
+                if let Some(live) = live {
+                    self.live_release(live)?;
+                }
+                other.map(|made| made.map(|_| unreachable!("the cases before")))
+            }
+        }
+    }
+
+    /// Whether this node has so little room that files are made on others, if those have more: less
+    /// than a 32nd of its media, at most 16 MiB.
+    fn is_nearly_full(&self) -> bool {
+        let (mut capacity, mut free) = (0, 0);
+        for medium in &self.media {
+            let usage = medium.usage();
+            capacity += usage.capacity;
+            free += usage.capacity.saturating_sub(usage.used);
+        }
+        free < (capacity / 32).min(16 << 20)
+    }
+
+    /// As [`Store::make`]; a file that its maker's node has no room for lies on one that has.
+    fn make_with_room(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let local = new.mode & forebay_store::S_IFMT == libc::S_IFREG
+            && self.foreign.is_some()
+            && new.maker.is_none()
+            && self.distribution_of(parent, new) == Distribution::Local
+            && !Store::is_in_view(parent, name);
+        if !local {
+            return self.make(parent, name, new, epoch, opened);
+        }
+        if !self.is_nearly_full() {
+            match self.make(parent, name, new, epoch, opened) {
+                // Of the records.
+                Err(Errno::NOSPC) => {}
+                made => return made,
+            }
+        }
+        let hash = u64::from(Slot::of_entry(parent, name).0);
+        for node in self.roomy_nodes(hash).into_iter().take(8) {
+            if self.other_nodes()?.me() == node {
+                break;
+            }
+            match self.ask_to_make(
+                (node, kind::CREATE_THERE),
+                (parent, name),
+                new,
+                epoch,
+                opened,
+            ) {
+                Err(Errno::NOSPC | Errno::HOSTDOWN) => {}
+                made => return made,
+            }
+        }
+        self.make(parent, name, new, epoch, opened)
+    }
+
+    /// Has another node make something. It is open there from the start if it is `opened` and a
+    /// file.
+    fn ask_to_make(
+        &self,
+        (node, how): (NodeId, u16),
+        (parent, name): (ObjectId, &[u8]),
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let what = (new.mode, new.uid, new.gid, new.rdev, new.target);
+        let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
+        let number = (opened.is_some() && is_file).then(new_use);
+        let bits = self.distribution_of(parent, new).bits();
+        let question = (
+            (parent, name),
+            what,
+            bits,
+            new.controls,
+            epoch,
+            number,
+            new.maker,
+        );
+        let asked = Instant::now();
+        let made: std::result::Result<ObjectId, Entry> = self.ask(node, how, &question)?;
+        if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
+            let (home, id) = (node, *id);
+            opening.away = Some(Opened {
+                home,
+                id,
+                number,
+                asked,
+            });
+        }
+        Ok(made)
+    }
+
+    /// See [`Store::create_object`]; with `opened`, a file that is made on this node has a live
+    /// entry before anybody sees it.
+    fn make(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if Store::is_in_view(parent, name) {
+            return self.lookup(parent, name)?.map(Err).ok_or(Errno::ROFS);
+        }
+        let kind = new.mode & forebay_store::S_IFMT;
+        let distribution = self.distribution_of(parent, new);
+        let local = match distribution {
+            Distribution::Striped(_) => false,
+            Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
+            Distribution::Local => kind == libc::S_IFREG,
+        };
+        let new = &NewObject {
+            distribution: Some(distribution),
+            ..*new
+        };
+        if let Some(home) = self.entry_away(parent, name) {
+            if local
+                && let Some(made) = self.create_apart(home, (parent, name), new, epoch, opened)?
+            {
+                return Ok(made);
+            }
+            return self.ask_to_make((home, kind::CREATE), (parent, name), new, epoch, opened);
+        }
+        self.create_beside(parent, name, new, epoch, opened)
+    }
+
+    /// Makes an object and its entry, both here.
+    fn create_beside(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let is_dir = new.mode & forebay_store::S_IFMT == libc::S_IFDIR;
+        let counts = is_dir && self.object_away(parent).is_none();
+        let t = now();
+        let made = self.retry_noted((parent, name), || {
+            self.create_here((parent, name), new, (epoch, t), counts, opened)
+        })?;
+        if made.is_ok() {
+            self.touch_dir(parent, t)?;
+            if is_dir && !counts {
+                self.add_dir_links(parent, 1)?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// How what is made in `parent` is distributed.
+    fn distribution_of(&self, parent: ObjectId, new: &NewObject<'_>) -> Distribution {
+        let wanted = new.distribution.unwrap_or(parent.distribution());
+        match new.mode & forebay_store::S_IFMT {
+            _ if self.foreign.is_none() => Distribution::Local,
+            libc::S_IFDIR => wanted,
+            libc::S_IFREG => match wanted {
+                Distribution::Striped(_) => wanted,
+                // What it means for a file is told by its place.
+                _ => Distribution::Local,
+            },
+            _ => Distribution::Local,
+        }
+    }
+
+    /// Makes an object without a name (O_TMPFILE), which its user removes unless it is
+    /// linked before.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
+        self.refuse_view(parent, b"")?;
+        let name = format!("\0{}.{}", forebay_store::process::pid(), now());
+        let slot = Slot::of_entry(parent, name.as_bytes());
+        let slot = match self.peers() {
+            Some(others) => others.slot_here(u64::from(slot.0)).ok_or(Errno::NOSPC)?,
+            None => slot,
+        };
+        self.create_unnamed_here(slot, new)
+    }
+
+    /// Gives the object `id` one more name.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC.
+    pub fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        self.refuse_view(parent, name)?;
+        if id.is_view() {
+            return Err(Errno::XDEV);
+        }
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::LINK, &(id, parent, name, epoch));
+        }
+        if let Some(home) = self.entry_away(parent, name) {
+            return self.link_across(home, id, (parent, name), epoch);
+        }
+        let t = now();
+        self.retry_noted((parent, name), || {
+            self.link_here(id, (parent, name), (epoch, t))
+        })?;
+        self.touch_dir(parent, t)
+    }
+}

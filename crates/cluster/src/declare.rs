@@ -1,0 +1,187 @@
+//! Declaring controls of a file that others may have open, on whatever nodes: the protocol in three steps.
+//!
+//! See `uses/say.rs` for what the file's home does in each step.
+
+use crate::Cluster;
+use crate::elsewhere::messages::{List, decode, encode, kind};
+use forebay_controls::{Declared, Mutability, OnViolation, Parallelism};
+use forebay_media::atomics::{Ordering::*, fence};
+use forebay_store::control::MAX_OPEN;
+use forebay_store::control::open_flag::LAMINATES;
+use forebay_store::locks::{LockType, Request, Sort};
+use forebay_store::uses::{
+    ATTEMPTS, COUNTED, Party, Said, THERE, User, WRITES, concerns_users, is_kept, said, settled,
+};
+use forebay_store::{NodeId, ObjectId, Result, SetAttr};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Says this of a file from now on, wherever it lies and whoever has it open; what was refused, or is only to be
+    /// reported.
+    ///
+    /// # Errors
+    /// Those of [`Store::set_attr`]; EHOSTDOWN: a node that has it open can't be asked; EBUSY: it is opened and closed all the
+    /// time; ENOLCK.
+    pub fn say(&self, id: ObjectId, declared: Declared) -> Result<Said> {
+        let (controls, word) = (declared.resolve(), declared.bits());
+        if !concerns_users(&controls) {
+            let set = SetAttr {
+                controls: Some(word),
+                ..SetAttr::default()
+            };
+            return self.set_attr(id, &set).map(|()| Said::default());
+        }
+        let home = self.object_away(id);
+        for _ in 0..ATTEMPTS {
+            let begun = match home {
+                Some(home) => {
+                    let asked =
+                        self.ask::<Option<List<u32>>>(home, kind::BEGIN_SAYING, &(id, word))?;
+                    asked.map(|List(nodes)| nodes)
+                }
+                None => self.begin_saying_here(id, word)?,
+            };
+            let Some(known) = begun else {
+                return Ok(Said::default());
+            };
+            let before = self.stat(id)?.controls & !COUNTED;
+            let mapped = self.count_everywhere((id, word, false), &known)?;
+            let grows = controls.mutability == Mutability::Append;
+            let refused = controls.on_violation == OnViolation::Refuse;
+            if grows && refused && !mapped.is_empty() {
+                return Ok(Said {
+                    refused,
+                    mapped,
+                    ..Said::default()
+                });
+            }
+            let said = match home {
+                Some(home) => self.ask(home, kind::END_SAYING, &(id, word))?,
+                None => self.end_saying_here(id, word)?,
+            };
+            let Some(mut said): Option<Said> = said else {
+                continue;
+            };
+            if !grows || said.refused {
+                return Ok(said);
+            }
+            said.mapped.extend(mapped);
+            if self.foreign.is_some() {
+                let told = self.count_everywhere((id, word, true), &known);
+                let new = told.as_ref().map_or(true, |new| !new.is_empty());
+                if refused && new {
+                    let set = SetAttr {
+                        controls: Some(before),
+                        ..SetAttr::default()
+                    };
+                    self.set_attr(id, &set)?;
+                    said.refused = true;
+                }
+                said.mapped.extend(told?);
+            }
+            said.mapped.sort_unstable();
+            said.mapped.dedup();
+            return Ok(said);
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// The second step, or with true what is done behind the third; the processes that map it for writing. `known`: nodes that have
+    /// to be asked; others may be out of reach.
+    fn count_everywhere(
+        &self,
+        question: (ObjectId, u64, bool),
+        known: &[u32],
+    ) -> Result<Vec<User>> {
+        let me = self.node();
+        let of = |node: NodeId| {
+            move |party: Party| User {
+                node: node.0,
+                party,
+            }
+        };
+        let (id, word, is_said) = question;
+        let here = self.count_here(id, word, is_said)?;
+        let mut mapped: Vec<User> = here.into_iter().map(of(me)).collect();
+        let Some(elsewhere) = self.peers() else {
+            return Ok(mapped);
+        };
+        let others = elsewhere.nodes().iter().copied().filter(|n| *n != me);
+        let others: Vec<NodeId> = others.collect();
+        let answers = elsewhere.ask_each(&others, kind::COUNT_USES, &encode(&question));
+        for (&node, told) in others.iter().zip(answers) {
+            let List(parties): List<Party> = match told {
+                Ok(told) => decode(&told.head).ok_or(Errno::PROTO)?,
+                // Who isn't there has nothing open.
+                Err(Errno::HOSTDOWN) if !known.contains(&node.0) => continue,
+                // Others are at it.
+                Err(Errno::AGAIN) => self.ask(node, kind::COUNT_USES, &question)?,
+                Err(e) => return Err(e),
+            };
+            mapped.extend(parties.into_iter().map(of(node)));
+        }
+        Ok(mapped)
+    }
+
+    /// The second step on this node: the home is told of all uses, as far as that matters for what is to be said. Returns
+    /// the processes of this node that map the file for writing. With `is_said`, this node goes by the word from now on.
+    pub(crate) fn count_here(&self, id: ObjectId, word: u64, is_said: bool) -> Result<Vec<Party>> {
+        // Not a daemon: the other nodes need a moment to tell the next one what they have open.
+        self.reap_but(&self.keepers())?;
+        if is_said && self.object_away(id).is_some() {
+            let note = |index| self.live(index).controls.store(word | COUNTED, SeqCst);
+            self.with_live(id, note)?;
+        }
+        let header = self.control.header();
+        header.counts.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        let controls = said(word).0.resolve();
+        let alone = controls.parallelism != Parallelism::Shared;
+        let immutable = controls.mutability == Mutability::Immutable;
+        for index in 0..header.free_open.end(MAX_OPEN) {
+            let o = self.open_file(index);
+            if o.id.load(SeqCst) != id.0 || !alone && !immutable {
+                continue;
+            }
+            let _section = self.section()?;
+            // It doesn't end while it is counted; if it would have, it does so here.
+            let more = |n: u32| (n > 0).then_some(n + 1);
+            if o.refs.fetch_update(AcqRel, Acquire, more).is_err() {
+                continue;
+            }
+            let counted = match o.id.load(Acquire) == id.0 {
+                true => self.count_one(index, id, alone, immutable),
+                false => Ok(()),
+            };
+            // What can't be written back is tried again when all is put in order.
+            let _ = self.open_release(index);
+            counted?;
+        }
+        Ok(self.writable_mappings(id))
+    }
+
+    fn count_one(&self, index: u32, id: ObjectId, alone: bool, immutable: bool) -> Result<()> {
+        let o = self.open_file(index);
+        let (flags, party) = (o.flags.load(Acquire) as i32, o.party.load(Acquire));
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if flags & libc::O_PATH != 0 || is_kept(party) || !alone && !writes {
+            return Ok(());
+        }
+        if immutable && writes {
+            o.flags.fetch_or(LAMINATES, AcqRel);
+        }
+        let request = Request {
+            object: id,
+            owner: self.lock_owner_description(index),
+            sort: Sort::Use,
+            want: if alone {
+                LockType::Exclusive
+            } else {
+                LockType::Shared
+            },
+            start: settled(party),
+            end: THERE | if writes { WRITES } else { 0 },
+        };
+        self.lock(&request, false)
+    }
+}

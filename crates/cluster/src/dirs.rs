@@ -1,0 +1,181 @@
+//! Directories: their entries lie on all nodes, and their times on one.
+
+use crate::Cluster;
+use crate::elsewhere::Bytes;
+use crate::elsewhere::messages::{List, decode, kind};
+use forebay_store::dirs::{DirPosition, LIST_BYTES, Listed};
+use forebay_store::record::Entry;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+/// In a position, the shard's number is that of the node, shifted by this, and that on the node.
+const NODE_SHIFT: u32 = 8;
+/// Steps of a directory's times that are told to another node. Nanoseconds.
+const TICK: i64 = 4_000_000;
+
+impl<'a> Cluster<'a> {
+    /// Calls `each` for the entries of `dir` after `position`, until it returns false
+    /// (that entry then counts as not returned) or all have been listed.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn list(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        mut each: impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<()> {
+        if dir.is_view() {
+            return self.list_view(dir, position, &mut each);
+        }
+        let Some(others) = self.peers() else {
+            return self.list_here(dir, position, &mut each).map(|_| ());
+        };
+        // The shard's place counts on over all nodes.
+        let nodes = others.nodes();
+        while let Some(&node) = nodes.get(position.shard >> NODE_SHIFT) {
+            let more = if node == others.me() {
+                let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
+                position.shard -= base;
+                let more = self.list_here(dir, position, &mut each);
+                position.shard += base;
+                more?
+            } else {
+                self.list_away(node, dir, position, &mut each)?
+            };
+            if !more {
+                return Ok(());
+            }
+            position.shard = ((position.shard >> NODE_SHIFT) + 1) << NODE_SHIFT;
+            position.name.clear();
+        }
+        Ok(())
+    }
+
+    /// As [`Store::list`], of what another node has; false if `each` had enough.
+    fn list_away(
+        &self,
+        node: NodeId,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        each: &mut impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<bool> {
+        loop {
+            let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
+            let question = (dir, (position.shard - base) as u64, &position.name[..]);
+            let mut bytes = vec![0; LIST_BYTES];
+            let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
+            // SAFETY: the vector's own.
+            let ((shard, end), n) =
+                unsafe { self.ask_with::<(u64, bool)>(node, kind::LIST, &question, room)? };
+            let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
+            for Listed(shard, name, entry) in list.0 {
+                let entry = match entry {
+                    None => self.lookup(dir, &name)?,
+                    known => known,
+                };
+                if entry.is_some_and(|e| !each(&name, e)) {
+                    return Ok(false);
+                }
+                position.shard = base + shard as usize;
+                position.name = name;
+            }
+            if end {
+                return Ok(true);
+            }
+            if base + shard as usize > position.shard {
+                position.shard = base + shard as usize;
+                position.name.clear();
+            }
+        }
+    }
+
+    /// Answers another node's [`Store::list_away`]: entries, the shard to go on in, whether that
+    /// was all.
+    pub(crate) fn list_part(
+        &self,
+        dir: ObjectId,
+        shard: u64,
+        name: Vec<u8>,
+    ) -> Result<(List<Listed>, u64, bool)> {
+        let mut position = DirPosition {
+            shard: usize::try_from(shard).map_err(|_| Errno::PROTO)?,
+            name,
+        };
+        if position.name.len() > forebay_store::NAME_MAX {
+            return Err(Errno::PROTO);
+        }
+        let mut list = Vec::new();
+        let mut bytes = 4;
+        let mut end = true;
+        while position.shard < self.shard_count() {
+            let at = position.shard as u64;
+            let more = self.list_shard(dir, &mut position, &mut |name, entry| {
+                bytes += 8 + 4 + name.len() + 1 + 9;
+                if bytes > LIST_BYTES {
+                    return false;
+                }
+                list.push(Listed(at, name.to_vec(), entry));
+                true
+            })?;
+            if !more {
+                end = false;
+                break;
+            }
+            position.shard += 1;
+        }
+        Ok((List(list), position.shard as u64, end))
+    }
+
+    /// As [`Store::list`], of what lies here; false if `each` had enough.
+    fn list_here(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        each: &mut impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<bool> {
+        while position.shard < self.shard_count() {
+            let mut unsure = None;
+            let more = self.list_shard(dir, position, &mut |name, entry| match entry {
+                Some(entry) => each(name, entry),
+                None => {
+                    unsure = Some(name.to_vec());
+                    false
+                }
+            })?;
+            // Waits for those who are at it, which can't be done in the middle of a scan.
+            if let Some(name) = unsure {
+                let entry = self.lookup(dir, &name)?;
+                if entry.is_some_and(|e| !each(&name, e)) {
+                    return Ok(false);
+                }
+                position.name = name;
+            } else if more {
+                position.shard += 1;
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes that an entry of `dir` was made or removed at `t`.
+    ///
+    /// On another node it is noted in steps of [`TICK`], as kernels do: who has told the home of one
+    /// change needn't tell of another in the same step, which would change nothing.
+    pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
+        let away = self.object_away(dir);
+        let t = if away.is_some() { t - t % TICK } else { t };
+        if let Some(home) = away {
+            let told = self.dir_times(dir).is_some_and(|(mtime, _)| mtime == t);
+            if told {
+                return Ok(());
+            }
+            // The entry is made: that the time isn't must not undo it.
+            if self.ask::<()>(home, kind::TOUCH, &(dir, t)).is_err() {
+                return Ok(());
+            }
+        }
+        self.note_dir_time(dir, t)
+    }
+}

@@ -1,0 +1,29 @@
+//! Draining of files that lie on several nodes: each node moves what it has.
+
+use crate::Cluster;
+use crate::elsewhere::messages::{encode, kind};
+use forebay_store::control::live_flag as flag;
+use forebay_store::data::Drained;
+use forebay_store::{ObjectId, Result};
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// Moves files of this node that came in bursts and that nobody has open, some more than `most` bytes.
+    /// Other nodes are told to move their parts.
+    ///
+    /// # Errors
+    /// ENOSPC: there is no room behind the memory; EIO.
+    pub fn drain(&self, most: u64) -> Result<Drained> {
+        self.drain_here(most, |index, id| self.tell_parts_landed(index, id))
+    }
+
+    /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
+    fn tell_parts_landed(&self, index: u32, id: ObjectId) {
+        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        if let (true, Ok(others), Ok(nodes)) = (parts, self.other_nodes(), self.part_nodes(id)) {
+            for node in nodes {
+                others.tell(node, kind::LANDED, &encode(&id));
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Writes that were kept back, and go to the file's home together: many small ones cost one message.
+//!
+//! They are carried out in the order in which they were done, each as one write. While they are under way, whoever wrote
+//! them may do something else ([`Store::begin_pieces`]).
+
+use super::messages::{List, encode, kind};
+use super::{Bytes, MAX_BODY, Sent, whole, with_open};
+use crate::Cluster;
+use forebay_media::guard;
+use forebay_store::parts::CHANGED;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+/// Most pieces that go together.
+const MOST: usize = 1024;
+
+/// Writes, in their order.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    /// Offset and length of each.
+    list: Vec<(u64, u32)>,
+    /// Their bytes, one after the other.
+    bytes: Vec<u8>,
+}
+
+impl Pieces {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Bytes in all of them.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets them, not the memory.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.bytes.clear();
+    }
+
+    /// How many bytes, of at most `most` in all, may be added at `at`.
+    pub fn room(&self, at: u64, most: usize) -> usize {
+        match self.list.len() < MOST || self.follows(at) {
+            true => most.min(MAX_BODY).saturating_sub(self.bytes.len()),
+            false => 0,
+        }
+    }
+
+    fn follows(&self, at: u64) -> bool {
+        let last = self.list.last();
+        last.is_some_and(|&(start, len)| start + u64::from(len) == at)
+    }
+
+    /// Adds a write of what there is [room](Pieces::room) for.
+    ///
+    /// # Errors
+    /// EFAULT if `from` isn't there.
+    ///
+    /// # Safety
+    /// `from` is the program's to read, for `len` bytes.
+    pub unsafe fn add(&mut self, at: u64, from: *const u8, len: usize) -> Result<()> {
+        self.bytes.reserve(len);
+        let end = self.bytes.len();
+        // SAFETY: there is room for so many; where the program's bytes aren't there, it says so.
+        unsafe {
+            if !guard::copy(from, self.bytes.as_mut_ptr().add(end), len) {
+                return Err(Errno::FAULT);
+            }
+            self.bytes.set_len(end + len);
+        }
+        match self.list.last_mut() {
+            Some(last) if last.0 + u64::from(last.1) == at => last.1 += len as u32,
+            _ => self.list.push((at, len as u32)),
+        }
+        Ok(())
+    }
+
+    /// Where the last of them ends that reaches furthest.
+    pub fn end(&self) -> u64 {
+        let ends = self.list.iter().map(|&(at, len)| at + u64::from(len));
+        ends.max().unwrap_or(0)
+    }
+
+    /// Whether one of them touches this range.
+    pub fn touch(&self, at: u64, len: usize) -> bool {
+        let end = at.saturating_add(len as u64);
+        self.list
+            .iter()
+            .any(|&(start, n)| start < end && at < start + u64::from(n))
+    }
+
+    /// The bytes of this range, if the last one that touches it covers it.
+    pub fn cover(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let end = at.checked_add(len as u64)?;
+        let mut after = self.bytes.len();
+        for &(start, n) in self.list.iter().rev() {
+            after -= n as usize;
+            if start < end && at < start + u64::from(n) {
+                let covers = start <= at && end <= start + u64::from(n);
+                let from = after + at.checked_sub(start)? as usize;
+                return covers.then(|| &self.bytes[from..from + len]);
+            }
+        }
+        None
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.list.iter().map(move |&(at, len)| {
+            let (bytes, behind) = rest.split_at(len as usize);
+            rest = behind;
+            (at, bytes)
+        })
+    }
+}
+
+/// Pieces on their way.
+#[derive(Debug)]
+pub struct Sending(Way);
+
+#[derive(Debug)]
+enum Way {
+    Done(Result<()>),
+    Sent(NodeId, Sent),
+}
+
+impl<'a> Cluster<'a> {
+    /// Begins to write pieces to an open file, `id`; they are to be kept until [`Store::end_pieces`].
+    pub fn begin_pieces(&self, index: u32, id: ObjectId, pieces: &Pieces) -> Sending {
+        if self.live_id(index) != id {
+            // It was closed by another thread meanwhile.
+            return Sending(Way::Done(Err(Errno::STALE)));
+        }
+        if let Err(e) = self.check_lease(index) {
+            return Sending(Way::Done(Err(e)));
+        }
+        let Some((home, id)) = self
+            .live_away(index)
+            .filter(|_| self.striped(index).is_none())
+        else {
+            return Sending(Way::Done(self.write_each(index, pieces)));
+        };
+        let head = pieces_head(id, pieces);
+        let bytes = Bytes::Send(pieces.bytes.as_ptr(), pieces.bytes.len());
+        // SAFETY: a vector's bytes.
+        let sent = self
+            .other_nodes()
+            .map(|nodes| unsafe { nodes.send(home, kind::WRITE_PIECES, &head, bytes) });
+        Sending(match sent {
+            Ok(sent) => Way::Sent(home, sent),
+            Err(e) => Way::Done(Err(e)),
+        })
+    }
+
+    /// Waits until they are written.
+    ///
+    /// # Errors
+    /// As for [`Store::write_at`]; ENOSPC also if some are written and others aren't.
+    pub fn end_pieces(&self, id: ObjectId, pieces: &Pieces, sending: Sending) -> Result<()> {
+        let (home, sent) = match sending.0 {
+            Way::Done(done) => return done,
+            Way::Sent(home, sent) => (home, sent),
+        };
+        match self.answer_pieces(home, id, pieces, sent) {
+            // The file has grown on other nodes, or has to.
+            Err(CHANGED) => with_open(self, id, |live| self.write_each(live, pieces)),
+            done => done,
+        }
+    }
+
+    fn answer_pieces(&self, home: NodeId, id: ObjectId, pieces: &Pieces, sent: Sent) -> Result<()> {
+        match self.other_nodes()?.answer(sent) {
+            // Others are at it, and it doesn't wait for them: we do.
+            Err(Errno::AGAIN) => {
+                let bytes = Bytes::Send(pieces.bytes.as_ptr(), pieces.bytes.len());
+                let question = (id, List(pieces.list.clone()));
+                // SAFETY: a vector's bytes.
+                let asked =
+                    unsafe { self.ask_with::<()>(home, kind::WRITE_PIECES, &question, bytes) };
+                asked.map(|_| ())
+            }
+            told => told.map(|_| ()),
+        }
+    }
+
+    /// One after the other, as any write.
+    fn write_each(&self, index: u32, pieces: &Pieces) -> Result<()> {
+        pieces.each().try_for_each(|(at, bytes)| {
+            // SAFETY: a slice.
+            let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
+            whole(self.with_room_of_the_dead(write)?.1, bytes.len())
+        })
+    }
+
+    /// Carries out what the node `from` has kept back, on a file of this node.
+    pub(crate) fn write_pieces_here(
+        &self,
+        index: u32,
+        from: NodeId,
+        list: &[(u64, u32)],
+        body: &[u8],
+    ) -> Result<()> {
+        let all: u64 = list.iter().map(|p| u64::from(p.1)).sum();
+        if all != body.len() as u64 {
+            return Err(Errno::PROTO);
+        }
+        let mut rest = body;
+        for &(at, len) in list {
+            let (bytes, behind) = rest.split_at(len as usize);
+            rest = behind;
+            // SAFETY: a slice.
+            let written = self.with_room_of_the_dead(|| unsafe {
+                let input = (bytes.as_ptr(), bytes.len());
+                self.write_here(index, Some(at), input, true, |live| {
+                    live.change_by(Some(from));
+                    self.may_write(live, Some(at), bytes.len())
+                })
+            });
+            whole(written?.1, bytes.len())?;
+        }
+        Ok(())
+    }
+}
+
+fn pieces_head(id: ObjectId, pieces: &Pieces) -> Vec<u8> {
+    encode(&(id, List(pieces.list.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(pieces: &mut Pieces, at: u64, bytes: &[u8]) {
+        assert!(pieces.room(at, MAX_BODY) >= bytes.len());
+        // SAFETY: a slice.
+        unsafe { pieces.add(at, bytes.as_ptr(), bytes.len()) }.unwrap();
+    }
+
+    #[test]
+    fn the_last_write_counts() {
+        let mut p = Pieces::default();
+        assert!(p.is_empty() && p.end() == 0 && p.cover(0, 1).is_none());
+        add(&mut p, 10, b"abc");
+        add(&mut p, 13, b"def");
+        add(&mut p, 0, b"x");
+        assert_eq!(p.list, [(10, 6), (0, 1)], "what follows is the same piece");
+        assert_eq!(p.cover(11, 4), Some(&b"bcde"[..]));
+        add(&mut p, 12, b"--");
+        assert_eq!(p.cover(12, 2), Some(&b"--"[..]));
+        assert_eq!(p.cover(11, 2), None, "two have a part of it");
+        assert!(p.touch(11, 2) && p.touch(0, 100) && !p.touch(1, 9) && !p.touch(16, 5));
+        assert_eq!(p.end(), 16);
+        let each: Vec<_> = p.each().collect();
+        assert_eq!(each, [(10, &b"abcdef"[..]), (0, b"x"), (12, b"--")]);
+        p.clear();
+        assert!(p.is_empty() && p.bytes.is_empty() && !p.touch(0, 100));
+    }
+
+    #[test]
+    fn a_message_has_its_bounds() {
+        let mut p = Pieces::default();
+        for i in 0..MOST as u64 {
+            add(&mut p, i * 10, b"abc");
+        }
+        assert_eq!(p.room(5, MAX_BODY), 0);
+        assert_eq!(p.room(MOST as u64 * 10 - 7, 5000), 5000 - 3 * MOST);
+        assert!(pieces_head(ObjectId(1), &p).len() <= super::super::MAX_HEAD);
+    }
+}

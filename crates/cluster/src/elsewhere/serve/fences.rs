@@ -1,0 +1,257 @@
+//! Fences: what programs of a node that has lost its locks may not do any more.
+//!
+//! A node that can't be reached for the pool's lease is given up: what it had locked here is
+//! released, and others get it. Its programs may run on, and don't know. So from that moment
+//! nothing that they ask of a file that one of them had locked is carried out: EOWNERDEAD, which
+//! the asking side makes EIO, with a sentence. It ends when the node opens the file anew, which it
+//! does when all descriptors from before are closed there: a node has one use of a file for all its
+//! processes.
+//!
+//! Order, when a node is given up: fences first (here), then what it has asked before and is still
+//! being carried out comes to its end, then the other nodes that have parts of the file are told, by
+//! a cut more where it ends ([`Store::tell_parts_without`]), and then the locks go. What lies on the
+//! lost node itself its programs leave alone when the lease is over (`leases.rs`): until then it is
+//! waited for. The fences stay in the table of locks, so that a later daemon knows them.
+
+use super::super::leases::Standing;
+use super::super::messages::kind;
+use super::{Server, lock};
+use crate::Cluster;
+use forebay_placement::NodeId;
+use forebay_store::ObjectId;
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a lost node has asked before is waited for; each time so long, the log says so. Longer than
+/// anything waits for a lock of the store (30 s).
+const SAY: Duration = Duration::from_secs(40);
+
+/// The fences of a node's daemon.
+#[derive(Default)]
+pub(super) struct Fences {
+    all: OnceLock<Mutex<HashSet<(NodeId, ObjectId)>>>,
+    /// Questions that are being carried out, by asking node.
+    at_work: Mutex<HashMap<NodeId, usize>>,
+    ended: Condvar,
+    /// When a node was told last that locks of its programs hold. Locked while `all` is.
+    renewed: Mutex<HashMap<NodeId, Instant>>,
+    /// Nodes that were given up and still have locks here, since the other nodes with parts of the
+    /// files couldn't be told.
+    late: Mutex<HashSet<NodeId>>,
+    lease: OnceLock<Duration>,
+}
+
+/// A change that a node may ask for. It is being carried out until this is dropped.
+pub(super) struct Passed<'a>(&'a Fences, NodeId);
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        let mut at_work = lock(&self.0.at_work);
+        if let Some(count) = at_work.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                at_work.remove(&self.1);
+                self.0.ended.notify_all();
+            }
+        }
+    }
+}
+
+/// The objects whose bytes or locks a question of this kind is about.
+fn objects(kind: u16, head: &[u8]) -> [Option<ObjectId>; 2] {
+    let at = |i: usize| {
+        let bytes = head.get(8 * i..)?.first_chunk()?;
+        Some(ObjectId(u64::from_le_bytes(*bytes)))
+    };
+    match kind {
+        kind::READ | kind::WRITE | kind::WRITE_PIECES | kind::MERGE | kind::SEEK => [at(0), None],
+        kind::TRUNCATE | kind::RESERVE | kind::PUNCH | kind::SYNC => [at(0), None],
+        kind::READ_PART | kind::WRITE_PART | kind::ROOM_PART | kind::LAYOUT => [at(0), None],
+        kind::GROW | kind::LEASE | kind::LOCK | kind::LOCK_TEST => [at(0), None],
+        kind::END_LEASE | kind::PLACES | kind::PLACE | kind::ASSIGN => [at(0), None],
+        kind::SEAL => [at(0), None],
+        kind::COPY => [at(0), at(1)],
+        _ => [None, None],
+    }
+}
+
+/// Of those kinds, the ones that change something.
+fn changes(kind: u16) -> bool {
+    let looks = matches!(
+        kind,
+        kind::READ | kind::READ_PART | kind::SEEK | kind::LAYOUT | kind::PLACES
+    );
+    !looks && !matches!(kind, kind::SYNC | kind::LOCK_TEST)
+}
+
+impl Fences {
+    fn all(&self, store: &Cluster<'_>) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
+        let load = || Mutex::new(store.fences().into_iter().collect());
+        self.all.get_or_init(load)
+    }
+
+    /// Whether the node is fenced off from the object.
+    pub(super) fn has(&self, store: &Cluster<'_>, node: NodeId, id: ObjectId) -> bool {
+        lock(self.all(store)).contains(&(node, id))
+    }
+
+    /// Lets a question pass, or refuses it with EOWNERDEAD.
+    pub(super) fn pass(
+        &self,
+        store: &Cluster<'_>,
+        from: NodeId,
+        kind: u16,
+        head: &[u8],
+    ) -> Result<Option<Passed<'_>>, Errno> {
+        let [Some(first), second] = objects(kind, head) else {
+            return Ok(None);
+        };
+        // Counted before it is looked: who fences looks for what is counted behind that.
+        let passed = changes(kind).then(|| {
+            *lock(&self.at_work).entry(from).or_insert(0) += 1;
+            Passed(self, from)
+        });
+        let all = lock(self.all(store));
+        if kind == kind::LOCK {
+            lock(&self.renewed).insert(from, Instant::now());
+        }
+        let fenced = |id: ObjectId| all.contains(&(from, id));
+        match !all.is_empty() && (fenced(first) || second.is_some_and(fenced)) {
+            true => Err(Errno::OWNERDEAD),
+            false => Ok(passed),
+        }
+    }
+
+    /// What a node is told of the locks that its programs have on these objects: those that it has
+    /// not lost hold for another lease from now on.
+    pub(super) fn renew(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        ids: &[ObjectId],
+    ) -> Vec<Standing> {
+        let all = lock(self.all(store));
+        // `raise` adds its fences under the same lock before it reads this time: a node that is told
+        // here that its locks hold has them for a whole lease.
+        lock(&self.renewed).insert(node, Instant::now());
+        store.standing(node, ids, |id| all.contains(&(node, id)))
+    }
+
+    /// Fences a node off from what its programs have locked here, waits for what it has asked
+    /// before, and until it must have noticed by itself.
+    pub(super) fn raise(&self, store: &Cluster<'_>, node: NodeId) {
+        self.lift_lost(store);
+        let locked = store.locked_by(node);
+        if locked.is_empty() {
+            return;
+        }
+        let mut all = lock(self.all(store));
+        all.extend(locked.into_iter().map(|id| (node, id)));
+        let renewed = lock(&self.renewed).get(&node).copied();
+        drop(all);
+        if let (Some(renewed), Some(lease)) = (renewed, self.lease.get()) {
+            // Longer, by what a write of that node may take that has begun in time.
+            let until = renewed + *lease + *lease / 8;
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        let mut say = Instant::now() + SAY;
+        let mut at_work = lock(&self.at_work);
+        while at_work.contains_key(&node) {
+            let left = say.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                eprintln!(
+                    "forebay keeper: changes that node {} has asked for before it was lost take more \
+                     than {} s: its locks stay until they are done",
+                    node.0,
+                    SAY.as_secs()
+                );
+                say = Instant::now() + SAY;
+            }
+            let waited = self.ended.wait_timeout(at_work, left);
+            at_work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of the
+    /// file, these are told first (a cut more, of which the fenced one doesn't know and can't ask); if
+    /// one can't be, the locks stay for now: [`Server::release_late`].
+    pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
+        let locked = store.locked_by(node);
+        let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
+        let told = fenced.filter(|&id| match store.tell_parts_without(id, node) {
+            Ok(()) | Err(Errno::NOENT) => true,
+            Err(e) => {
+                eprintln!(
+                    "forebay keeper: locks of node {} on a file ({:x}) stay: not all nodes with parts \
+                     of it can be told: {e}",
+                    node.0, id.0
+                );
+                false
+            }
+        });
+        let told: HashSet<ObjectId> = told.collect();
+        // Meanwhile it may have come back, closed a file, and locked it anew.
+        let all = lock(self.all(store));
+        let ended =
+            store.end_node_locks_if(node, |id| told.contains(&id) && all.contains(&(node, id)));
+        if let Err(e) = ended {
+            eprintln!(
+                "forebay keeper: can't release the locks of node {}: {e}",
+                node.0
+            );
+        }
+        let left = store.locked_by(node);
+        match left.iter().any(|&id| all.contains(&(node, id))) {
+            true => lock(&self.late).insert(node),
+            false => lock(&self.late).remove(&node),
+        };
+    }
+
+    /// Objects that are gone need no fence.
+    fn lift_lost(&self, store: &Cluster<'_>) {
+        let all: Vec<_> = lock(self.all(store)).iter().copied().collect();
+        for (node, id) in all {
+            if store.stat(id).is_err_and(|e| e == Errno::NOENT) {
+                // If not now, then the next time.
+                let _ = self.lift(store, node, id);
+            }
+        }
+    }
+
+    /// The node opens the object anew: nobody there has it open from before.
+    pub(super) fn lift(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        id: ObjectId,
+    ) -> Result<(), Errno> {
+        let mut all = lock(self.all(store));
+        if all.contains(&(node, id)) {
+            store.lift_fence(node, id)?;
+            all.remove(&(node, id));
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// After how long nodes that can't be reached are given up. Who was told that its locks hold
+    /// keeps them for so long.
+    pub fn set_lease(&self, lease: Duration) {
+        let _ = self.fences.lease.set(lease);
+    }
+
+    /// Releases the locks of nodes that were given up before, where a node with parts of the file
+    /// couldn't be told then.
+    pub fn release_late(&self, store: &Cluster<'_>) {
+        let late = lock(&self.fences.late).clone();
+        late.iter().for_each(|&n| self.fences.release(store, n));
+    }
+
+    /// How many objects nodes are fenced off from, of those that are still there.
+    pub fn fences(&self, store: &Cluster<'_>) -> usize {
+        lock(self.fences.all(store)).len()
+    }
+}

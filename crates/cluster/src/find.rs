@@ -1,0 +1,181 @@
+//! Finding and describing objects by their attributes, on all nodes.
+
+use crate::Cluster;
+use crate::elsewhere::messages::{List, decode, encode, kind};
+use crate::elsewhere::{Bytes, Question, Told};
+use forebay_store::index::find::{BYTES, DESCRIBED, Described, Page, Place, TERMS, Wanted};
+use forebay_store::index::{Description, Match, Term};
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+
+impl<'a> Cluster<'a> {
+    /// What the object is and has, as one question to its home brings it.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object; EHOSTDOWN if its home can't be asked; EIO.
+    pub fn describe(&self, id: ObjectId) -> Result<Description> {
+        let one = self.describe_all(&[id]).pop();
+        one.unwrap_or(Err(Errno::IO))
+    }
+
+    /// As [`Store::describe`] for each of these; other nodes are asked for many at a time.
+    pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
+        let mut all = Vec::with_capacity(ids.len());
+        let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
+        for (n, id) in ids.iter().enumerate() {
+            all.push(match self.object_away(*id) {
+                Some(home) => {
+                    left.entry(home).or_default().push_back(n);
+                    Err(Errno::HOSTDOWN)
+                }
+                None => self.describe_here(*id),
+            });
+        }
+        while !left.is_empty() {
+            let heads: Vec<_> = left
+                .iter()
+                .map(|(node, asked)| {
+                    let asked = asked.iter().take(DESCRIBED).map(|n| ids[*n]);
+                    (*node, encode(&List(asked.collect::<Vec<_>>())))
+                })
+                .collect();
+            for ((node, _), told) in heads.iter().zip(self.ask_described(&heads)) {
+                let Some(asked) = left.get_mut(node) else {
+                    continue;
+                };
+                match told {
+                    Ok(told) if (1..=asked.len()).contains(&told.len()) => {
+                        for (n, one) in asked.drain(..told.len()).zip(told) {
+                            all[n] = one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff));
+                        }
+                    }
+                    told => {
+                        let error = told.err().unwrap_or(Errno::PROTO);
+                        asked.drain(..).for_each(|n| all[n] = Err(error));
+                    }
+                }
+            }
+            left.retain(|_, asked| !asked.is_empty());
+        }
+        all
+    }
+
+    /// Asks all of these nodes at once.
+    fn ask_described(&self, heads: &[(NodeId, Vec<u8>)]) -> Vec<Result<Vec<Described>>> {
+        let Some(others) = self.peers() else {
+            return Vec::new();
+        };
+        let questions = heads.iter().map(|(node, head)| Question {
+            node: *node,
+            kind: kind::DESCRIBE,
+            head,
+            bytes: Bytes::None,
+        });
+        // SAFETY: there are no bytes.
+        let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
+        let read = |((node, head), told): (&(NodeId, Vec<u8>), Result<Told>)| {
+            let List(all) = match told {
+                Err(Errno::AGAIN) => {
+                    let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
+                    self.ask(*node, kind::DESCRIBE, &asked)?
+                }
+                told => decode(&told?.head).ok_or(Errno::PROTO)?,
+            };
+            Ok(all)
+        };
+        heads.iter().zip(told).map(read).collect()
+    }
+
+    /// Answers another node's [`Store::describe_all`].
+    pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
+        let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
+        if !(1..=DESCRIBED).contains(&ids.len()) {
+            return Err(Errno::PROTO);
+        }
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for id in ids {
+            let one = match self.object_away(id) {
+                // That is none that others ask for.
+                _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
+                Some(_) => Err(Errno::REMCHG),
+                None => self.describe_here(id),
+            };
+            match one {
+                // Others are at it: who asks for it alone waits.
+                Err(Errno::AGAIN) if all.is_empty() => return Err(Errno::AGAIN),
+                Err(Errno::AGAIN) => break,
+                _ => {}
+            }
+            let one = one.map_err(|e| e.raw_os_error() as u32);
+            bytes += encode(&one).len();
+            if bytes > BYTES && !all.is_empty() {
+                break;
+            }
+            all.push(one);
+        }
+        Ok(List(all))
+    }
+
+    /// Tells all objects of the directory for which all these terms hold, in no order. What has several names is told
+    /// by the one by which it is in the index, if that is in this directory. A value may also be told if it is so near to an end of
+    /// a range that it has the same place ([`Order`]).
+    ///
+    /// # Errors
+    /// EINVAL without a term; EHOSTDOWN if a node can't be asked; EIO.
+    pub fn matching(
+        &self,
+        terms: &[Term],
+        dir: ObjectId,
+        mut each: impl FnMut(Match),
+    ) -> Result<()> {
+        if terms.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let wanted: Option<Vec<_>> = terms.iter().take(TERMS).map(Wanted::new).collect();
+        let Some(wanted) = wanted else {
+            return Ok(());
+        };
+        self.matching_elsewhere(&wanted, dir, &mut each)?;
+        self.all_matching_here(&wanted, dir, each)
+    }
+
+    /// Asks all other nodes at once, as long as one of them has more.
+    fn matching_elsewhere(
+        &self,
+        terms: &[Wanted],
+        dir: ObjectId,
+        each: &mut impl FnMut(Match),
+    ) -> Result<()> {
+        let Some(others) = self.peers() else {
+            return Ok(());
+        };
+        let nodes = others.nodes().iter().filter(|node| **node != others.me());
+        let mut left: Vec<(NodeId, Place)> = nodes.map(|n| (*n, Place::default())).collect();
+        let terms = List(terms.to_vec());
+        while !left.is_empty() {
+            let heads = left.iter().map(|(_, place)| encode(&(dir, place, &terms)));
+            let heads: Vec<_> = heads.collect();
+            let questions = left.iter().zip(&heads).map(|((node, _), head)| Question {
+                node: *node,
+                kind: kind::FIND,
+                head,
+                bytes: Bytes::None,
+            });
+            // SAFETY: there are no bytes.
+            let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
+            let mut rest = Vec::new();
+            for ((node, place), told) in left.iter().zip(told) {
+                let page: Page = match told {
+                    // It doesn't wait for others, so we do.
+                    Err(Errno::AGAIN) => self.ask(*node, kind::FIND, &(dir, place, &terms))?,
+                    told => decode(&told?.head).ok_or(Errno::PROTO)?,
+                };
+                page.items.into_iter().for_each(&mut *each);
+                rest.extend(page.next.map(|next| (*node, next)));
+            }
+            left = rest;
+        }
+        Ok(())
+    }
+}

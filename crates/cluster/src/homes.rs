@@ -1,0 +1,40 @@
+//! What is told to the homes of other nodes' objects when uses and locks end here.
+
+use crate::elsewhere::messages::{encode, kind};
+use crate::{Cluster, Nodes};
+use forebay_store::locks::Owner;
+use forebay_store::record::{Entry, Inode};
+use forebay_store::{Foreign, NodeId, ObjectId, Result, Slot, Store};
+
+impl Foreign for Nodes {
+    fn node(&self) -> NodeId {
+        self.peers.me()
+    }
+
+    fn keeps(&self, slot: Slot) -> bool {
+        self.peers.node_of(slot) == self.peers.me()
+    }
+
+    /// Nobody waits: nothing that is asked later depends on it, and an error of the home's own isn't
+    /// known to who closes anyway. Should it get lost, the home asks after a while ([`Store::use_of`]).
+    fn closed(&self, id: ObjectId, number: u64) {
+        let home = self.peers.node_of(id.slot());
+        self.peers.tell(home, kind::CLOSE, &encode(&(id, number)));
+    }
+
+    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()> {
+        Cluster::new(store, Some(self)).end_locks_there(self.peers.node_of(id.slot()), id, owner)
+    }
+
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        Cluster::new(store, Some(self)).inode_tail(id)
+    }
+
+    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        Cluster::new(store, Some(self)).lookup(parent, name)
+    }
+
+    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()> {
+        Cluster::new(store, Some(self)).laminate_written(id, live)
+    }
+}

@@ -1,0 +1,105 @@
+//! The pool as one store: each operation goes to this node's store or to the node that it concerns.
+//!
+//! The functions here have the names that faces know (`read`, `lookup`, `rename`). Each decides where
+//! its object or entry lies; what lies here is done by the local half (`read_here`, `lookup_here`),
+//! what lies on another node is asked of that node, and what lies on several is put together.
+//! Modules outside of this one never ask another node.
+
+use crate::elsewhere::Elsewhere;
+use crate::striped::placed::Memory;
+use forebay_store::Store;
+use std::ops::Deref;
+use std::sync::Arc;
+
+mod across;
+mod attributes;
+mod copies;
+mod copy;
+mod create;
+mod data;
+mod declare;
+mod dirs;
+mod drain;
+pub mod elsewhere;
+mod find;
+mod fsck;
+mod homes;
+mod live;
+mod locks;
+mod makers;
+mod mapped;
+mod names;
+mod on_files;
+mod remove;
+mod rename;
+mod room;
+mod search;
+mod striped;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod uses;
+mod view;
+
+pub use across::NewFile;
+pub use copy::COPIED_AT_ONCE;
+pub(crate) use copy::{Range, Source, Target};
+pub use elsewhere::merge::Conflict;
+pub use live::Away;
+pub use names::Found;
+
+/// What a process of a pool of several nodes has besides its node's store: the way to the other nodes.
+pub struct Nodes {
+    peers: Arc<dyn Elsewhere>,
+    /// Where chunks of files lie that have grown on other nodes.
+    placed: Memory,
+}
+
+impl Nodes {
+    /// Nodes that are reached this way.
+    pub fn new(peers: Arc<dyn Elsewhere>) -> Arc<Nodes> {
+        Arc::new(Nodes {
+            peers,
+            placed: Memory::default(),
+        })
+    }
+}
+
+/// The pool as one store, seen from this node. A view of the node's store and of the way to the other nodes, cheap to make
+/// and to copy; what concerns this node alone is the store's ([`Deref`]).
+#[derive(Clone, Copy)]
+pub struct Cluster<'a> {
+    store: &'a Store,
+    nodes: Option<&'a Nodes>,
+}
+
+impl<'a> Cluster<'a> {
+    /// The pool of which `store` is this node's share: with the other `nodes`, or alone.
+    pub fn new(store: &'a Store, nodes: Option<&'a Nodes>) -> Cluster<'a> {
+        Cluster { store, nodes }
+    }
+
+    /// The store of this node.
+    pub fn here(self) -> &'a Store {
+        self.store
+    }
+
+    /// Where chunks lie that have grown on other nodes, as far as this process has been told.
+    pub(crate) fn placed(&self) -> &'a Memory {
+        static NONE: Memory = Memory::new();
+        self.nodes.map_or(&NONE, |nodes| &nodes.placed)
+    }
+
+    /// The way to the other nodes, if there are any.
+    pub(crate) fn peers(&self) -> Option<&'a dyn Elsewhere> {
+        self.nodes.map(|nodes| &*nodes.peers)
+    }
+}
+
+impl Deref for Cluster<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        self.store
+    }
+}

@@ -1,0 +1,119 @@
+//! Opening objects of any node: a live entry of this node stands for each object that is open here.
+
+use crate::Cluster;
+use crate::elsewhere::USED_WITHIN;
+use crate::elsewhere::messages::{Record, kind};
+use forebay_store::Opened;
+use forebay_store::control::live_flag as flag;
+use forebay_store::live::{Held, new_use};
+use forebay_store::record::Inode;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// What is known of a file of another node that is to be opened.
+#[derive(Debug, Default)]
+pub struct Away {
+    /// The home keeps it open already. What is left here isn't needed: there was an entry.
+    pub opened: Option<Opened>,
+    /// Its attributes, if they came along.
+    pub inode: Option<Inode>,
+    /// With them: [`Store::counts`], as of before they were asked for.
+    pub counts: u32,
+}
+
+impl<'a> Cluster<'a> {
+    /// Becomes a user of object `id`, which must exist, and returns its live entry.
+    ///
+    /// # Errors
+    /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
+    pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
+        self.live_acquire_held(id).map(|(index, _)| index)
+    }
+
+    /// As [`Store::live_acquire`]; the use is noted until [`Held`] is dropped.
+    ///
+    /// # Errors
+    /// As for [`Store::live_acquire`].
+    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'a>)> {
+        self.live_acquire_opened(id, &mut Away::default())
+    }
+
+    /// As [`Store::live_acquire_held`] of what another node may keep open for us already.
+    ///
+    /// # Errors
+    /// As for [`Store::live_acquire`].
+    pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'a>)> {
+        match self.object_away(id) {
+            Some(home) => self
+                .store
+                .live_acquire_with(id, |index| self.live_load_away(index, id, home, away)),
+            None => self.store.live_acquire_here(id),
+        }
+    }
+
+    /// Gives back what no live entry was made of.
+    pub fn close_opened(&self, opened: Opened) {
+        if let Some(foreign) = &self.foreign {
+            foreign.closed(opened.id, opened.number);
+        }
+    }
+
+    /// Tells the home that this node has the object open, unless it knows.
+    fn live_load_away(
+        &self,
+        index: u32,
+        id: ObjectId,
+        home: NodeId,
+        away: &mut Away,
+    ) -> Result<()> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        let _lock = self.lock_live(index)?;
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        live.extents.store(0, Relaxed);
+        live.part.store(0, Relaxed);
+        live.size.store(0, Relaxed);
+        live.cuts.store(0, Relaxed);
+        live.controls.store(0, Relaxed);
+        live.changed_by.store(0, Relaxed);
+        live.edition.store(0, Relaxed);
+        live.lease_until.store(0, Relaxed);
+        let mut opened = away.opened.take();
+        if let Some(late) = opened.take_if(|o| o.asked.elapsed() > USED_WITHIN) {
+            // The home may have given it up.
+            self.close_opened(late);
+        }
+        let number = opened.as_ref().map_or_else(new_use, |o| o.number);
+        live.ctime.store(number as i64, Relaxed);
+        // Should we die now, or not hear of the answer: whoever ends the entry tells the home.
+        live.flags.fetch_or(flag::AWAY, AcqRel);
+        if opened.is_none() {
+            match self.ask::<Record>(home, kind::OPEN, &(id, number)) {
+                Ok(record) => away.inode = Some(record.0),
+                Err(e) => {
+                    if e == Errno::NOENT {
+                        live.flags.fetch_and(!flag::AWAY, AcqRel);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        live.flags.fetch_or(flag::LOADED, AcqRel);
+        Ok(())
+    }
+
+    /// The home of what the entry stands for, if it is another node.
+    pub(crate) fn live_away(&self, index: u32) -> Option<(NodeId, ObjectId)> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::AWAY == 0 {
+            return None;
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        self.object_away(id).map(|home| (home, id))
+    }
+}

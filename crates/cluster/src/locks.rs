@@ -1,0 +1,348 @@
+//! Locks of programs, on files of whatever node, and the search for deadlocks.
+//!
+//! A lock is kept in the table of the file's home. Here is who waits for it.
+//!
+//! Deadlocks are processes that wait for each other's locks in a circle, on whatever nodes.
+//!
+//! Who waits looks itself, at first where nobody else must be asked, later on all nodes, in growing
+//! intervals: who is in my way, what do they wait for, who is in their way, and so on, back to me. What
+//! is told at different moments is true at one if at the end all of the circle still wait for the same as when
+//! they were found: a process that waits gives nothing up. Each follows only those who began to wait before it
+//! did. So a circle is found by one of its members, the one that closed it, and that one gives in (EDEADLK).
+//!
+//! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several threads it is
+//! taken that none of them will release what one waits for.
+
+use crate::Cluster;
+use crate::elsewhere::messages::{List, kind};
+use forebay_media::atomics::futex;
+use forebay_store::locks::{
+    Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,
+};
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// Most processes that one search looks at.
+const MOST: usize = 64;
+
+/// The circle so far: those who wait, and for what.
+type Path = Vec<(Owner, u64)>;
+
+impl<'a> Cluster<'a> {
+    /// What is in the way of a lock on a range.
+    ///
+    /// # Errors
+    /// EHOSTDOWN.
+    pub fn range_in_the_way(
+        &self,
+        open: u32,
+        of_description: bool,
+        want: LockType,
+        range: (u64, u64),
+    ) -> Result<Option<InTheWay>> {
+        let request = self.range_request(open, of_description, want, range)?;
+        match self.object_away(request.object) {
+            Some(home) => self.lock_in_the_way_there(home, &request),
+            None => self.lock_in_the_way(&request),
+        }
+    }
+
+    /// Sets a lock, wherever its object is.
+    pub(crate) fn lock(&self, request: &Request, wait: bool) -> Result<()> {
+        match self.object_away(request.object) {
+            Some(home) => self.lock_there(home, request, wait),
+            None => self.lock_here(request, wait),
+        }
+    }
+
+    fn lock_here(&self, request: &Request, wait: bool) -> Result<()> {
+        let Some(first) = self.lock_now(request)? else {
+            return Ok(());
+        };
+        let mut other = first;
+        if !self.forget_if_dead(request.object, other.owner)? && !wait {
+            return Err(Errno::AGAIN);
+        }
+        let chain = self.control.lock_chain(request.object.0);
+        let _counted = Counted::new(chain);
+        let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
+        let mut waiting = Waiting::new(self, request, self.node(), &search);
+        loop {
+            let seen = chain.changes.load(Acquire);
+            match self.lock_now(request)? {
+                None => return Ok(()),
+                Some(_) if !wait => return Err(Errno::AGAIN),
+                Some(o) => other = o,
+            }
+            let turn = waiting.check()?.min(TURN);
+            match futex::wait(&chain.changes, seen, turn) {
+                Err(Errno::INTR) => waiting.interrupted()?,
+                Err(Errno::TIMEDOUT) => _ = self.forget_if_dead(request.object, other.owner)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// flock(2) of description `open`, waiting for others if `wait`.
+    ///
+    /// # Errors
+    /// EAGAIN if it would have to wait; EINTR if a signal came while it waited; ENOLCK if there is no
+    /// place for more locks; EHOSTDOWN.
+    pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
+        if want == LockType::Unlocked && self.open_file(open).locker.load(Acquire) == 0 {
+            return Ok(());
+        }
+        let request = Request {
+            object: ObjectId(self.open_file(open).id.load(Acquire)),
+            owner: self.lock_owner_description(open),
+            sort: Sort::Whole,
+            want,
+            start: 0,
+            end: TO_THE_END,
+        };
+        self.lock(&request, wait)
+    }
+
+    /// fcntl's lock on a range of what `open` has open: of this process, or of the description.
+    ///
+    /// # Errors
+    /// As for [`Store::flock`]; EDEADLK if processes would wait for each other for ever.
+    pub fn lock_range(
+        &self,
+        open: u32,
+        of_description: bool,
+        want: LockType,
+        (start, end): (u64, u64),
+        wait: bool,
+    ) -> Result<()> {
+        let request = self.range_request(open, of_description, want, (start, end))?;
+        let any = if of_description {
+            &self.open_file(open).locker
+        } else {
+            &self.control.process(request.owner.slot as usize).locked
+        };
+        if want == LockType::Unlocked && any.load(Acquire) == 0 {
+            return Ok(());
+        }
+        if !of_description {
+            // First: whoever releases what this process holds looks at it.
+            any.store(1, Release);
+        }
+        self.lock(&request, wait)
+    }
+
+    fn range_request(
+        &self,
+        open: u32,
+        of_description: bool,
+        want: LockType,
+        (start, end): (u64, u64),
+    ) -> Result<Request> {
+        Ok(Request {
+            object: ObjectId(self.open_file(open).id.load(Acquire)),
+            owner: match of_description {
+                true => self.lock_owner_description(open),
+                false => self.lock_owner_process()?,
+            },
+            sort: Sort::Range,
+            want,
+            start,
+            end,
+        })
+    }
+
+    /// Whether who waits for `mine` is to give in. Without `ask` only what this node knows is looked at.
+    pub(crate) fn is_deadlock(&self, mine: &Waited, ask: bool) -> Result<bool> {
+        let ask = ask && self.foreign.is_some();
+        let (mut path, mut seen) = (Path::new(), Vec::new());
+        let found = self.leads_back(mine, mine, ask, &mut path, &mut seen);
+        Ok(found && path.iter().all(|(o, s)| self.still_waits(*o, *s, ask)))
+    }
+
+    fn leads_back(
+        &self,
+        wait: &Waited,
+        to: &Waited,
+        ask: bool,
+        path: &mut Path,
+        seen: &mut Vec<Owner>,
+    ) -> bool {
+        for owner in self.blockers(wait, ask) {
+            if owner == to.request.owner {
+                return true;
+            }
+            if seen.contains(&owner) || seen.len() >= MOST {
+                continue;
+            }
+            seen.push(owner);
+            for wait in self.waits(owner, ask) {
+                if wait.since() > to.since() {
+                    continue;
+                }
+                path.push((owner, wait.stamp));
+                if self.leads_back(&wait, to, ask, path, seen) {
+                    return true;
+                }
+                path.pop();
+            }
+        }
+        false
+    }
+
+    /// The processes that are in the way. A node that can't be asked has none: no deadlock is found
+    /// as long as it can't.
+    fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
+        if wait.home == self.node() {
+            let locks = self.locks_of(wait.request.object);
+            return locks.map_or(Vec::new(), |l| l.blockers(&wait.request));
+        }
+        if !ask {
+            return Vec::new();
+        }
+        let told = self.ask::<List<Owner>>(wait.home, kind::BLOCKERS, &wait.request);
+        told.map_or(Vec::new(), |list| list.0)
+    }
+
+    fn waits(&self, owner: Owner, ask: bool) -> Vec<Waited> {
+        if owner.node == self.node() {
+            return self.waits_here(owner);
+        }
+        if !ask {
+            return Vec::new();
+        }
+        let told = self.ask::<Waits>(owner.node, kind::WAITS, &owner);
+        told.map_or(Vec::new(), |waits| waits.0)
+    }
+
+    fn still_waits(&self, owner: Owner, stamp: u64, ask: bool) -> bool {
+        self.waits(owner, ask).iter().any(|w| w.stamp == stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{TestStore, store};
+    use forebay_store::NodeId;
+    use forebay_store::control::slot_state;
+    use forebay_store::locks::WHO;
+
+    fn range(object: ObjectId, owner: Owner, want: LockType, start: u64, end: u64) -> Request {
+        Request {
+            object,
+            owner,
+            sort: Sort::Range,
+            want,
+            start,
+            end,
+        }
+    }
+
+    #[test]
+    fn locks_of_the_dead_are_no_obstacle_and_are_found() {
+        let s = store("locks-dead");
+        let object = s.make("f");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let word = forebay_store::process::word_running(child.id()).unwrap();
+        assert_eq!(forebay_store::process::state_of(word), slot_state::USED);
+        child.wait().unwrap();
+        let dead = Owner {
+            node: NodeId(0),
+            number: word & WHO,
+            slot: 9,
+        };
+        let mine = s.lock_owner_process().unwrap();
+        let all = |owner| range(object, owner, LockType::Exclusive, 0, TO_THE_END);
+        assert_eq!(s.lock_now(&all(dead)), Ok(None));
+        assert!(s.check().unwrap().iter().any(|f| f.contains("locked by")));
+        assert_eq!(s.cluster().lock_here(&all(mine), false), Ok(()));
+        assert_eq!(
+            s.locks_of(object)
+                .unwrap()
+                .conflict(&all(dead))
+                .unwrap()
+                .owner,
+            mine
+        );
+        s.control()
+            .process(mine.slot as usize)
+            .locked
+            .store(1, Relaxed);
+        s.end_process_locks(object).unwrap();
+        // One that nobody asks for is found, too.
+        assert_eq!(s.lock_now(&all(dead)), Ok(None));
+        s.control().header().leaks.store(1, Relaxed);
+        assert_eq!(s.put_in_order(), Ok(true));
+        assert_eq!(s.linked_locks().unwrap().len(), 0);
+        assert_eq!(s.check(), Ok(vec![]));
+    }
+
+    /// Another process that waits, as others see it.
+    fn let_wait(s: &TestStore, slot: u32, stamp: u64, request: &Request) {
+        let wait = &s.control().process(slot as usize).waits[0];
+        wait.object.store(request.object.0, Relaxed);
+        wait.start.store(request.start, Relaxed);
+        wait.end.store(request.end, Relaxed);
+        wait.home.store(0, Relaxed);
+        wait.kind.store(request.want as u32, Relaxed);
+        wait.stamp.store(stamp, Release);
+    }
+
+    #[test]
+    fn a_circle_is_a_deadlock_for_the_last_of_it() {
+        let s = store("locks-circle");
+        let object = s.make("f");
+        let mine = s.lock_owner_process().unwrap();
+        // A second owner that lives: a child in a slot of its own.
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        let slot = forebay_store::process::attach(s.control()).unwrap();
+        let word = forebay_store::process::word_running(child.id()).unwrap();
+        s.control()
+            .process(slot as usize)
+            .owner
+            .store(word, Release);
+        let other = s.lock_owner_slot(slot);
+        let byte = |owner, at| range(object, owner, LockType::Exclusive, at, at);
+        assert_eq!(s.lock_now(&byte(mine, 0)), Ok(None));
+        assert_eq!(s.lock_now(&byte(other, 1)), Ok(None));
+        let waits = |stamp| Waited {
+            stamp,
+            home: NodeId(0),
+            request: byte(mine, 1),
+        };
+        assert_eq!(
+            s.cluster().is_deadlock(&waits(100), true),
+            Ok(false),
+            "it waits for nothing"
+        );
+        let_wait(&s, slot, 50, &byte(other, 2));
+        assert_eq!(
+            s.cluster().is_deadlock(&waits(100), true),
+            Ok(false),
+            "nobody has that"
+        );
+        let_wait(&s, slot, 50, &byte(other, 0));
+        assert_eq!(s.cluster().is_deadlock(&waits(100), true), Ok(true));
+        assert_eq!(
+            s.cluster().is_deadlock(&waits(40), true),
+            Ok(false),
+            "the other one gives in"
+        );
+        assert_eq!(
+            s.cluster().lock_here(&byte(mine, 1), true),
+            Err(Errno::DEADLK)
+        );
+        assert!(s.waits_of(mine).is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            s.cluster().lock_here(&byte(mine, 1), true),
+            Ok(()),
+            "the dead hold nothing"
+        );
+    }
+}

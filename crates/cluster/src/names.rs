@@ -1,0 +1,165 @@
+//! Looking up names and attributes of any node, and changing attributes.
+
+use crate::Cluster;
+use crate::across::Nap;
+use crate::elsewhere::messages::{Record, kind};
+use forebay_store::Opened;
+use forebay_store::live::new_use;
+use forebay_store::names::SetAttr;
+use forebay_store::record::{Entry, Inode};
+use forebay_store::{NAME_MAX, ObjectId, Result, Store};
+use rustix::io::Errno;
+use std::time::Instant;
+
+/// What a name leads to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// None: nothing.
+    pub entry: Option<Entry>,
+    /// The attributes, if they came along.
+    pub inode: Option<Inode>,
+    /// The file is open on its home.
+    pub opened: Option<Opened>,
+    /// [`Store::counts`], as of before that was asked.
+    pub counts: u32,
+}
+
+impl<'a> Cluster<'a> {
+    /// The entry `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG; EIO.
+    pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if Store::is_in_view(parent, name) {
+            return self.lookup_in_view(parent, name);
+        }
+        if let Some(home) = self.entry_away(parent, name) {
+            return self.ask(home, kind::LOOKUP, &(parent, name));
+        }
+        let mut nap = None;
+        loop {
+            match self.lookup_here(parent, name) {
+                Err(Errno::AGAIN) => {
+                    self.wait_for_move((parent, name), nap.get_or_insert_with(Nap::new))?;
+                }
+                found => return found,
+            }
+        }
+    }
+
+    /// As [`Store::lookup`]; also what comes from another node with the same question: the attributes
+    /// of the object, and with `open`, if it is a file, its being open.
+    ///
+    /// # Errors
+    /// As for [`Store::lookup`].
+    pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
+        let counts = self.counts();
+        let away = match name.len() {
+            ..=NAME_MAX => self.entry_away(parent, name),
+            _ => None,
+        };
+        let Some(home) = away else {
+            let entry = self.lookup(parent, name)?;
+            return Ok(Found {
+                entry,
+                inode: None,
+                opened: None,
+                counts,
+            });
+        };
+        let (number, asked) = (new_use(), Instant::now());
+        let (entry, record, is_open): (Option<Entry>, Option<Record>, _) = match open {
+            true => self.ask(home, kind::LOOKUP_OPEN, &(parent, name, number))?,
+            false => {
+                let (entry, record) = self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
+                (entry, record, false)
+            }
+        };
+        let id = entry.filter(|_| is_open).map(|e| e.id);
+        Ok(Found {
+            entry,
+            inode: record.map(|r| r.0),
+            opened: id.map(|id| Opened {
+                home,
+                id,
+                number,
+                asked,
+            }),
+            counts,
+        })
+    }
+
+    /// The attributes of `id` as of now, those of an open file included.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object.
+    pub fn stat(&self, id: ObjectId) -> Result<Inode> {
+        if let Some(home) = self.object_away(id) {
+            return self.stat_away(home, id).map(|record| record.0);
+        }
+        if id.is_view() {
+            return self.stat_in_view(id).map(|(inode, _)| inode);
+        }
+        self.stat_here(id)
+    }
+
+    /// The tail of the record: a link's target, a directory's own name.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such object.
+    pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        if let Some(home) = self.object_away(id) {
+            return self.stat_away(home, id).map(|record| (record.0, record.1));
+        }
+        if id.is_view() {
+            return self.stat_in_view(id);
+        }
+        self.inode_tail_here(id)
+    }
+
+    /// As [`Store::path_of`](forebay_store::Store::path_of), of a directory of the view, too.
+    ///
+    /// # Errors
+    /// ENOENT if it has been removed.
+    pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        self.store.path_by(dir, |id| self.inode_tail(id))
+    }
+
+    /// Changes attributes of `id`.
+    ///
+    /// # Errors
+    /// ENOENT; ENOSPC; EROFS in the view.
+    pub fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<()> {
+        if id.is_view() {
+            return Err(Errno::ROFS);
+        }
+        if let Some(node) = self.names_node()
+            && set.of_names()
+            && self.stat(id)?.is_dir()
+        {
+            return self.ask(node, kind::NAMES_SET_ATTR, &(id, *set));
+        }
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::SET_ATTR, &(id, *set));
+        }
+        self.set_attr_here(id, set)
+    }
+
+    /// The name of `id` in directory `parent`, found by listing it; None if it has none.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn name_in(&self, parent: ObjectId, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        self.list(parent, &mut Default::default(), |name, entry| {
+            if entry.id == id {
+                found = Some(name.to_vec());
+            }
+            found.is_none()
+        })?;
+        Ok(found)
+    }
+}

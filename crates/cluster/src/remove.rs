@@ -1,0 +1,120 @@
+//! Removing names of any node, and objects with their last name.
+
+use crate::Cluster;
+use crate::elsewhere::messages::kind;
+use forebay_store::names::Named;
+use forebay_store::record::Entry;
+use forebay_store::{ObjectId, Result, now};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Removes the entry `name` of `parent`, which must not be a directory.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, ESTALE.
+    ///
+    /// `known` is what a look-up at `epoch` found.
+    pub fn unlink(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
+        self.refuse_view(parent, name)?;
+        if let Some(home) = self.entry_away(parent, name)
+            && known.is_none_or(|e| e.kind != libc::S_IFLNK)
+        {
+            match self.ask(home, kind::UNLINK, &(parent, name, epoch, false)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        } else {
+            match self.unlink_here(parent, name, known, epoch, false) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        let node = self.names_node().ok_or(Errno::NODEV)?;
+        self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
+    }
+
+    /// As [`Store::unlink`], where the entry lies here. A symbolic link's only while `names` of
+    /// directories and links may change.
+    ///
+    /// # Errors
+    /// Those of unlink; EREMOTE if they mayn't.
+    pub(crate) fn unlink_here(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        mut known: Option<Entry>,
+        epoch: u64,
+        names: bool,
+    ) -> Result<()> {
+        loop {
+            let entry = match known.take() {
+                Some(entry) => entry,
+                None => self.lookup(parent, name)?.ok_or(Errno::NOENT)?,
+            };
+            if entry.kind == libc::S_IFDIR {
+                return Err(Errno::ISDIR);
+            }
+            if entry.kind == libc::S_IFLNK && self.foreign.is_some() && !names {
+                return Err(Errno::REMOTE);
+            }
+            if self.object_away(entry.id).is_some() {
+                if self.unlink_away((parent, name), entry, epoch)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.unlink_beside((parent, name), entry, epoch)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes the entry `name`, of this node and no directory's or symbolic link's, if it is `entry`. False if it isn't
+    /// any more.
+    ///
+    /// # Errors
+    /// ESTALE; EHOSTDOWN.
+    pub(crate) fn unlink_entry(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        if entry.kind != libc::S_IFREG {
+            return Err(Errno::INVAL);
+        }
+        match self.object_away(entry.id) {
+            Some(_) => self.unlink_away(name, entry, epoch),
+            None => self.unlink_beside(name, entry, epoch),
+        }
+    }
+
+    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or something else had to end
+    /// first.
+    fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        let t = now();
+        match self.remove_beside(name, entry, epoch, t) {
+            Err(Errno::AGAIN) => {
+                self.retry_noted(name, || self.note_gone(name))?;
+                Ok(false)
+            }
+            Ok(true) => self.touch_dir(name.0, t).map(|()| true),
+            other => other,
+        }
+    }
+
+    /// Removes the empty directory `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
+    pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        self.refuse_view(parent, name)?;
+        if let Some(node) = self.names_node() {
+            return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
+        }
+        let t = now();
+        self.rmdir_here((parent, name), (epoch, t))?;
+        self.touch_dir(parent, t)
+    }
+}

@@ -1,0 +1,104 @@
+//! The size of files and the room they take, wherever their bytes lie.
+
+use crate::Cluster;
+use crate::elsewhere::messages::kind;
+use forebay_store::data::MAX_SIZE;
+use forebay_store::parts::CHANGED;
+use forebay_store::uses::Change;
+use forebay_store::{Result, Store};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// EFBIG; EIO and the like.
+    pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::FBIG);
+        }
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(size))?;
+            return self.truncate_striped(&file, size);
+        }
+        let cut = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::TRUNCATE, &(id, size)),
+            None => self.truncate_here(index, |live| match Store::is_spilled(live) {
+                true => Err(CHANGED),
+                false => Ok(size),
+            }),
+        };
+        match self.spilled_by(index, &cut)? {
+            Some(file) => self.truncate_striped(&file, size),
+            None => cut,
+        }
+    }
+
+    /// Reserves room for `offset..offset + len`, so that writing there can't fail for
+    /// lack of space; with `grow`, the file becomes at least that long.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG.
+    pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(MAX_SIZE))?;
+            return self.room_striped(&file, (offset, len), grow, false);
+        }
+        let reserved = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::RESERVE, &(id, offset, len, grow)),
+            None => self.reserve_here(index, offset, len, grow),
+        };
+        match self.spilled_by(index, &reserved)? {
+            Some(file) => self.room_striped(&file, (offset, len), grow, false),
+            None => reserved,
+        }
+    }
+
+    /// Makes `offset..offset + len` read as zero; with `grow`, the file becomes at least
+    /// that long.
+    ///
+    /// # Errors
+    /// EFBIG, EIO.
+    pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::From(Some(offset)))?;
+            return self.room_striped(&file, (offset, len), grow, true);
+        }
+        let punched = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::PUNCH, &(id, offset, len, grow)),
+            None => self
+                .punch_here(index, offset, len, grow)
+                .and(self.not_spilled(index)),
+        };
+        match self.spilled_by(index, &punched)? {
+            Some(file) => self.room_striped(&file, (offset, len), grow, true),
+            None => punched,
+        }
+    }
+
+    /// The first offset from `offset` on that holds data (or, with `hole`, that doesn't);
+    /// the end of the file counts as a hole. Granularity: a page.
+    ///
+    /// # Errors
+    /// ENXIO if there is none before the end of the file.
+    pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            return self.seek_striped(&file, offset, hole);
+        }
+        let found = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::SEEK, &(id, offset, hole)),
+            None => {
+                let found = self.seek_here(index, offset, hole);
+                self.not_spilled(index).and(found)
+            }
+        };
+        match self.spilled_by(index, &found)? {
+            Some(file) => self.seek_striped(&file, offset, hole),
+            None => found,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Searching the index on all nodes: each is asked for a part of a page.
+
+use crate::Cluster;
+use crate::elsewhere::messages::{List, Part, decode, encode, kind};
+use forebay_store::index::query::{Hit, Page, Written};
+use forebay_store::index::{OwnedName, known_name};
+use forebay_store::record::{Mark, Word};
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a time. With
+    /// `only`, those with a name of this hash.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked; EIO.
+    pub(crate) fn search(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: usize,
+    ) -> Result<Page<Hit, Mark>> {
+        let nodes = self.all_nodes();
+        let share = most / nodes + most.min(8);
+        let question = (List(words.to_vec()), from, only, share as u64);
+        let mut pages = self.ask_others(kind::SEARCH, &question)?;
+        pages.push(self.search_here(words, from, only, share)?);
+        Ok(Page::join(pages, |hit| hit.mark))
+    }
+
+    /// Whether there is any object that has all these attributes. Others are asked only if none is here.
+    ///
+    /// # Errors
+    /// As for [`Store::search`].
+    pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
+        let begin = Some(Mark::FIRST);
+        for shard in 0..self.shard_count() {
+            let mut from = begin;
+            while let Some(at) = from {
+                let page = self.search_shard(shard, words, at, None, 1)?;
+                if !page.items.is_empty() {
+                    return Ok(true);
+                }
+                from = page.next;
+            }
+        }
+        let mut from = begin.filter(|_| self.foreign.is_some());
+        while let Some(at) = from {
+            let page = self.search(words, at, None, 1)?;
+            if !page.items.is_empty() {
+                return Ok(true);
+            }
+            from = page.next;
+        }
+        Ok(false)
+    }
+
+    /// The keys that occur in the pool, or with `of` the values of a key, as they are written in paths: those
+    /// whose hashes come from `from` on, about `most` at a time.
+    ///
+    /// # Errors
+    /// As for [`Store::search`].
+    pub(crate) fn written(
+        &self,
+        of: Option<u64>,
+        from: u64,
+        most: usize,
+    ) -> Result<Page<Written, u64>> {
+        let mut pages = self.ask_others(kind::WRITTEN, &(of, from, most as u64))?;
+        pages.push(self.written_here(of, from, most)?);
+        let mut page = Page::join(pages, |item| item.0);
+        page.items.dedup_by_key(|item| item.0);
+        Ok(page)
+    }
+
+    /// The name by which the object is in the index, and its directory.
+    ///
+    /// # Errors
+    /// ENOENT if it isn't.
+    pub fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
+        if let Some(home) = self.object_away(id) {
+            return self.ask(home, kind::INDEXED_NAME, &id);
+        }
+        let snapshot = self.snapshot(self.shard_of(id))?;
+        known_name(|from, each| snapshot.scan(from, each), id)?.ok_or(Errno::NOENT)
+    }
+
+    fn all_nodes(&self) -> usize {
+        self.peers().map_or(1, |e| e.nodes().len())
+    }
+
+    /// Asks all other nodes the same, at once.
+    fn ask_others<T: Part>(&self, kind: u16, question: &impl Part) -> Result<Vec<T>> {
+        let Some(others) = self.peers() else {
+            return Ok(Vec::new());
+        };
+        let nodes = others.nodes().iter().copied();
+        let nodes: Vec<_> = nodes.filter(|n| *n != others.me()).collect();
+        let told = others.ask_each(&nodes, kind, &encode(question)).into_iter();
+        told.map(|told| decode(&told?.head).ok_or(Errno::PROTO))
+            .collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! What is said of a striped file while it is open, on whatever nodes.
+//!
+//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody goes on with what it knew
+//! before, the file is cut where it ends: parts refuse whoever knows of fewer cuts, who then asks the home, and is told
+//! what was said. This is done when something is said, and once more before such a file is laminated: then the last cut
+//! and the lamination are one step at the home. Who opens a file later knows what was said; files of which nothing was
+//! said while they were open are laminated without all that.
+
+use super::*;
+use crate::Cluster;
+
+impl<'a> Cluster<'a> {
+    /// Something was said of a file: who has it open elsewhere learns it with its next write.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: a node can't be told.
+    pub fn tell_writers(&self, id: ObjectId) -> Result<()> {
+        if id.is_part() || self.foreign.is_none() {
+            return Ok(());
+        }
+        if id.stripe().is_none() && !has_parts(id, &self.stat(id)?) {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        if id.stripe().is_none() {
+            self.learn_spilled(index)?;
+        }
+        let told = match self.striped(index) {
+            Some(f) => self.fence(&f, |_, _| Ok(false)),
+            None => Ok(()),
+        };
+        drop(held);
+        self.live_release(index).and(told)
+    }
+
+    /// How often a file was cut, as far as this node knows: 0 if it isn't open here.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    #[doc(hidden)]
+    pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let cuts = self.live(index).cuts.load(Acquire);
+        drop(held);
+        self.live_release(index).map(|()| cuts)
+    }
+
+    /// A node was given up, and is refused here what it asks of a file of this node: so are its
+    /// questions to the other nodes that have parts, since it knows of fewer cuts than they do then.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: one of them can't be told.
+    pub(crate) fn tell_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
+        if self.foreign.is_none() || !self.stat(id)?.is_file() {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let told = match self.striped(index).filter(|_| parts) {
+            Some(f) => {
+                let f = Striped {
+                    lost: Some(lost),
+                    ..f
+                };
+                // First: who has the lease and can't go on holds others up.
+                self.part_inodes(id, f.lost)
+                    .and_then(|_| self.fence(&f, |_, _| Ok(false)))
+            }
+            None => Ok(()),
+        };
+        drop(held);
+        self.live_release(index).and(told)
+    }
+
+    /// Laminates an open file that others may have open who don't know what was said of it, unless somebody uses it for
+    /// writing.
+    pub(crate) fn seal(&self, index: u32) -> Result<()> {
+        let f = self.striped(index).ok_or(CHANGED)?;
+        self.fence(&f, |lease, cuts| match f.home {
+            None => self.seal_here(f.id, (lease, cuts)),
+            Some(home) => self.ask(home, kind::SEAL, &(f.id, lease, cuts)),
+        })
+    }
+
+    /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the number of the cut; it may
+    /// have ended both.
+    pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            let Known { size, cuts, .. } = lease.known;
+            self.cut_parts(f, cuts + 1, size)?;
+            match end(lease.number, cuts + 1) {
+                Ok(true) => Ok(()),
+                ended => self
+                    .end_lease(f, lease, cuts + 1, Some(size))
+                    .and(ended.map(|_| ())),
+            }
+        })
+    }
+}

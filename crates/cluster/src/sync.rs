@@ -1,0 +1,36 @@
+//! Making files durable wherever their bytes and names lie.
+
+use crate::Cluster;
+use crate::elsewhere::messages::kind;
+use forebay_store::Result;
+
+impl<'a> Cluster<'a> {
+    /// Makes an open file's data and record durable as far as its media can; of one with `persistence=durable` also the
+    /// entries that lead to it.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked. EIO and the like. Once something couldn't be written to stable storage, always EIO.
+    pub fn sync(&self, index: u32) -> Result<()> {
+        self.sync_file(index)?;
+        match self.is_durable(index) {
+            // The entries that lead to it may lie anywhere.
+            true => self.sync_entries_everywhere(),
+            false => Ok(()),
+        }
+    }
+
+    fn sync_file(&self, index: u32) -> Result<()> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            return self.sync_striped(&file);
+        }
+        let synced = match self.live_away(index) {
+            Some((home, id)) => self.ask(home, kind::SYNC, &id),
+            None => self.sync_here(index).and(self.not_spilled(index)),
+        };
+        match self.spilled_by(index, &synced)? {
+            Some(file) => self.sync_striped(&file),
+            None => synced,
+        }
+    }
+}

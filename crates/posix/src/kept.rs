@@ -1,0 +1,35 @@
+//! What a process keeps of files with weaker consistency: bytes that were written and aren't published (`writeback.rs`), and bytes
+//! that were read ahead (`readahead.rs`).
+
+use forebay_cluster::elsewhere::{Pieces, Sending};
+use rustix::io::Errno;
+use std::time::Instant;
+
+/// What is kept back of a file.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Its live entry, the description that was written to last, and its controls.
+    pub(crate) live: u32,
+    pub(crate) open: u32,
+    pub(crate) word: u64,
+    pub(crate) pieces: Pieces,
+    /// They come before the others.
+    pub(crate) under_way: Option<(Pieces, Sending)>,
+    /// Memory for the next.
+    pub(crate) spare: Pieces,
+    /// What wasn't told yet.
+    pub(crate) error: Option<Errno>,
+}
+
+/// What was read ahead of a file.
+#[derive(Default)]
+pub(crate) struct Window {
+    /// Where it begins, its bytes, and when they were asked for.
+    pub(crate) at: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) asked: Option<Instant>,
+    /// Where the last read ended: who goes on there reads one piece after the other.
+    pub(crate) next: u64,
+    /// How much is fetched for the next.
+    pub(crate) ahead: usize,
+}

@@ -1,0 +1,451 @@
+//! The reader slots of a record file, and when they become free.
+//!
+//! Each read transaction has a slot in a table in the lock file, with the process id of its owner.
+//! A process keeps the slots of its idle transactions, so that reading takes no lock.
+//! LMDB calls a slot dead if nobody holds the kernel's record lock (fcntl) on the byte of the lock
+//! file whose number is that process id. The kernel releases that lock when the process ends, even
+//! as a zombie, and at exec, which closes LMDB's descriptors.
+//!
+//! | the process | its slots are freed |
+//! |---|---|
+//! | exits | by itself, before it ends ([`Env::end_readers`]) |
+//! | calls exec | the idle ones before; what other threads used: when the new program opens the file |
+//! | is killed | by the keeper; without one, by whoever finds no free slot |
+//!
+//! A living process never loses a slot. LMDB's rule has two gaps, both where a process has the file
+//! open twice (the preloaded library and the verbs, say): the record locks of a process go when it
+//! closes *any* descriptor of the file, and closing an environment frees all slots of the process
+//! id; and a process that opens the file once more counts as its only user, and empties the table. So
+//! the second environment locks the file in another way, and neither closes it while the other may
+//! use it.
+
+use super::{Env, check};
+use forebay_media::atomics::AtomicU32;
+use forebay_runtime::critical::Critical;
+use lmdb_master_sys as ffi;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::*;
+
+/// Most read transactions of all processes at the same time, in one record file: twice as many as
+/// there are process slots.
+pub const MAX_READERS: u32 = 8192;
+/// So many of them are for commands that look at a pool, mend it, or save its data
+/// ([`crate::process::use_reserve`]).
+pub const RESERVED_READERS: u32 = 256;
+
+/// LMDB's layout of the lock file, in bytes. A mutex begins at [`MUTEX_AT`] of the head; behind the
+/// head is another one; then come the slots: transaction (8), process (4).
+const MAGIC: u32 = 0xBEEF_C0DE;
+const READERS_USED_AT: usize = 16;
+const MUTEX_AT: usize = 24;
+const MUTEX: usize = size_of::<libc::pthread_mutex_t>();
+const SLOTS_AT: usize =
+    (MUTEX_AT + MUTEX).next_multiple_of(CACHE_LINE) + MUTEX.next_multiple_of(CACHE_LINE);
+const CACHE_LINE: usize = 64;
+const SLOT: usize = CACHE_LINE;
+const PROCESS_AT: usize = 8;
+
+/// The lock file beside the record file `path`.
+fn lock_file(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-lock");
+    name.into()
+}
+
+/// A record lock of one byte of a lock file.
+fn record_lock(kind: i32, byte: u32) -> libc::flock {
+    // SAFETY: plain numbers, for which zero is valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = byte.into();
+    lock.l_len = 1;
+    lock
+}
+
+/// Whether anyone, this process too, holds the record lock of the process `pid`.
+fn is_held(file: &OwnedFd, pid: u32) -> bool {
+    let mut lock = record_lock(libc::F_WRLCK, pid);
+    // An owner of its own, the open file description: so the locks of this process count, too.
+    // SAFETY: an open descriptor; the kernel fills `lock`.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    // What can't be asked may be held.
+    asked != 0 || i32::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// Says in the way of LMDB that the file is in use: whoever opens it alone empties the table, and to
+/// LMDB a process that has it open already counts as alone.
+fn keep_in_use(file: &OwnedFd) {
+    let lock = record_lock(libc::F_RDLCK, 0);
+    // SAFETY: an open descriptor; a lock that is only read.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+}
+
+/// The lock file beside the record file `path`, made if there is none. Whoever closes it gives up the record
+/// locks that this process has on it: see [`free_left_behind`].
+pub(super) fn open_lock_file(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    rustix::fs::open(lock_file(path), flags, Mode::from_raw_mode(0o600))
+}
+
+/// How many slots were ever in use, says a lock file.
+pub(super) fn used(file: &OwnedFd) -> u32 {
+    let mut head = [0; SLOTS_AT];
+    let n = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
+    match n == SLOTS_AT && word(&head, 0) == MAGIC {
+        true => word(&head, READERS_USED_AT).min(MAX_READERS),
+        false => 0,
+    }
+}
+
+/// LMDB's own descriptor of the lock file: the second member of its environment, behind that of the data.
+///
+/// # Errors
+/// EIO if it isn't there.
+pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
+    let mut data = -1;
+    // SAFETY: env is open; `data` is valid.
+    check(unsafe { ffi::mdb_env_get_fd(env, (&raw mut data).cast()) })?;
+    // SAFETY: an environment begins with three descriptors.
+    let [first, lock, _] = unsafe { env.cast::<[i32; 3]>().read() };
+    if first != data || lock < 0 {
+        return Err(Errno::IO);
+    }
+    // SAFETY: open as long as the environment.
+    Ok(unsafe { BorrowedFd::borrow_raw(lock) })
+}
+
+/// Before this process opens the record file of this lock file: frees slots with its process id, which threads
+/// of the program before exec have left, or a dead process with the same id. If another environment
+/// of this process has the file open, nothing is freed, and this is true: `file` must never be closed.
+pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
+    let pid = forebay_runtime::process::pid();
+    if is_held(file, pid) {
+        keep_in_use(file);
+        return true;
+    }
+    let mut page = [0; 4096];
+    let mut left = false;
+    let mut at = 0;
+    let mut end = page.len();
+    while at < end {
+        let n = rustix::io::pread(file, &mut page, at as u64).unwrap_or(0);
+        if n < SLOTS_AT || at == 0 && word(&page, 0) != MAGIC {
+            break;
+        }
+        if at == 0 {
+            let used = word(&page, READERS_USED_AT).min(MAX_READERS);
+            end = SLOTS_AT + used as usize * SLOT;
+        }
+        let slots = page[..n].chunks_exact(SLOT);
+        let skipped = if at == 0 { SLOTS_AT / SLOT } else { 0 };
+        left |= slots
+            .skip(skipped)
+            .any(|slot| word(slot, PROCESS_AT) == pid);
+        at += page.len();
+    }
+    if left {
+        // What stays is freed when this process has ended.
+        let _ = free_slots_of(file, end, pid);
+    }
+    false
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..]
+        .first_chunk()
+        .map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
+/// Frees the slots of `pid` in the first `end` bytes of a lock file.
+#[cold]
+fn free_slots_of(file: &OwnedFd, end: usize, pid: u32) -> Result<()> {
+    let end = end.min(rustix::fs::fstat(file)?.st_size as usize);
+    let region = forebay_media::Region::map(file, 0, end)?;
+    for slot in (SLOTS_AT..end.saturating_sub(SLOT - 1)).step_by(SLOT) {
+        // SAFETY: inside the mapped file; LMDB changes the word by whole loads and stores, too.
+        let owner: &AtomicU32 = unsafe { region.at(slot + PROCESS_AT) };
+        let _ = owner.compare_exchange(pid, 0, AcqRel, Relaxed);
+    }
+    Ok(())
+}
+
+impl Env {
+    /// Begins a read transaction with a slot of its own. If all are taken, those of dead processes
+    /// are freed first. The caller is critical.
+    ///
+    /// # Errors
+    /// EAGAIN if the slots are in use by the living; ENOSPC if there is no memory for more.
+    pub(super) fn begin_reader(&self, env: *mut ffi::MDB_env) -> Result<*mut ffi::MDB_txn> {
+        let mut freed = false;
+        loop {
+            self.reserve_reader(env)?;
+            let mut txn = null_mut();
+            // SAFETY: env is open.
+            let rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
+            let scarce = match rc {
+                0 if !forebay_runtime::slots::uses_reserve() => self.is_scarce(env)?,
+                _ => rc == ffi::MDB_READERS_FULL,
+            };
+            if !scarce {
+                return check(rc).map(|()| txn);
+            }
+            if rc == 0 {
+                // SAFETY: just begun.
+                unsafe { ffi::mdb_txn_abort(txn) };
+            }
+            if freed {
+                return Err(Errno::AGAIN);
+            }
+            freed = true;
+            check_readers(env)?;
+        }
+    }
+
+    /// Whether only reserved slots are left.
+    fn is_scarce(&self, env: *mut ffi::MDB_env) -> Result<bool> {
+        let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
+        // SAFETY: env is open; zeroed info is valid.
+        let ever = unsafe {
+            check(ffi::mdb_env_info(env, info.as_mut_ptr()))?;
+            info.assume_init().me_numreaders
+        };
+        // That many were never in use at the same time: slots are taken from the front.
+        if ever <= MAX_READERS - RESERVED_READERS {
+            return Ok(false);
+        }
+        let mut used = 0;
+        list(env, |_, _| used += 1)?;
+        Ok(used > MAX_READERS - RESERVED_READERS)
+    }
+
+    /// Frees the slots of this process's idle read transactions: it is about to end, or to execute
+    /// another program. Should it go on, it takes new ones.
+    pub fn end_readers(&self) {
+        let _critical = Critical::enter();
+        for idle in &self.idle {
+            if idle.load(Relaxed).is_null() {
+                continue;
+            }
+            let txn = idle.swap(null_mut(), AcqRel);
+            if !txn.is_null() {
+                // SAFETY: a read transaction of ours that nobody else has; its slot is freed by one
+                // store.
+                unsafe { ffi::mdb_txn_abort(txn) };
+            }
+        }
+    }
+
+    /// The process ids of all slots that are taken, one for each slot.
+    ///
+    /// # Errors
+    /// What open says.
+    pub fn readers(&self) -> Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        list(self.get()?, |pid, _| pids.push(pid))?;
+        Ok(pids)
+    }
+
+    /// Frees the reader slots of dead processes, so that old pages can be used again.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn release_dead_readers(&self) -> Result<()> {
+        let env = self.get()?;
+        let _critical = Critical::enter();
+        check_readers(env)
+    }
+
+    /// Closes an environment whose transactions have ended, unless another one of this process may
+    /// use the same file: then its address space and descriptors stay until the process ends.
+    pub(super) fn close(&mut self, env: *mut ffi::MDB_env) {
+        let pid = forebay_runtime::process::pid();
+        let beside = self
+            .beside
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut others = beside.is_some();
+        let listed = list(env, |owner, _| others |= owner == pid);
+        if listed.is_err() || others {
+            std::mem::forget(beside.take());
+            return;
+        }
+        // SAFETY: ours; no transaction is left.
+        unsafe { ffi::mdb_env_close(env) };
+    }
+}
+
+fn check_readers(env: *mut ffi::MDB_env) -> Result<()> {
+    let mut dead = 0;
+    // SAFETY: env is open.
+    check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
+}
+
+/// Calls `each` for every slot that is taken, with its process id and the transaction that it keeps
+/// alive, if it has one.
+pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>)) -> Result<()> {
+    unsafe extern "C" fn note<F: FnMut(u32, Option<u64>)>(
+        line: *const c_char,
+        each: *mut c_void,
+    ) -> i32 {
+        // SAFETY: LMDB gives a string, and what it was given itself.
+        let (line, each) = unsafe { (CStr::from_ptr(line), &mut *each.cast::<F>()) };
+        // Per line: process, thread, transaction; a head line; "-" for an idle reader.
+        let mut words = line.to_str().unwrap_or("").split_whitespace();
+        if let Some(pid) = words.next().and_then(|w| w.parse().ok()) {
+            each(pid, words.nth(1).and_then(|w| w.parse().ok()));
+        }
+        0
+    }
+    fn of<F: FnMut(u32, Option<u64>)>(
+        _: &F,
+    ) -> unsafe extern "C" fn(*const c_char, *mut c_void) -> i32 {
+        note::<F>
+    }
+    // SAFETY: the environment is open; `note` gets the address of what it expects.
+    let rc = unsafe { ffi::mdb_reader_list(env, Some(of(&each)), (&raw mut each).cast()) };
+    if rc < 0 { Err(Errno::IO) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_runtime::process::pid;
+    use std::io::Read;
+    use std::mem::ManuallyDrop;
+    use std::os::unix::fs::FileExt;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let dir = std::env::temp_dir().join(format!("fb-readers-{name}-{}", pid()));
+            std::fs::create_dir_all(&dir).unwrap();
+            Dir(dir)
+        }
+
+        fn env(&self) -> Env {
+            Env::new(self.0.join("records"), 4 << 20)
+        }
+
+        /// The lock file. Never closed: that would give up the locks of this process.
+        fn file(&self) -> ManuallyDrop<std::fs::File> {
+            let path = lock_file(&self.0.join("records"));
+            let file = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(path);
+            ManuallyDrop::new(file.unwrap())
+        }
+
+        /// The process ids in the slots that are taken, read from the file.
+        fn slots(&self) -> Vec<u32> {
+            let mut bytes = Vec::new();
+            self.file().read_to_end(&mut bytes).unwrap();
+            assert_eq!(word(&bytes, 0), MAGIC);
+            (0..word(&bytes, READERS_USED_AT) as usize)
+                .map(|i| word(&bytes, SLOTS_AT + i * SLOT + PROCESS_AT))
+                .filter(|&pid| pid != 0)
+                .collect()
+        }
+
+        /// Gives so many slots, from number `first` on, to the process `pid`.
+        fn take(&self, first: u32, end: u32, pid: u32) {
+            let file = self.file();
+            for i in first as usize..end as usize {
+                let mut slot = [0xff; SLOT];
+                slot[PROCESS_AT..PROCESS_AT + 4].copy_from_slice(&pid.to_ne_bytes());
+                let at = SLOTS_AT + i * SLOT;
+                file.write_all_at(&slot, at as u64).unwrap();
+            }
+            let used = end.to_ne_bytes();
+            file.write_all_at(&used, READERS_USED_AT as u64).unwrap();
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// No process has it: the kernel's highest is 2^22.
+    const NOBODY: u32 = 1 << 23;
+
+    #[test]
+    fn idle_slots_go_when_a_process_is_about_to_end() {
+        let dir = Dir::new("idle");
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid()]);
+        assert_eq!(env.readers(), Ok(vec![pid()]));
+        let (a, b) = (env.snapshot().unwrap(), env.snapshot().unwrap());
+        env.end_readers();
+        assert_eq!(dir.slots().len(), 2, "those in use stay");
+        drop((a, b));
+        env.end_readers();
+        assert_eq!(dir.slots(), []);
+        assert_eq!(env.snapshot().unwrap().get(b"x"), Ok(None));
+        assert_eq!(dir.slots(), [pid()]);
+    }
+
+    #[test]
+    fn a_table_full_of_the_dead_is_cleared_when_it_is_opened() {
+        let dir = Dir::new("full");
+        drop(dir.env().snapshot().unwrap());
+        // Nobody has it open: LMDB would begin with an empty table.
+        let other = dir.env();
+        drop(other.snapshot().unwrap());
+        dir.take(1, MAX_READERS, NOBODY);
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid(), pid()]);
+        dir.take(2, MAX_READERS, NOBODY);
+        let (_a, _b) = (env.snapshot().unwrap(), env.snapshot().unwrap());
+    }
+
+    #[test]
+    fn what_the_program_before_exec_has_left_goes() {
+        let dir = Dir::new("exec");
+        drop(dir.env().snapshot().unwrap());
+        dir.take(0, 100, pid());
+        let file = open_lock_file(&dir.0.join("records")).unwrap();
+        assert!(!free_left_behind(&file));
+        assert_eq!(dir.slots(), []);
+    }
+
+    #[test]
+    fn a_file_that_is_open_twice_keeps_its_slots() {
+        let dir = Dir::new("twice");
+        let first = dir.env();
+        let kept = first.snapshot().unwrap();
+        let second = dir.env();
+        drop(second.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid(), pid()]);
+        drop(second);
+        assert_eq!(dir.slots(), [pid()]);
+        let file = ManuallyDrop::into_inner(dir.file());
+        let file = ManuallyDrop::new(OwnedFd::from(file));
+        assert!(is_held(&file, pid()));
+        assert_eq!(kept.get(b"x"), Ok(None));
+        drop(kept);
+        drop(first.snapshot().unwrap());
+        assert_eq!(dir.slots(), [pid()]);
+    }
+
+    #[test]
+    fn a_slot_that_was_taken_away_is_not_used_again() {
+        let dir = Dir::new("stolen");
+        let env = dir.env();
+        drop(env.snapshot().unwrap());
+        dir.take(0, 1, NOBODY);
+        drop(env.snapshot().unwrap());
+        assert_eq!(dir.slots(), [NOBODY, pid()]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Where values are in the index: numbers by what they are worth, then other texts by their bytes.
+//!
+//! ```text
+//! number: 0, then 64 bits: the largest double that isn't larger (sign turned, so that bits sort as numbers do),
+//!         63 bits: what is missing, as far as it fits
+//! text:   1, then 127 bits: how it begins
+//! ```
+//!
+//! A smaller value never has a larger place. Several can have the same: numbers above 2^115 and texts of which the first
+//! 15 bytes are the same; so what is found at a place is compared again.
+
+use crate::number::Number;
+use crate::record::Order;
+
+/// The bit that sets texts behind numbers.
+const TEXT: u128 = 1 << 127;
+
+impl Order {
+    /// The smallest number's.
+    pub const FIRST_NUMBER: Order = Order(0);
+    /// The largest number's.
+    pub const LAST_NUMBER: Order = Order(TEXT - 1);
+    /// The empty text's.
+    pub const FIRST_TEXT: Order = Order(TEXT);
+    /// The last one.
+    pub const LAST: Order = Order(u128::MAX);
+
+    /// Of a value of an attribute. What isn't UTF-8 counts as what is shown of it.
+    pub fn of_value(value: &[u8]) -> Order {
+        let text = String::from_utf8_lossy(value);
+        match Number::read(&text) {
+            Some(number) => Order::of_number(number),
+            None => Order::of_text(&text),
+        }
+    }
+
+    /// Of a number.
+    pub fn of_number(number: Number) -> Order {
+        let (real, missing) = number.split();
+        // Without the sign of a zero.
+        let bits = (real + 0.0).to_bits();
+        let sorted = match bits >> 63 {
+            0 => bits | 1 << 63,
+            _ => !bits,
+        };
+        let missing = missing.min((1 << 63) - 1);
+        Order(u128::from(sorted) << 63 | missing)
+    }
+
+    /// Of a text, among the texts that are no numbers.
+    pub fn of_text(text: &str) -> Order {
+        let mut first = [0; 16];
+        let n = text.len().min(16);
+        first[..n].copy_from_slice(&text.as_bytes()[..n]);
+        Order(TEXT | u128::from_be_bytes(first) >> 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> (Number, Order) {
+        let number = Number::read(text).unwrap();
+        (number, Order::of_value(text.as_bytes()))
+    }
+
+    #[test]
+    fn places_are_sorted_as_numbers_are() {
+        let whole = |n: i128| n.to_string();
+        let mut texts: Vec<String> = [
+            "-1e308",
+            "-1e39",
+            "-2.5",
+            "-1e-300",
+            "-0.0",
+            "0",
+            "+0",
+            "1e-300",
+            "0.1",
+            "1",
+            "01",
+            "1.0",
+            "1e0",
+            "2.5",
+            "1e38",
+            "1e39",
+            "1.7976931348623157e308",
+        ]
+        .map(String::from)
+        .to_vec();
+        for shift in [10, 52, 53, 54, 62, 63, 64, 80, 115, 116, 126] {
+            for near in -2..=2 {
+                texts.push(whole((1 << shift) + near));
+                texts.push(whole(-(1 << shift) + near));
+                texts.push(format!("{:?}", ((1_i128 << shift) + near) as f64));
+            }
+        }
+        texts.extend([whole(i128::MAX), whole(i128::MIN), whole(i128::MAX - 1)]);
+        for a in &texts {
+            for b in &texts {
+                let ((a, at), (b, bt)) = (number(a), number(b));
+                match a.compare(b) {
+                    std::cmp::Ordering::Equal => assert_eq!(at, bt, "{a:?} {b:?}"),
+                    order => assert!(at.cmp(&bt) == order || at == bt, "{a:?} {b:?}"),
+                }
+                // Up to 115 bits each has a place of its own.
+                let few = |n: Number| matches!(n, Number::Whole(n) if n.unsigned_abs() < 1 << 115);
+                assert!(
+                    at != bt || a.compare(b).is_eq() || !(few(a) && few(b)),
+                    "{a:?} {b:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn texts_lie_behind_numbers_and_by_their_beginnings() {
+        let texts = [
+            "",
+            "\u{1}",
+            "2026-11-22",
+            "2026-11-23",
+            "a",
+            "aa",
+            "ab",
+            "é",
+            "inf",
+            "1e999",
+        ];
+        for a in texts {
+            let at = Order::of_value(a.as_bytes());
+            assert!(at >= Order::FIRST_TEXT && at == Order::of_text(a));
+            for b in texts {
+                assert_eq!(at.cmp(&Order::of_text(b)), a.cmp(b), "{a:?} {b:?}");
+            }
+        }
+        assert!(Order::of_text("aaaaaaaaaaaaaaaaaab") >= Order::of_text("aaaaaaaaaaaaaaaaaaa"));
+        assert!(number("9e307").1 <= Order::LAST_NUMBER);
+        assert_eq!(Order::of_value(b"a\xffb"), Order::of_text("a\u{fffd}b"));
+    }
+}

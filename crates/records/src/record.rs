@@ -1,0 +1,637 @@
+//! The records: keys and values as they lie in LMDB.
+//!
+//! ```text
+//! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory
+//! 'I' id:8               -> inode tail              attributes; the tail is a small file's
+//!                                                   data, a link's target, a directory's
+//!                                                   name, or the extents of chunk 0
+//! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
+//! 'A' id:8 name          -> value                   an extended attribute
+//! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it never
+//!                                                   had one
+//! 'B' id:8               -> ()                      a file that came in a burst, or mustn't lie in memory any
+//!                                                   more: it is to be moved from there when nobody has it open
+//!                                                   (`data/drain.rs`, `data/on_files.rs`)
+//! 'K' id:8 chunk:8       -> stable:1 sum:4 ...   checksums of a chunk's blocks (`data/sums.rs`)
+//! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
+//!                                                   that is (`makers.rs`)
+//! 'J'                    -> changes                 rest of a commit over several shards
+//! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
+//! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
+//!                                                   nodes (`across.rs`)
+//! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index, or goes with its maker
+//! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
+//!                                                   value and of a name, and whose it is (`index.rs`)
+//! 'R' key:8 order:16 id:8 -> ()               the same, by what a value is worth: the key's hash, and where the
+//!                                                   value is among values (`index/order.rs`)
+//! 'W' id:8               -> path                    a directory of the view that somebody has looked up
+//! ```
+//! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
+//! accepts any bytes and returns None for what isn't a record.
+
+use forebay_media::Extent;
+use forebay_placement::ObjectId;
+use smallvec::SmallVec;
+use twox_hash::XxHash3_64;
+
+/// Longest name of an entry or an extended attribute. Bytes.
+pub const NAME_MAX: usize = 255;
+/// Extents of one chunk, at most.
+pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
+/// Files up to this many bytes are kept inside their record.
+pub const INLINE_MAX: usize = 1024;
+/// Bytes of the part of an inode that is always there.
+const INODE_LEN: usize = 20;
+/// In it, which of the other fields follow: a bit each.
+const THERE: usize = 3;
+const VERSION: u8 = 2;
+/// Bits of its third byte.
+const HAS_ATTRIBUTES: u8 = 1;
+const HAS_CONTROLS: u8 = 2;
+const HAS_EDITION: u8 = 4;
+
+/// A key, built on the stack.
+pub struct Key {
+    bytes: [u8; 17 + NAME_MAX],
+    len: usize,
+}
+
+impl Key {
+    fn new(tag: u8, id: ObjectId, rest: &[u8]) -> Key {
+        let mut bytes = [0; 17 + NAME_MAX];
+        bytes[0] = tag;
+        bytes[1..9].copy_from_slice(&id.0.to_be_bytes());
+        bytes[9..9 + rest.len()].copy_from_slice(rest);
+        Key {
+            bytes,
+            len: 9 + rest.len(),
+        }
+    }
+
+    /// The entry `name` of directory `parent`.
+    pub fn entry(parent: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'D', parent, name)
+    }
+
+    /// The inode of `id`.
+    pub fn inode(id: ObjectId) -> Key {
+        Key::new(b'I', id, &[])
+    }
+
+    /// The extents of chunk `chunk` of `id`.
+    pub fn chunk(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'X', id, &chunk.to_be_bytes())
+    }
+
+    /// The checksums of chunk `chunk` of `id`.
+    pub fn sums(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'K', id, &chunk.to_be_bytes())
+    }
+
+    /// Where chunk `chunk` of `id` lies, if that is another node (`striped/placed.rs`).
+    pub fn placed(id: ObjectId, chunk: u64) -> Key {
+        Key::new(b'E', id, &chunk.to_be_bytes())
+    }
+
+    /// The extended attribute `name` of `id`.
+    pub fn attribute(id: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'A', id, name)
+    }
+
+    /// The name `name` in `parent` of `id`, whose entry lies elsewhere.
+    pub fn link(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
+        let mut key = Key::new(b'L', id, &parent.0.to_be_bytes());
+        key.bytes[key.len..key.len + name.len()].copy_from_slice(name);
+        key.len += name.len();
+        key
+    }
+
+    /// The name `name` in `parent` by which `id` may be in the index, or that goes with its maker.
+    pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
+        let mut key = Key::link(id, parent, name);
+        key.bytes[0] = b'P';
+        key
+    }
+
+    /// All names of `id` that the index knows begin so.
+    pub fn known_names(id: ObjectId) -> Key {
+        Key::new(b'P', id, &[])
+    }
+
+    /// In the index: the object at `mark` has the attribute `word`.
+    pub fn indexed(word: Word, mark: Mark) -> Key {
+        let mut rest = [0; 24];
+        rest[..8].copy_from_slice(&word.value.to_be_bytes());
+        rest[8..16].copy_from_slice(&mark.name.to_be_bytes());
+        rest[16..].copy_from_slice(&mark.id.0.to_be_bytes());
+        Key::new(b'V', ObjectId(word.key), &rest)
+    }
+
+    /// In the index: the object has a value of the key that is at `order`.
+    pub fn ordered(key: u64, order: Order, id: ObjectId) -> Key {
+        let mut rest = [0; 24];
+        rest[..16].copy_from_slice(&order.0.to_be_bytes());
+        rest[16..].copy_from_slice(&id.0.to_be_bytes());
+        Key::new(b'R', ObjectId(key), &rest)
+    }
+
+    /// The path of a directory of the view.
+    pub fn view(id: ObjectId) -> Key {
+        Key::new(b'W', id, &[])
+    }
+
+    /// The note on the entry `name` of `parent`.
+    pub fn note(parent: ObjectId, name: &[u8]) -> Key {
+        Key::new(b'N', parent, name)
+    }
+
+    /// The mark of a file that is to be moved from memory.
+    pub fn landed(id: ObjectId) -> Key {
+        Key::new(b'B', id, &[])
+    }
+
+    /// The note on who made a file, with whom it goes.
+    pub fn maker(id: ObjectId) -> Key {
+        Key::new(b'M', id, &[])
+    }
+
+    /// The mark of an object without a name.
+    pub fn orphan(id: ObjectId) -> Key {
+        Key::new(b'O', id, &[])
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The key of a journal.
+pub const JOURNAL: &[u8] = b"J";
+
+/// Tag, id and the rest of a key other than the journal's.
+pub fn parse_key(key: &[u8]) -> Option<(u8, ObjectId, &[u8])> {
+    let id = u64::from_be_bytes(key.get(1..9)?.try_into().ok()?);
+    Some((key[0], ObjectId(id), &key[9..]))
+}
+
+/// A key and a value of a user attribute, by their hashes: what the index is sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Word {
+    /// Of the key.
+    pub key: u64,
+    /// Of key and value.
+    pub value: u64,
+}
+
+/// Where an object is among those that have an attribute: by the hash of its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Mark {
+    /// Hash of the name.
+    pub name: u64,
+    pub id: ObjectId,
+}
+
+impl Mark {
+    /// Before all others.
+    pub const FIRST: Mark = Mark {
+        name: 0,
+        id: ObjectId(0),
+    };
+}
+
+/// What a key of the index says.
+pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
+    let rest: &[u8; 32] = key.strip_prefix(b"V")?.try_into().ok()?;
+    let n = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("8 bytes"));
+    let (key, value) = (n(0), n(8));
+    let (name, id) = (n(16), ObjectId(n(24)));
+    Some((Word { key, value }, Mark { name, id }))
+}
+
+/// Where a value is among all values: `index/order.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Order(pub u128);
+
+/// What a key of the index by order says: the attribute's key, where its value is, and whose it is.
+pub fn parse_ordered(key: &[u8]) -> Option<(u64, Order, ObjectId)> {
+    let rest: &[u8; 32] = key.strip_prefix(b"R")?.try_into().ok()?;
+    let (of, rest) = rest.split_first_chunk::<8>()?;
+    let (order, id) = rest.split_first_chunk::<16>()?;
+    let id = ObjectId(u64::from_be_bytes(id.try_into().ok()?));
+    let order = Order(u128::from_be_bytes(*order));
+    Some((u64::from_be_bytes(*of), order, id))
+}
+
+/// Type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+
+/// What an entry of a directory refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub id: ObjectId,
+    /// Type bits of the object's mode (S_IFREG, S_IFDIR, ...).
+    pub kind: u32,
+}
+
+impl Entry {
+    pub fn encode(&self) -> [u8; 9] {
+        let mut out = [0; 9];
+        out[..8].copy_from_slice(&self.id.0.to_le_bytes());
+        out[8] = (self.kind >> 12) as u8;
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Entry> {
+        let bytes: &[u8; 9] = bytes.try_into().ok()?;
+        let id = u64::from_le_bytes(bytes[..8].try_into().ok()?);
+        Some(Entry {
+            id: ObjectId(id),
+            kind: u32::from(bytes[8] & 0xf) << 12,
+        })
+    }
+}
+
+/// The bytes of a record: on the stack, unless a small file's content is among them.
+pub type RecordBytes = SmallVec<[u8; 256]>;
+
+/// What the tail of an inode record holds.
+pub mod tail {
+    /// Nothing.
+    pub const NONE: u8 = 0;
+    /// The whole content of a small file.
+    pub const DATA: u8 = 1;
+    /// Extents of chunk 0.
+    pub const EXTENTS: u8 = 2;
+    /// A symbolic link's target.
+    pub const TARGET: u8 = 3;
+    /// A directory's own name.
+    pub const NAME: u8 = 4;
+}
+
+/// The fixed part of an inode. Times are nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inode {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub size: u64,
+    /// Pages of all extents.
+    pub pages: u64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub atime: i64,
+    pub btime: i64,
+    /// A directory's parent.
+    pub parent: u64,
+    /// A device's number.
+    pub rdev: u64,
+    /// Whether it may have extended attributes.
+    pub has_attributes: bool,
+    /// What was said of it, and what became of that; 0: nothing (`uses.rs`).
+    pub controls: u64,
+    /// Changes with the word above, upwards; odd while the file never changes and may be copied (`uses.rs`).
+    pub edition: u64,
+    /// One of [`tail`].
+    pub tail: u8,
+}
+
+impl Inode {
+    /// Type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    pub fn is_link(&self) -> bool {
+        self.kind() == libc::S_IFLNK
+    }
+
+    /// The 64-bit fields in the order of the record, and what each is if it isn't there.
+    fn words(&self) -> [(u64, u64); 8] {
+        let (mtime, btime) = (self.mtime as u64, self.btime as u64);
+        [
+            (self.size, 0),
+            (self.pages, 0),
+            (self.parent, 0),
+            (self.rdev, 0),
+            (mtime, 0),
+            (self.ctime as u64, mtime),
+            (btime, mtime),
+            (self.atime as u64, btime),
+        ]
+    }
+
+    /// The record's bytes. Short: the more records fit a page, the fewer pages a change has to
+    /// copy.
+    pub fn encode(&self, tail: &[u8]) -> RecordBytes {
+        let mut out = RecordBytes::new();
+        let bit = |there: bool, bit: u8| if there { bit } else { 0 };
+        let flags = bit(self.has_attributes, HAS_ATTRIBUTES)
+            | bit(self.controls != 0, HAS_CONTROLS)
+            | bit(self.edition != 0, HAS_EDITION);
+        out.extend_from_slice(&[VERSION, self.tail, flags, 0]);
+        for n in [self.mode, self.uid, self.gid, self.nlink] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        for (i, (word, otherwise)) in self.words().into_iter().enumerate() {
+            if word != otherwise {
+                out[THERE] |= 1 << i;
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        for word in [self.controls, self.edition] {
+            if word != 0 {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        out.extend_from_slice(tail);
+        out
+    }
+
+    /// The inode and its tail.
+    pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
+        let (fixed, mut rest) = bytes.split_at_checked(INODE_LEN)?;
+        if fixed[0] != VERSION || fixed[1] > tail::NAME {
+            return None;
+        }
+        let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
+        let mut next = 0;
+        let mut word = |otherwise: u64| {
+            next += 1;
+            if fixed[THERE] >> (next - 1) & 1 == 0 {
+                return Some(otherwise);
+            }
+            let (bytes, after) = rest.split_first_chunk()?;
+            rest = after;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let [size, pages, parent, rdev, mtime] = [word(0)?, word(0)?, word(0)?, word(0)?, word(0)?];
+        let (ctime, btime) = (word(mtime)?, word(mtime)?);
+        let atime = word(btime)?;
+        let mut more = |bit: u8| {
+            if fixed[2] & bit == 0 {
+                return Some(0);
+            }
+            let (bytes, after) = rest.split_first_chunk()?;
+            rest = after;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let (controls, edition) = (more(HAS_CONTROLS)?, more(HAS_EDITION)?);
+        let inode = Inode {
+            tail: fixed[1],
+            has_attributes: fixed[2] & HAS_ATTRIBUTES != 0,
+            controls,
+            edition,
+            mode: n32(4),
+            uid: n32(8),
+            gid: n32(12),
+            nlink: n32(16),
+            size,
+            pages,
+            parent,
+            rdev,
+            mtime: mtime as i64,
+            ctime: ctime as i64,
+            atime: atime as i64,
+            btime: btime as i64,
+        };
+        Some((inode, rest))
+    }
+}
+
+/// The extents of one chunk: they cover it from its start on, without gaps. Usually a
+/// few; as many as pages where the medium has splintered.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
+
+/// So many extents need no memory of their own.
+pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
+
+impl ChunkMap {
+    /// The extents in order.
+    pub fn extents(&self) -> &[Extent] {
+        &self.0
+    }
+
+    /// Pages covered.
+    pub fn pages(&self) -> usize {
+        self.extents().iter().map(|e| e.pages()).sum()
+    }
+
+    /// Adds an extent at the end; false if there is no place for one more.
+    pub fn push(&mut self, e: Extent) -> bool {
+        if self.0.len() == MAX_EXTENTS {
+            return false;
+        }
+        self.0.push(e);
+        true
+    }
+
+    /// Keeps the first `pages` pages; `gone` gets the rest.
+    pub fn truncate(&mut self, pages: usize, mut gone: impl FnMut(Extent)) {
+        let mut kept = ChunkMap::default();
+        let mut at = 0;
+        for &e in self.extents() {
+            if at >= pages {
+                gone(e);
+            } else {
+                let (keep, rest) = e.split(pages - at);
+                kept.push(keep);
+                rest.into_iter().for_each(&mut gone);
+            }
+            at += e.pages();
+        }
+        *self = kept;
+    }
+
+    /// The record's bytes: for the value of 'X', or the tail of an inode.
+    pub fn encode(&self) -> SmallVec<[u8; 8 * FEW_EXTENTS]> {
+        self.extents()
+            .iter()
+            .flat_map(|e| e.0.to_le_bytes())
+            .collect()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<ChunkMap> {
+        if !bytes.len().is_multiple_of(8) || bytes.len() / 8 > MAX_EXTENTS {
+            return None;
+        }
+        let mut map = ChunkMap::default();
+        for e in bytes.chunks_exact(8) {
+            let e = Extent(u64::from_le_bytes(e.try_into().expect("8 bytes")));
+            if !e.is_sound() {
+                return None;
+            }
+            map.push(e);
+        }
+        (map.pages() <= forebay_media::CELL_PAGES).then_some(map)
+    }
+}
+
+/// One change of a commit: shard, key, and the new value or None for a removal.
+pub type ChangeRef<'a> = (usize, &'a [u8], Option<&'a [u8]>);
+
+/// The same with bytes of its own.
+pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
+
+/// Adds a change to a list of changes: the content of 'J', and of the journal.
+pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
+    list.extend_from_slice(&(shard as u16).to_le_bytes());
+    list.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    let len = value.map_or(u32::MAX, |v| v.len() as u32);
+    list.extend_from_slice(&len.to_le_bytes());
+    list.extend_from_slice(key);
+    list.extend_from_slice(value.unwrap_or(&[]));
+}
+
+/// The changes of a list; the last is None if the list is damaged from there on.
+pub fn changes(mut list: &[u8]) -> impl Iterator<Item = Option<ChangeRef<'_>>> {
+    std::iter::from_fn(move || {
+        if list.is_empty() {
+            return None;
+        }
+        let one = split_change(list);
+        list = one.map_or(&[], |(_, rest)| rest);
+        Some(one.map(|(change, _)| change))
+    })
+}
+
+fn split_change(list: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
+    let (head, rest) = list.split_at_checked(8)?;
+    let shard = u16::from_le_bytes([head[0], head[1]]) as usize;
+    let key_len = u16::from_le_bytes([head[2], head[3]]) as usize;
+    let len = u32::from_le_bytes(head[4..8].try_into().ok()?);
+    let (key, rest) = rest.split_at_checked(key_len)?;
+    let (value, rest) = rest.split_at_checked(if len == u32::MAX { 0 } else { len as usize })?;
+    Some(((shard, key, (len != u32::MAX).then_some(value)), rest))
+}
+
+/// The extents that a record names, and whose they are.
+pub fn extents_in(key: &[u8], value: &[u8]) -> Option<(ObjectId, ChunkMap)> {
+    let (what, id, _) = parse_key(key)?;
+    let bytes = match what {
+        b'X' => value,
+        b'I' => Inode::decode(value)
+            .filter(|(i, _)| i.tail == tail::EXTENTS)
+            .map(|(_, bytes)| bytes)?,
+        _ => return None,
+    };
+    Some((id, ChunkMap::decode(bytes)?))
+}
+
+/// The hash of a key or of a name.
+pub fn hash_of(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+impl Word {
+    /// This key with this value.
+    pub fn new(key: &[u8], value: &[u8]) -> Word {
+        let key = hash_of(key);
+        Word {
+            key,
+            value: XxHash3_64::oneshot_with_seed(key, value),
+        }
+    }
+}
+
+impl Mark {
+    /// The next possible place.
+    pub fn after(self) -> Mark {
+        match self.id.0.checked_add(1) {
+            Some(id) => Mark {
+                id: ObjectId(id),
+                ..self
+            },
+            None => Mark {
+                name: self.name.saturating_add(1),
+                id: ObjectId(0),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_round_trip() {
+        let inode = Inode {
+            mode: libc::S_IFREG | 0o640,
+            uid: 1,
+            gid: 2,
+            nlink: 3,
+            size: 1 << 40,
+            pages: 5,
+            mtime: -7,
+            ctime: 8,
+            atime: 9,
+            btime: i64::MAX,
+            parent: 10,
+            rdev: 11,
+            controls: 0x80,
+            edition: 13,
+            has_attributes: true,
+            tail: tail::DATA,
+        };
+        let bytes = inode.encode(b"payload");
+        assert_eq!(Inode::decode(&bytes), Some((inode, &b"payload"[..])));
+        for cut in 0..INODE_LEN {
+            assert!(Inode::decode(&bytes[..cut]).is_none());
+        }
+    }
+
+    #[test]
+    fn changes_round_trip_and_reject_garbage() {
+        let some: [ChangeRef<'_>; 3] = [
+            (0, b"k", Some(b"value")),
+            (3, b"gone", None),
+            (1, b"empty", Some(b"")),
+        ];
+        let mut list = Vec::new();
+        some.iter().for_each(|&c| push_change(&mut list, c));
+        assert!(changes(&list).eq(some.map(Some)));
+        for cut in 0..list.len() {
+            let whole = changes(&list[..cut]).take_while(Option::is_some).count();
+            assert!(whole < 3);
+        }
+        let mut seed = 1u64;
+        for len in 1..200 {
+            let garbage: Vec<u8> = (0..len)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (seed >> 56) as u8
+                })
+                .collect();
+            let _ = changes(&garbage).count();
+            let _ = Inode::decode(&garbage);
+            let _ = ChunkMap::decode(&garbage);
+            let _ = Entry::decode(&garbage);
+        }
+    }
+
+    #[test]
+    fn chunk_maps_truncate_inside_an_extent() {
+        let mut map = ChunkMap::default();
+        for (start, pages) in [(0, 1), (10, 1), (20, 2), (30, 4)] {
+            map.push(Extent::new(0, start, pages));
+        }
+        let mut gone = Vec::new();
+        map.truncate(3, |e| gone.push((e.start(), e.pages())));
+        assert_eq!((map.pages(), gone), (3, vec![(21, 1), (30, 4)]));
+        assert_eq!(ChunkMap::decode(&map.encode()), Some(map));
+    }
+}

@@ -1,0 +1,124 @@
+//! One staging: its options, the objects of its source, and what its threads share.
+
+use crate::place::Meta;
+use crate::report::{Ledger, Progress};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// How to stage.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Options {
+    /// Threads that copy; 0 means one per core.
+    pub threads: usize,
+    /// Compare the content of files of the same size, not their times.
+    pub checksum: bool,
+    /// Write the destination to stable storage before success is reported.
+    pub sync: bool,
+    /// Of a directory, only the files of these names directly in it, and nothing of its own attributes; None: all.
+    #[serde(skip)]
+    pub only: Option<Names>,
+    /// What the destination has room for: with more to be moved, nothing is. None: as much as there is.
+    #[serde(skip)]
+    pub room: Option<Room>,
+}
+
+/// The room of a destination.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Bytes that are free.
+    pub bytes: u64,
+    /// Whose they are, in words: `the pool 'p' (memory:8M)`.
+    pub whose: String,
+    /// What to do if that is too little.
+    pub remedy: String,
+}
+
+/// Names of files in a directory.
+pub type Names = std::collections::BTreeSet<Vec<u8>>;
+
+impl Options {
+    /// What suits stage-in: nothing in a pool outlives the node's power.
+    pub fn stage_in() -> Options {
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: false,
+            only: None,
+            room: None,
+        }
+    }
+
+    /// What suits stage-out.
+    pub fn stage_out() -> Options {
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: true,
+            only: None,
+            room: None,
+        }
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n.min(1024),
+        }
+    }
+}
+
+/// One object of the source, by its path below the source's root.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(with = "path")]
+    pub below: Vec<u8>,
+    pub meta: Meta,
+}
+
+impl Entry {
+    /// Bytes to be moved, holes included.
+    pub fn bytes(&self) -> u64 {
+        if self.meta.is_file() {
+            self.meta.size
+        } else {
+            0
+        }
+    }
+}
+
+/// One staging.
+pub(crate) struct Job<'a, S, D> {
+    pub from: &'a S,
+    pub src: Vec<u8>,
+    pub to: &'a D,
+    pub dst: Vec<u8>,
+    pub options: &'a Options,
+    pub threads: usize,
+    pub progress: &'a Progress,
+    pub ledger: Ledger,
+    /// Which file of the source each destination file with several links stands for.
+    pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
+    /// The directories that were made, in the order in which that was done.
+    pub made: Mutex<Vec<Vec<u8>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Paths are bytes; as text, each is a character, so that almost all can be read.
+pub mod path {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&path.iter().map(|&b| char::from(b)).collect::<String>())
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = text.chars().map(u8::try_from).collect::<Result<_, _>>();
+        bytes.map_err(|_| D::Error::custom("not a path"))
+    }
+}

@@ -1,0 +1,243 @@
+//! The codec of messages between nodes and of some records: values as bytes.
+//!
+//! A message is the parts of a tuple, one after the other: numbers little-endian, texts behind their length (4 bytes),
+//! what may be absent behind a byte 0 or 1. Decoding accepts any bytes: what isn't a message is None.
+
+use crate::record::{Entry, Inode};
+use crate::{ObjectId, RenameMode, SetAttr};
+
+/// What can be part of a message.
+pub trait Part: Sized {
+    /// Adds it.
+    fn put(&self, to: &mut Vec<u8>);
+    /// Takes it off the front.
+    fn take(from: &mut &[u8]) -> Option<Self>;
+}
+
+/// A message of these parts.
+pub fn encode(parts: &impl Part) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64);
+    parts.put(&mut bytes);
+    bytes
+}
+
+/// The parts of a message; None if it isn't one of them, or has something behind them.
+pub fn decode<T: Part>(mut bytes: &[u8]) -> Option<T> {
+    let parts = T::take(&mut bytes)?;
+    bytes.is_empty().then_some(parts)
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => {$(
+        impl Part for $t {
+            fn put(&self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+            fn take(from: &mut &[u8]) -> Option<$t> {
+                let (bytes, rest) = from.split_first_chunk()?;
+                *from = rest;
+                Some(<$t>::from_le_bytes(*bytes))
+            }
+        }
+    )*};
+}
+numbers!(u8, u32, u64, u128, i64);
+
+impl Part for () {
+    fn put(&self, _: &mut Vec<u8>) {}
+    fn take(_: &mut &[u8]) -> Option<()> {
+        Some(())
+    }
+}
+
+impl Part for bool {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+    fn take(from: &mut &[u8]) -> Option<bool> {
+        match u8::take(from)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Part for Vec<u8> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.as_slice().put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Vec<u8>> {
+        let length = u32::take(from)? as usize;
+        let (bytes, rest) = from.split_at_checked(length)?;
+        *from = rest;
+        Some(bytes.to_vec())
+    }
+}
+
+/// For sending only: what is received has bytes of its own.
+impl<T: Part> Part for &T {
+    fn put(&self, to: &mut Vec<u8>) {
+        T::put(self, to);
+    }
+    fn take(_: &mut &[u8]) -> Option<Self> {
+        None
+    }
+}
+
+/// For sending only: what is received is a `Vec<u8>`.
+impl Part for &[u8] {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.len() as u32).put(to);
+        to.extend_from_slice(self);
+    }
+    fn take(_: &mut &[u8]) -> Option<Self> {
+        None
+    }
+}
+
+impl<T: Part> Part for Option<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.is_some().put(to);
+        if let Some(part) = self {
+            part.put(to);
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Option<T>> {
+        match bool::take(from)? {
+            false => Some(None),
+            true => T::take(from).map(Some),
+        }
+    }
+}
+
+impl<T: Part, E: Part> Part for Result<T, E> {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.is_err().put(to);
+        match self {
+            Ok(part) => part.put(to),
+            Err(part) => part.put(to),
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Result<T, E>> {
+        match bool::take(from)? {
+            false => T::take(from).map(Ok),
+            true => E::take(from).map(Err),
+        }
+    }
+}
+
+impl Part for ObjectId {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<ObjectId> {
+        u64::take(from).map(ObjectId)
+    }
+}
+
+impl Part for Entry {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.encode());
+    }
+    fn take(from: &mut &[u8]) -> Option<Entry> {
+        let (bytes, rest) = from.split_first_chunk::<9>()?;
+        *from = rest;
+        Entry::decode(bytes)
+    }
+}
+
+impl Part for RenameMode {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(match self {
+            RenameMode::Replace => 0,
+            RenameMode::NoReplace => 1,
+            RenameMode::Exchange => 2,
+        });
+    }
+    fn take(from: &mut &[u8]) -> Option<RenameMode> {
+        match u8::take(from)? {
+            0 => Some(RenameMode::Replace),
+            1 => Some(RenameMode::NoReplace),
+            2 => Some(RenameMode::Exchange),
+            _ => None,
+        }
+    }
+}
+
+/// Structures of which each field is told, in this order.
+#[macro_export]
+macro_rules! fields {
+    ($($t:ty { $($field:ident),+ })+) => {$(
+        impl $crate::codec::Part for $t {
+            fn put(&self, to: &mut Vec<u8>) {
+                $($crate::codec::Part::put(&self.$field, to);)+
+            }
+            fn take(from: &mut &[u8]) -> Option<$t> {
+                Some(Self { $($field: $crate::codec::Part::take(from)?),+ })
+            }
+        }
+    )+};
+}
+pub use fields;
+
+fields! {
+    SetAttr { mode, uid, gid, mtime, atime, controls }
+}
+
+/// An inode with the tail of its record.
+pub struct Record(pub Inode, pub Vec<u8>);
+
+impl Part for Record {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.encode(&self.1).as_slice().put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Record> {
+        let bytes: Vec<u8> = Part::take(from)?;
+        Inode::decode(&bytes).map(|(inode, tail)| Record(inode, tail.to_vec()))
+    }
+}
+
+/// A list: how many, then one after the other.
+impl<T: Part> Part for List<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.0.len() as u32).put(to);
+        self.0.iter().for_each(|part| part.put(to));
+    }
+    fn take(from: &mut &[u8]) -> Option<List<T>> {
+        let count = u32::take(from)? as usize;
+        // No more than there are bytes: what comes from outside doesn't reserve memory.
+        let mut list = Vec::with_capacity(count.min(from.len()));
+        for _ in 0..count {
+            list.push(T::take(from)?);
+        }
+        Some(List(list))
+    }
+}
+
+/// See its [`Part`].
+pub struct List<T>(pub Vec<T>);
+
+macro_rules! tuples {
+    ($($($name:ident)+;)*) => {$(
+        impl<$($name: Part),+> Part for ($($name,)+) {
+            fn put(&self, to: &mut Vec<u8>) {
+                #[allow(non_snake_case, reason = "each value is named like its type")]
+                let ($($name,)+) = self;
+                $($name.put(to);)+
+            }
+            fn take(from: &mut &[u8]) -> Option<Self> {
+                Some(($($name::take(from)?,)+))
+            }
+        }
+    )*};
+}
+tuples! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+    A B C D E F G;
+}
