@@ -141,6 +141,12 @@ pub struct Rules {
     pub torn: bool,
 }
 
+impl Default for State {
+    fn default() -> State {
+        State::new()
+    }
+}
+
 impl State {
     /// An empty directory.
     pub fn new() -> State {

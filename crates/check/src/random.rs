@@ -7,6 +7,10 @@ impl Random {
         Random(seed)
     }
 
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "there is always a next number"
+    )]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
