@@ -1,6 +1,6 @@
 //! The commands and their options.
 
-use crate::collections::{CollectionCommand, WorkspaceCommand};
+use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use crate::lifetime::Span;
 use clap::{Args, Parser, Subcommand};

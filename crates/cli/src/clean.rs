@@ -5,8 +5,9 @@
 //! opened again (unless `--all`), pools of other hosts, and pools that can't be looked at.
 
 use crate::args::{Down, Pools};
-use crate::down::{down, named, open_each, users};
+use crate::down::down;
 use crate::fail::{Fail, code};
+use crate::found::{named, open_each, users};
 use crate::lifetime;
 use crate::output::{json, say};
 use forebay_client::{Pool, PoolState, places};

@@ -5,10 +5,10 @@
 //! `forebay down` finds what it has to take away.
 
 use crate::args::{Mount, Umount};
-use crate::down::runs;
 use crate::fail::{Fail, code};
+use crate::found::runs;
 use crate::output::say;
-use crate::{background, exec, mount_users as users};
+use crate::{background, found, mount_users as users};
 use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
@@ -34,7 +34,7 @@ const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
-    let pool = exec::open(name, a.node)?;
+    let pool = found::open(name, a.node)?;
     if a.foreground {
         serve(pool, &dir, a)?;
         return Ok(code::OK);

@@ -31,7 +31,8 @@ fn number(name: &str) -> Option<u32> {
 }
 
 /// Starts the pool `name`, as one of several ranks that all call this.
-pub fn up(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
+pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
+    let began = Instant::now();
     let within = Duration::from_secs_f64(a.nodes.within);
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     match Pmi::find(within) {

@@ -8,14 +8,14 @@
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
-use crate::{exec, paths};
+use crate::{found, paths};
 use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId, umask};
 use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
-    let pool = exec::open(name, None)?;
+    let pool = found::open(name, None)?;
     let path = paths::in_pool(&a.path, &pool);
     let fs = Fs::new(pool);
     if let Some(wanted) = wanted(a)? {

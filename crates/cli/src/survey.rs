@@ -1,8 +1,8 @@
 //! The state of all nodes of a pool: from their directories where they are on this host, from their
 //! daemons otherwise.
 
-use crate::down::is_stopped;
 use crate::fail::Fail;
+use crate::found::is_stopped;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
 use forebay_cluster::elsewhere::Elsewhere;

@@ -3,7 +3,7 @@
 use crate::args::Show;
 use crate::fail::{Fail, code};
 use crate::output::{json, say, write};
-use crate::status::table;
+use crate::tables::table;
 use forebay_client::{Pool, places};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

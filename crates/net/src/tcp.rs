@@ -232,6 +232,10 @@ impl Transport for TcpTransport {
     fn addresses(&self) -> Vec<SocketAddr> {
         self.acceptor.addresses()
     }
+
+    fn shutdown(&self) {
+        TcpTransport::shutdown(self);
+    }
 }
 
 /// Which way bytes go.

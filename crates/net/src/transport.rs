@@ -169,6 +169,8 @@ pub trait Transport: Send + Sync {
     fn connect(&self, peer: Peer, deadline: Instant) -> Result<Arc<dyn Connection>, Error>;
     /// Where other nodes can reach this one.
     fn addresses(&self) -> Vec<SocketAddr>;
+    /// Ends all connections and threads. What is under way fails.
+    fn shutdown(&self);
 }
 
 /// A request from another node.

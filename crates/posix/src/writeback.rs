@@ -19,7 +19,7 @@ use crate::kept::Kept;
 use crate::places::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
-use forebay_cluster::elsewhere::{Pieces, Sending};
+use forebay_cluster::elsewhere::Pieces;
 use forebay_media::guard;
 use forebay_store::process::write_notice;
 use forebay_store::uses::said;

@@ -8,6 +8,9 @@ pub const ABI: u32 = 2;
 /// The version of the table of a back end.
 pub const BACKEND_ABI: u32 = 1;
 
+/// Bytes of a token.
+pub const TOKEN: usize = 48;
+
 /// `struct iov_uuid`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -24,7 +27,7 @@ pub type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 #[derive(Clone, Copy)]
 pub struct Token {
     /// Its bytes.
-    pub bytes: [u8; crate::chunk::TOKEN],
+    pub bytes: [u8; TOKEN],
 }
 
 /// `struct iov_pair`.

@@ -18,7 +18,7 @@ mod memory;
 mod null;
 mod pool;
 
-use crate::chunk::Access;
+use crate::mapped::Access;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Integrity, Mutability, Parallelism, Persistence};
 use std::sync::Arc;

@@ -11,25 +11,15 @@
 //! as the collection, or as long as some process has the buffer mapped. A process that dies loses
 //! its mappings, nobody else's.
 
-use crate::mapped::Mapped;
+use crate::abi::TOKEN;
+use crate::mapped::{Access, Mapped};
 use crate::pool::Attached;
 use crate::{Collection, Error, Result, Session};
 use forebay_posix::ObjectId;
 use rustix::io::Errno;
 
-/// Bytes of a token.
-pub const TOKEN: usize = 48;
 /// What tokens begin with: their format.
 const MAGIC: [u8; 4] = *b"FBt1";
-
-/// What a mapped chunk may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Its memory is only read: storing into it ends the program.
-    Read,
-    /// It is read and written.
-    Write,
-}
 
 /// Names a chunk to other processes of the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,25 +116,12 @@ impl Chunk {
     /// # Errors
     /// EINVAL if that isn't inside; EPERM in a forked child.
     pub fn share_part(&self, from: usize, len: usize) -> Result<Token> {
-        self.0.check()?;
-        if len == 0 || from.checked_add(len).is_none_or(|end| end > self.len()) {
-            let text = format!(
-                "{len} bytes at {from} aren't inside a chunk of {}",
-                self.len()
-            );
-            return Err(Error::invalid(text));
-        }
-        let fs = self.0.pool();
-        let (object, at) = self.0.object();
-        Ok(Named {
-            pool: identity(fs),
-            node: fs.store().node().0,
-            object,
-            at: at + from as u64,
-            len: len as u64,
-            access: self.0.access(),
-        }
-        .token())
+        share(&self.0, from, len)
+    }
+
+    /// What is mapped, for who keeps it.
+    pub(crate) fn into_mapped(self) -> Mapped {
+        self.0
     }
 
     /// Copies bytes out of it.
@@ -165,6 +142,29 @@ impl Chunk {
         self.0.check()?;
         self.0.write(from, at)
     }
+}
+
+/// As [`Chunk::share_part`].
+pub(crate) fn share(mapped: &Mapped, from: usize, len: usize) -> Result<Token> {
+    mapped.check()?;
+    if len == 0 || from.checked_add(len).is_none_or(|end| end > mapped.len()) {
+        let text = format!(
+            "{len} bytes at {from} aren't inside a chunk of {}",
+            mapped.len()
+        );
+        return Err(Error::invalid(text));
+    }
+    let fs = mapped.pool();
+    let (object, at) = mapped.object();
+    Ok(Named {
+        pool: identity(fs),
+        node: fs.store().node().0,
+        object,
+        at: at + from as u64,
+        len: len as u64,
+        access: mapped.access(),
+    }
+    .token())
 }
 
 fn pool_of(session: &Session) -> Result<&Attached> {

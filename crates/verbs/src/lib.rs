@@ -43,14 +43,16 @@ mod process;
 pub mod query;
 mod said;
 mod session;
-pub mod undo;
+mod settle;
 mod uuid;
 
 pub use batch::{Batch, Op, Order, Outcome, Running, Status};
-pub use chunk::{Access, Chunk, Token};
+pub use chunk::{Chunk, Token};
 pub use error::{Error, Result};
 pub use forebay_controls::{Controls, Failure};
 pub use forebay_store::Term;
+pub use mapped::Access;
+pub use meta::undo;
 pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
 pub use query::{Meta, Predicate};

@@ -9,7 +9,6 @@
 //! again if that grows again. So others needn't wait for this process when they cut the file
 //! (`map_flag::STAYS`).
 
-use crate::chunk::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
@@ -19,6 +18,15 @@ use forebay_store::{MapPiece, PAGE};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
+
+/// What a mapped chunk may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its memory is only read: storing into it ends the program.
+    Read,
+    /// It is read and written.
+    Write,
+}
 
 /// What a file is called that was opened by its id.
 const UNNAMED: &[u8] = b"#mapped";

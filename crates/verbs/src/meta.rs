@@ -13,11 +13,12 @@ mod entries;
 mod etcd;
 mod memory;
 mod pool;
+pub mod undo;
 
-use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use rustix::io::Errno;
+use undo::UndoLog;
 
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;

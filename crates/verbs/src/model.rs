@@ -12,8 +12,8 @@ mod workspace;
 pub use workspace::Workspace;
 
 use crate::backend::{Address, Backend, Object};
+use crate::meta::undo::{Undo, UndoLog, changes_back};
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
-use crate::undo::{Undo, UndoLog, changes_back};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Controls;
 use rustix::io::Errno;

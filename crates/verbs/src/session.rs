@@ -4,14 +4,13 @@
 //! may be used by any number of threads; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
-use crate::chunk::Chunk;
 use crate::crew::Crew;
+use crate::mapped::Mapped;
 #[cfg(feature = "etcd")]
 use crate::meta::Etcd;
 use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
-use crate::undo::settle;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Pattern};
 use rustix::io::Errno;
@@ -47,7 +46,7 @@ struct Inner {
     /// Which back end new collections get that name none, the last that fits first.
     choices: RwLock<Vec<Choice>>,
     /// What the C interface has mapped, by its address.
-    mapped: Mutex<BTreeMap<usize, Chunk>>,
+    mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
 impl Session {
@@ -161,18 +160,6 @@ impl Session {
         known.map(|(n, b)| (n.clone(), b.kind().into())).collect()
     }
 
-    /// Settles batches that dead processes have left half done.
-    ///
-    /// # Errors
-    /// ENODEV if a back end that one of them used isn't attached; what couldn't be undone.
-    pub(crate) fn settle(&self) -> Result<()> {
-        for log in self.store().left_behind()? {
-            let settled = settle(self, &*log);
-            settled.map_err(|e| e.about("a batch that a killed process has left half done"))?;
-        }
-        Ok(())
-    }
-
     /// # Errors
     /// EPERM in a forked child of the process that opened it.
     pub(crate) fn check(&self) -> Result<()> {
@@ -193,7 +180,7 @@ impl Session {
     ///
     /// # Errors
     /// EPERM in a forked child.
-    pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Chunk>>> {
+    pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Mapped>>> {
         self.check()?;
         Ok(self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -10,7 +10,7 @@ use super::{At, FILES, Said, failed};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, say};
 use crate::stage::{Way, summary, tell_troubles, transfer};
-use crate::{exec, paths};
+use crate::{found, paths};
 use forebay_client::PoolConfig;
 use forebay_iov::meta::{Scope, check_changes, check_name};
 use forebay_iov::{Change, Collection, Key, Meta, Options, Predicate, Record, Session, Workspace};
@@ -86,7 +86,7 @@ fn told(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result
 
 /// Stages files of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
-    let open = exec::open(pool, None)?;
+    let open = found::open(pool, None)?;
     transfer(&open, way, (0, false), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
@@ -187,7 +187,7 @@ fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, 
     match at.attached.first() {
         _ if there.contains(FILES) => Ok(FILES.into()),
         Some((name, _)) => Ok(name.clone()),
-        None => Err(exec::open(at.pool, None)
+        None => Err(found::open(at.pool, None)
             .err()
             .unwrap_or_else(|| Fail::failed("the pool has come up just now; repeat the command"))),
     }
@@ -550,7 +550,7 @@ fn export_files(
 
 /// The files of a workspace in the pool.
 fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
-    let fs = Fs::for_staging(exec::open(pool, None)?);
+    let fs = Fs::for_staging(found::open(pool, None)?);
     match fs.list(format!("/{workspace}").as_bytes()) {
         Ok(entries) => Ok(entries
             .into_iter()

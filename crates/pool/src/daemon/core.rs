@@ -12,7 +12,7 @@ use super::{Options, Serve};
 use crate::limits::Budget;
 use forebay_client::requests::{Desk, Left, Replies, Taken};
 use forebay_cluster::elsewhere::serve::Class;
-use forebay_net::{Connection, Error, NodeId, Peer, TcpTransport, Transport};
+use forebay_net::{Connection, Error, NodeId, Peer, Transport};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub struct Core {
     pub served: Served,
     /// Bytes up to this many go in the head of a message.
     pub inline: usize,
-    pub transport: OnceLock<TcpTransport>,
+    pub transport: OnceLock<Arc<dyn Transport>>,
     pub serve: OnceLock<Arc<dyn Serve>>,
     pub links: RwLock<HashMap<NodeId, Arc<Link>>>,
     workers: [Arc<Workers>; 5],

@@ -17,7 +17,9 @@ use super::core::Core;
 use super::memory::Settled;
 use super::question::{Got, Question};
 use super::wire::{self, Asking, AtWork, Hello, PROGRESS};
+use forebay_cluster::elsewhere::messages::kind;
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
+use forebay_placement::planted;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,6 +29,17 @@ use std::time::{Duration, Instant, SystemTime};
 const MOST: usize = WINDOW - 16;
 /// The open requests are listed with every so many, if there are others above the lowest one.
 const LIST_EVERY: u32 = 64;
+/// Kinds of requests to which the planted fault `lost-reply` applies: they are answered by nothing.
+const CHANGES: [u16; 7] = [
+    kind::TRUNCATE,
+    kind::ADD_LINK,
+    kind::DROP_LINK,
+    kind::LINK,
+    kind::RENAME,
+    kind::CUT_PART,
+    kind::END_LOCKS,
+];
+
 /// The transport's bound for a request that is waited for as long as its home is at work: it is
 /// this daemon that gives up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -413,6 +426,17 @@ impl Link {
                 }
             }
             Err(Error::TooLarge { .. }) => self.settle(&question, Err(Errno::MSGSIZE)),
+            Err(_) if planted("lost-reply") && CHANGES.contains(&question.kind) => {
+                let head = wire::encode_answer(&[], &[]);
+                self.settle(
+                    &question,
+                    Ok(Reply {
+                        status: 0,
+                        head,
+                        body: None,
+                    }),
+                );
+            }
             // It may have been carried out: the other daemon will know by its number.
             Err(_) => return self.later(question),
         }

@@ -40,7 +40,7 @@ use forebay_client::requests::{Asked, Desk, Replies, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_cluster::elsewhere::Elsewhere;
 use forebay_cluster::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
-use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
+use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
 use home::Home;
@@ -200,6 +200,8 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
+            // What fails is tried again.
+            let _ = store.server.begin_names(&store.pool.cluster());
             store.server.check_open(&store.pool.cluster());
             store.server.release_late(&store.pool.cluster());
         }
@@ -259,6 +261,55 @@ pub struct Identity {
     pub nodes: u32,
 }
 
+/// What a transport is to be made for.
+pub struct Network<'a> {
+    /// The pool.
+    pub pool: PoolId,
+    /// This node.
+    pub node: NodeId,
+    /// The pool's key.
+    pub key: PoolKey,
+    /// How the daemon works.
+    pub options: &'a Options,
+    /// The port that other nodes know; 0: none.
+    pub port: u16,
+    /// What serves other nodes.
+    pub handler: Arc<dyn Handler>,
+}
+
+/// The transport over TCP.
+fn tcp(network: Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error> {
+    let start = |port: u16| {
+        let addresses = network.options.listen.iter();
+        let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
+        let options = forebay_net::Options {
+            pool: network.pool,
+            node: network.node,
+            key: network.key.clone(),
+            encrypt: network.options.encrypt,
+            limits: Limits {
+                bandwidth: network.options.limits.bandwidth,
+                ..Limits::default()
+            },
+        };
+        TcpTransport::start(options, network.handler.clone(), &addresses)
+    };
+    let port = network.port;
+    // Others know the port it had; who was killed a moment ago may still have it.
+    let mut transport = start(port);
+    for _ in 0..10 {
+        if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        transport = start(port);
+    }
+    if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+        transport = start(0);
+    }
+    Ok(Arc::new(transport?))
+}
+
 /// A node's daemon.
 pub struct Daemon {
     core: Arc<Core>,
@@ -279,6 +330,18 @@ impl Daemon {
     /// If the node can't be opened, has a daemon already, has no key, or no address can be listened
     /// on.
     pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
+        Daemon::listen_over(dir, options, tcp)
+    }
+
+    /// As [`Daemon::listen`], over the transport that `start` makes; for simulations.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen_over(
+        dir: &Path,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+    ) -> Result<Daemon, PoolError> {
         let config = PoolConfig::read(dir)?;
         let Some(member) = config.member else {
             let why = format!("the pool '{}' has only one node", config.name);
@@ -299,7 +362,7 @@ impl Daemon {
         let mut opened = None;
         let lease = options.gone_after;
         let teller = Arc::new(Teller::default());
-        let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
+        let mut daemon = Daemon::begin(dir, identity, options, start, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
             let store = Arc::new(Store {
@@ -332,6 +395,16 @@ impl Daemon {
         options: Options,
         serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
     ) -> Result<Daemon, PoolError> {
+        Daemon::begin(dir, identity, options, tcp, serve)
+    }
+
+    fn begin(
+        dir: &Path,
+        identity: Identity,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+        serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
+    ) -> Result<Daemon, PoolError> {
         let io = |what: &str, error| PoolError::Io {
             what: what.into(),
             path: dir.to_owned(),
@@ -357,34 +430,14 @@ impl Daemon {
         let _ = core.serve.set(serve(direct)?);
 
         let own = before.as_ref().and_then(|map| map.node(me));
-        let port = own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port);
-        let start = |port: u16| {
-            let addresses = core.options.listen.iter();
-            let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
-            let options = forebay_net::Options {
-                pool: identity.pool,
-                node: me,
-                key: key.clone(),
-                encrypt: core.options.encrypt,
-                limits: Limits {
-                    bandwidth: core.options.limits.bandwidth,
-                    ..Limits::default()
-                },
-            };
-            TcpTransport::start(options, Arc::new(Home(Arc::downgrade(&core))), &addresses)
-        };
-        // Others know the port it had; who was killed a moment ago may still have it.
-        let mut transport = start(port);
-        for _ in 0..10 {
-            if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-            transport = start(port);
-        }
-        if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
-            transport = start(0);
-        }
+        let transport = start(Network {
+            pool: identity.pool,
+            node: me,
+            key,
+            options: &core.options,
+            port: own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port),
+            handler: Arc::new(Home(Arc::downgrade(&core))),
+        });
         let _ = core.transport.set(transport.map_err(network)?);
         Ok(Daemon {
             core,

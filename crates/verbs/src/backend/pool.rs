@@ -8,7 +8,7 @@
 //! a hint: what the pool's media can't do of it is left out.
 
 use super::{Address, Backend, Mapped, Object};
-use crate::chunk::Access;
+use crate::mapped::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};

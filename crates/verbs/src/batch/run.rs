@@ -2,7 +2,8 @@
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::crew::Task;
-use crate::undo::{UndoLog, complete, undo};
+use crate::meta::undo::UndoLog;
+use crate::settle::{complete, undo};
 use crate::{Error, Result, Session};
 use forebay_controls::Failure;
 use rustix::io::Errno;

@@ -3,6 +3,7 @@
 
 use super::{code, handle, place};
 use crate::abi;
+use crate::chunk::share;
 use crate::{Access, Chunk, Collection, Error, Result, Session, Token};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
@@ -10,7 +11,9 @@ use std::ffi::{c_int, c_void};
 /// Keeps a chunk for the session, and gives its address.
 fn keep(session: &Session, chunk: Chunk) -> Result<*mut c_void> {
     let address = chunk.address();
-    session.mapped()?.insert(address.addr(), chunk);
+    session
+        .mapped()?
+        .insert(address.addr(), chunk.into_mapped());
     Ok(address.cast())
 }
 
@@ -137,7 +140,7 @@ pub unsafe extern "C" fn iov_chunk_share(
         if from >= chunk.len() {
             return Err(unknown(memory));
         }
-        to.bytes = chunk.share_part(from, len)?.0;
+        to.bytes = share(chunk, from, len)?.0;
         Ok(())
     };
     code(share())

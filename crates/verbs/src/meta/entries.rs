@@ -14,7 +14,7 @@
 
 use super::{Change, Scope};
 use crate::Uuid;
-use crate::undo::Undo;
+use crate::meta::undo::Undo;
 
 fn entry(kind: u8, (workspace, record): (Uuid, Uuid), rest: &[u8]) -> Vec<u8> {
     let length = 33 + rest.len() as u64;

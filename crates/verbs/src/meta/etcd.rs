@@ -23,7 +23,7 @@ mod schema;
 mod search;
 
 use super::{Change, Key, New, Record, Scope, Store};
-use crate::undo::UndoLog;
+use crate::meta::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use api::{Answer, Pair};
 use client::{Client, Trouble};

@@ -1,7 +1,7 @@
 //! The metadata store of one process: maps, with an index by key and value.
 
 use super::{Change, Key, New, Record, Scope, Store};
-use crate::undo::{InProcess, UndoLog};
+use crate::meta::undo::{InProcess, UndoLog};
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_store::{Term, record::Order};
 use rustix::io::Errno;

@@ -14,9 +14,9 @@ mod hidden;
 mod log;
 
 use super::{Change, Key, New, Record, Scope, Store};
+use crate::meta::undo::UndoLog;
 use crate::pool::Attached;
 use crate::said::{read_controls, write_controls};
-use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};

@@ -3,8 +3,8 @@
 
 use super::{Collection, Log, Opened, check_log};
 use crate::backend::Mapped;
-use crate::chunk::Access;
-use crate::undo::Undo;
+use crate::mapped::Access;
+use crate::meta::undo::Undo;
 use crate::{Error, Result};
 use std::cmp::Ordering;
 

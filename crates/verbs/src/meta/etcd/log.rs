@@ -13,8 +13,8 @@
 use super::lease::Lease;
 use super::{Shared, api};
 use crate::meta::entries;
+use crate::meta::undo::{Undo, UndoLog};
 use crate::process::Generation;
-use crate::undo::{Undo, UndoLog};
 use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,9 +8,9 @@
 
 use super::hidden::Hidden;
 use crate::meta::entries;
+use crate::meta::undo::{Undo, UndoLog};
 use crate::pool::Attached;
 use crate::process::Generation;
-use crate::undo::{Undo, UndoLog};
 use crate::{Error, Result, Uuid};
 use forebay_store::LockType;
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDWR};
