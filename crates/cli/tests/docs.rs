@@ -312,3 +312,36 @@ fn after_link(text: &str) -> &str {
         _ => text,
     }
 }
+
+#[test]
+fn each_decision_that_code_names_exists() {
+    let decisions: Vec<String> = fs::read_dir(root().join("docs/decisions"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut dirs = vec![root().join("crates")];
+    let mut named = 0;
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|e| e != "rs") || path.ends_with("tests/docs.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let places = ["decisions/", "decision "];
+            for rest in places.iter().flat_map(|place| text.split(place).skip(1)) {
+                let number = rest.get(..4).unwrap_or_default();
+                if number.chars().all(|c| c.is_ascii_digit()) && number.len() == 4 {
+                    let is_there = decisions.iter().any(|name| name.starts_with(number));
+                    assert!(is_there, "{}: no decision {number}", path.display());
+                    named += 1;
+                }
+            }
+        }
+    }
+    assert!(named > 1, "only {named} decisions are named in the code");
+}
