@@ -21,6 +21,8 @@ mod home;
 mod link;
 mod maps;
 mod memory;
+#[cfg(test)]
+mod protocol;
 mod question;
 mod renewals;
 mod room;
