@@ -16,8 +16,8 @@ const CLASSES: &[(Class, &str)] = &[
     ),
     (
         Class::Names,
-        "Changes directories and symbolic links: one at a time in the pool. May send requests of all classes \
-         above.",
+        "Changes directories and symbolic links: one at a time in the pool. May send requests of\nall \
+         classes above.",
     ),
     (
         Class::Bulk,
@@ -31,7 +31,7 @@ fn document() -> String {
          tables in\n`crates/cluster/src/elsewhere/requests.rs` and `crates/pool/src/daemon/wire.rs` by\n\
          `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-pool protocol`.\nHow messages travel: [internals](../internals.md).\n\nProtocol version: {}. Arguments and replies follow one another without \
          padding: numbers\nlittle-endian, `Bytes` behind their length (4 bytes), lists behind their count (4 bytes), \
-         an `Option`\nbehind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most {} bytes, \
+         an\n`Option` behind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most {} bytes, \
          the\nbytes that travel with them at most {}.\n\n\
          - **Again**: what carrying the request out a second time would do. *harmless*: nothing. *step*:\n  \
          nothing, unless others have gone on; the reply is recorded. *once*: it would undo what others\n  have done; \
@@ -83,7 +83,7 @@ fn document() -> String {
     }
     text.push_str(
         "\n## Of the daemons\n\nNot requests of the store. CAPACITY and ABOUT are asked of a node's own daemon, the \
-         others by daemons\nof each other.\n\n| number | request | what |\n|---|---|---|\n",
+         others\nby daemons of each other.\n\n| number | request | what |\n|---|---|---|\n",
     );
     let own_daemon = [
         (
