@@ -1,5 +1,5 @@
 # `make` alone says what there is.
-.PHONY: help build install test soak nodes suites models races demo bench lint clean
+.PHONY: help build install test soak nodes suites models simulate simulate-planted races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
@@ -9,6 +9,8 @@ help:
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
 	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
+	@echo 'make simulate SECONDS=3600   run new seeds of the simulator for so long; SEEDS=1..100: these seeds (part of make test)'
+	@echo 'make simulate-planted       plant faults in the code, and see that the simulator finds them'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
 	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=etcd; ONLY=create,stat,...)'
@@ -33,6 +35,7 @@ test:
 	$(MAKE) lint
 	cargo test --profile checks --workspace
 	$(MAKE) models
+	$(MAKE) simulate SEEDS=1..120 MOST=110
 	python3 tests/programs/run.py
 	python3 tests/programs/run.py --media files:DIR:2G
 	python3 tests/programs/run.py --face fuse --only bash-redirections --only c-names --only coreutils-attrs --only exec \
@@ -58,6 +61,8 @@ nodes:
 	cargo build --release
 	python3 tests/programs/run.py --nodes 4 --limit 3000
 	FOREBAY_CHECK_SECONDS=300 FOREBAY_KILLS=500 python3 tests/pool/run.py -j 1
+	$(MAKE) simulate SECONDS=1200
+	$(MAKE) simulate-planted
 
 suites:
 	cargo build --release
@@ -67,6 +72,19 @@ suites:
 models:
 	RUSTFLAGS='--cfg loom' cargo test --release --target-dir target/loom \
 	    -p forebay-media -p forebay-store --lib models::
+
+SIMULATE = target/simulate/forebay-simulate
+
+simulate: $(SIMULATE)
+	$(SIMULATE) $(if $(SEEDS),--seeds $(SEEDS) --again 4,--seconds $(or $(SECONDS),600)) $(if $(MOST),--most-seconds $(MOST))
+
+simulate-planted: $(SIMULATE)
+	$(SIMULATE) --planted
+
+# Alone: with its features, clocks and waiting of all crates go through libc, and faults can be planted.
+.PHONY: $(SIMULATE)
+$(SIMULATE):
+	cargo build --profile simulate -p forebay-simulator --features simulate
 
 races:
 	TSAN_OPTIONS=detect_deadlocks=0 CARGO_PROFILE_RELEASE_PANIC=unwind RUSTFLAGS='-Zsanitizer=thread' \

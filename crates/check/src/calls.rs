@@ -205,3 +205,109 @@ pub fn kill(pid: u32) {
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
     }
 }
+
+/// A file system as workers use it. All paths begin at its top; errors are those of the system call.
+pub trait Face {
+    /// open(2).
+    fn open(&mut self, path: &str, flags: c_int) -> Result<c_int>;
+    /// close(2).
+    fn close(&mut self, fd: c_int) -> Result<()>;
+    /// pwrite(2).
+    fn write_at(&mut self, fd: c_int, bytes: &[u8], at: u64) -> Result<usize>;
+    /// write(2).
+    fn write(&mut self, fd: c_int, bytes: &[u8]) -> Result<usize>;
+    /// pread(2).
+    fn read_at(&mut self, fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize>;
+    /// ftruncate(2).
+    fn truncate(&mut self, fd: c_int, size: u64) -> Result<()>;
+    /// fsync(2).
+    fn sync(&mut self, fd: c_int) -> Result<()>;
+    /// fstat(2).
+    fn fstat(&mut self, fd: c_int) -> Result<Stat>;
+    /// stat(2).
+    fn stat(&mut self, path: &str) -> Result<Stat>;
+    /// unlink(2).
+    fn unlink(&mut self, path: &str) -> Result<()>;
+    /// mkdir(2).
+    fn mkdir(&mut self, path: &str) -> Result<()>;
+    /// rmdir(2).
+    fn rmdir(&mut self, path: &str) -> Result<()>;
+    /// link(2).
+    fn link(&mut self, from: &str, to: &str) -> Result<()>;
+    /// rename(2).
+    fn rename(&mut self, from: &str, to: &str) -> Result<()>;
+    /// renameat2(2) with RENAME_EXCHANGE.
+    fn exchange(&mut self, one: &str, other: &str) -> Result<()>;
+    /// The names in a directory, without `.` and `..`.
+    fn list(&mut self, path: &str) -> Result<Vec<Vec<u8>>>;
+    /// flock(2) with LOCK_NB.
+    fn flock(&mut self, fd: c_int, what: c_int) -> Result<()>;
+    /// fcntl(2) of the whole file.
+    fn range_lock(&mut self, fd: c_int, command: c_int, kind: c_int) -> Result<()>;
+    /// Removes a directory with all that is in it, as far as that can be done.
+    fn remove_all(&mut self, path: &str);
+}
+
+/// The file system of the kernel, through libc.
+pub struct Libc;
+
+impl Face for Libc {
+    fn open(&mut self, path: &str, flags: c_int) -> Result<c_int> {
+        open(path, flags)
+    }
+    fn close(&mut self, fd: c_int) -> Result<()> {
+        close(fd).map(drop)
+    }
+    fn write_at(&mut self, fd: c_int, bytes: &[u8], at: u64) -> Result<usize> {
+        write_at(fd, bytes, at)
+    }
+    fn write(&mut self, fd: c_int, bytes: &[u8]) -> Result<usize> {
+        write(fd, bytes)
+    }
+    fn read_at(&mut self, fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize> {
+        read_at(fd, bytes, at)
+    }
+    fn truncate(&mut self, fd: c_int, size: u64) -> Result<()> {
+        truncate(fd, size).map(drop)
+    }
+    fn sync(&mut self, fd: c_int) -> Result<()> {
+        // SAFETY: no memory is touched.
+        good(unsafe { libc::fsync(fd) }).map(drop)
+    }
+    fn fstat(&mut self, fd: c_int) -> Result<Stat> {
+        fstat(fd)
+    }
+    fn stat(&mut self, path: &str) -> Result<Stat> {
+        stat(path)
+    }
+    fn unlink(&mut self, path: &str) -> Result<()> {
+        unlink(path).map(drop)
+    }
+    fn mkdir(&mut self, path: &str) -> Result<()> {
+        mkdir(path).map(drop)
+    }
+    fn rmdir(&mut self, path: &str) -> Result<()> {
+        rmdir(path).map(drop)
+    }
+    fn link(&mut self, from: &str, to: &str) -> Result<()> {
+        link(from, to).map(drop)
+    }
+    fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        rename(from, to).map(drop)
+    }
+    fn exchange(&mut self, one: &str, other: &str) -> Result<()> {
+        exchange(one, other).map(drop)
+    }
+    fn list(&mut self, path: &str) -> Result<Vec<Vec<u8>>> {
+        list(path)
+    }
+    fn flock(&mut self, fd: c_int, what: c_int) -> Result<()> {
+        flock(fd, what).map(drop)
+    }
+    fn range_lock(&mut self, fd: c_int, command: c_int, kind: c_int) -> Result<()> {
+        range_lock(fd, command, kind).map(drop)
+    }
+    fn remove_all(&mut self, path: &str) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}

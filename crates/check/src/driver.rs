@@ -1,7 +1,8 @@
 //! Starts the workers, tells them what to do, phase by phase, and has each phase checked.
 
 use crate::calls;
-use crate::memory::{Command, Shared, WORKERS, wait, wake};
+use crate::host::{Host, Processes};
+use crate::memory::{Command, Shared, wait, wake};
 use crate::model::{Rules, State};
 use crate::operation::{Call, Operation, lost};
 use crate::options::Options;
@@ -9,7 +10,6 @@ use crate::random::Random;
 use crate::search::{Cut, Done, Verdict, search, smallest};
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -27,11 +27,11 @@ pub enum End {
     Hang,
 }
 
-struct Driver<'a> {
+/// Runs phases and judges them.
+pub struct Driver<'a> {
     options: &'a Options,
     shared: &'static Shared,
-    path: PathBuf,
-    children: Vec<Child>,
+    host: &'a mut dyn Host,
     /// The number of each worker's process.
     numbers: Vec<u16>,
     next_number: u16,
@@ -68,37 +68,59 @@ pub fn run(options: &Options) -> Result<End, String> {
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))?;
     let shared = Shared::map(&file).map_err(|e| format!("mmap: {e}"))?;
-    let mut driver = Driver {
-        options,
-        shared,
-        path,
-        children: Vec::new(),
-        numbers: Vec::new(),
-        next_number: 0,
-        states: vec![State::new()],
-        cut: Cut::new(),
-        random: Random::new(options.seed),
-        counts: Counts::default(),
-        killed: 0,
-    };
-    shared.seed.store(options.seed, Relaxed);
-    shared.phase.store(1, Relaxed);
-    let end = driver.run();
-    driver.end();
-    let c = &driver.counts;
-    println!(
-        "seed {}: {} phases, {} operations, {} pairs of them at the same time, {} cut off, {} processes \
-         killed, {} phases undecided, at most {} states",
-        options.seed, c.phases, c.operations, c.together, c.lost, c.killed, c.undecided, c.states
-    );
+    let mut host = Processes::new(options, path.clone());
+    let end = Driver::new(options, shared, &mut host).drive();
+    let _ = std::fs::remove_file(&path);
     end
+}
+
+impl<'a> Driver<'a> {
+    /// For the workers of `host`, which share `shared`.
+    pub fn new(options: &'a Options, shared: &'static Shared, host: &'a mut dyn Host) -> Self {
+        shared.seed.store(options.seed, Relaxed);
+        shared.phase.store(1, Relaxed);
+        Driver {
+            options,
+            shared,
+            host,
+            numbers: Vec::new(),
+            next_number: 0,
+            states: vec![State::new()],
+            cut: Cut::new(),
+            random: Random::new(options.seed),
+            counts: Counts::default(),
+            killed: 0,
+        }
+    }
+
+    /// Runs until time or phases are over, or something is found.
+    ///
+    /// # Errors
+    /// What kept it from running, in words.
+    pub fn drive(mut self) -> Result<End, String> {
+        let end = self.run();
+        self.end();
+        let c = &self.counts;
+        println!(
+            "seed {}: {} phases, {} operations, {} pairs of them at the same time, {} cut off, {} processes \
+             killed, {} phases undecided, at most {} states",
+            self.options.seed,
+            c.phases,
+            c.operations,
+            c.together,
+            c.lost,
+            c.killed,
+            c.undecided,
+            c.states
+        );
+        end
+    }
 }
 
 impl Driver<'_> {
     fn run(&mut self) -> Result<End, String> {
         for w in 0..self.options.workers {
-            let child = self.start(w)?;
-            self.children.push(child);
+            self.start(w)?;
             self.numbers.push(self.next_number);
             self.next_number += 1;
         }
@@ -124,30 +146,9 @@ impl Driver<'_> {
         Ok(End::Fine)
     }
 
-    fn start(&self, w: usize) -> Result<Child, String> {
-        let node = (w as u64 % self.options.nodes).to_string();
-        let mut words: Vec<String> = self
-            .options
-            .with
-            .iter()
-            .map(|word| word.replace("{}", &node))
-            .collect();
-        let me = std::env::current_exe().map_err(|e| e.to_string())?;
-        words.push(me.display().to_string());
-        words.push("worker".into());
-        words.push(self.path.display().to_string());
-        words.push(w.to_string());
-        words.push(self.options.top.clone());
-        words.push(self.options.cell.to_string());
-        words.push(self.options.operations.to_string());
-        words.push(self.options.locks().number().to_string());
-        words.push(self.options.weak_name.clone());
+    fn start(&mut self, w: usize) -> Result<(), String> {
         self.shared.worker[w].phase.store(0, Relaxed);
-        std::process::Command::new(&words[0])
-            .args(&words[1..])
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|e| format!("{}: {e}", words[0]))
+        self.host.start(w)
     }
 
     /// Waits until a new worker is there.
@@ -159,13 +160,14 @@ impl Driver<'_> {
             if self.shared.worker[w].phase.load(Acquire) == phase {
                 return Ok(());
             }
-            if let Ok(Some(status)) = self.children[w].try_wait() {
+            if let Some(status) = self.host.ended(w) {
                 return Err(format!("worker {w} ended at once: {status}"));
             }
             if Instant::now() > until {
                 return Err(format!("worker {w} isn't there in time"));
             }
-            wait(&self.shared.ended, ended, Duration::from_millis(20));
+            let turn = self.host.tick();
+            wait(&self.shared.ended, ended, turn);
         }
     }
 
@@ -180,29 +182,31 @@ impl Driver<'_> {
         let shared = self.shared;
         shared.command.store(command as u32, Relaxed);
         shared.who.store(who as u32, Relaxed);
-        shared.workers.store(self.children.len() as u32, Relaxed);
+        shared.workers.store(self.options.workers as u32, Relaxed);
         shared.begun.store(0, Relaxed);
         let phase = shared.phase.load(Relaxed) + 1;
         shared.phase.store(phase, Release);
         wake(&shared.phase);
         if let Some(victim) = victim {
-            std::thread::sleep(Duration::from_micros(self.random.below(1500)));
+            let within = self.host.killed_within().as_micros() as u64;
+            std::thread::sleep(Duration::from_micros(self.random.below(within)));
             self.killed = calls::now();
-            calls::kill(shared.worker[victim].pid.load(Relaxed));
+            self.host
+                .kill(victim, shared.worker[victim].pid.load(Relaxed));
             self.counts.killed += 1;
         }
         let since = Instant::now();
         loop {
             let ended = shared.ended.load(Acquire);
             let mut missing = None;
-            for w in 0..self.children.len() {
+            for w in 0..self.options.workers {
                 if Some(w) != victim && shared.worker[w].phase.load(Acquire) != phase {
                     missing = Some(w);
                 }
             }
             let Some(w) = missing else { break };
             if since.elapsed().as_millis() > 200
-                && let Ok(Some(status)) = self.children[w].try_wait()
+                && let Some(status) = self.host.ended(w)
                 && shared.worker[w].phase.load(Acquire) != phase
             {
                 return Err(format!("worker {w} ended in phase {phase}: {status}"));
@@ -210,10 +214,11 @@ impl Driver<'_> {
             if since.elapsed() > Duration::from_secs(self.options.bound) {
                 return Ok(Some(self.hangs(phase)));
             }
-            wait(&shared.ended, ended, Duration::from_millis(20));
+            let turn = self.host.tick();
+            wait(&shared.ended, ended, turn);
         }
         if let Some(victim) = victim {
-            let _ = self.children[victim].wait();
+            self.host.wait(victim);
         }
         Ok(None)
     }
@@ -223,7 +228,10 @@ impl Driver<'_> {
             "HANG: phase {phase} isn't over after {} s (seed {})",
             self.options.bound, self.options.seed
         );
-        for (w, worker) in self.shared.worker[..self.children.len()].iter().enumerate() {
+        for (w, worker) in self.shared.worker[..self.options.workers]
+            .iter()
+            .enumerate()
+        {
             if worker.phase.load(Acquire) != phase {
                 let last = worker.operations().last().map(ToString::to_string);
                 println!(
@@ -240,13 +248,13 @@ impl Driver<'_> {
         self.states = vec![State::new()];
         self.cut.clear();
         self.shared.round.fetch_add(1, Relaxed);
-        let who = self.random.below(self.children.len() as u64) as usize;
+        let who = self.random.below(self.options.workers as u64) as usize;
         self.command(Command::Begin, who, None)
     }
 
     /// Random operations, usually followed by somebody's look at everything; and the check of both.
     fn phase(&mut self) -> Result<Option<End>, String> {
-        let n = self.children.len();
+        let n = self.options.workers;
         let victim = (self.options.kill > 0 && self.random.below(1000) < self.options.kill)
             .then(|| self.random.below(n as u64) as usize);
         if let Some(end) = self.command(Command::Work, n, victim)? {
@@ -267,7 +275,7 @@ impl Driver<'_> {
                 start: self.killed,
                 ..Operation::of(Call::Death)
             });
-            self.children[victim] = self.start(victim)?;
+            self.start(victim)?;
             self.wait_for(victim)?;
             self.numbers[victim] = self.next_number;
             self.next_number += 1;
@@ -392,23 +400,8 @@ impl Driver<'_> {
         self.shared.command.store(Command::End as u32, Relaxed);
         phase.fetch_add(1, Release);
         wake(phase);
-        let until = Instant::now() + Duration::from_secs(5);
-        for child in &mut self.children {
-            while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        // Where `with` is a program that stays beside.
-        for worker in &self.shared.worker[..self.children.len().min(WORKERS)] {
-            let pid = worker.pid.load(Relaxed);
-            let ours = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let path = self.path.display().to_string();
-            if ours.split(|b| *b == 0).any(|word| word == path.as_bytes()) {
-                calls::kill(pid);
-            }
-        }
-        let _ = std::fs::remove_file(&self.path);
+        let workers = &self.shared.worker[..self.options.workers];
+        let pids: Vec<u32> = workers.iter().map(|w| w.pid.load(Relaxed)).collect();
+        self.host.end(&pids);
     }
 }

@@ -9,7 +9,7 @@
 //! = end values-that-were-read...                        or  ! if they failed
 //! ```
 
-use crate::calls::{self, Result};
+use crate::calls::{self, Face, Result};
 use crate::driver::End;
 use crate::options::{Consistency, Options, weak};
 use crate::random::Random;
@@ -82,7 +82,7 @@ fn run_in(
         .map(&mut start)
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let mut random = Random::new(options.seed);
-    let mut killed = 0;
+    let mut killed = 0u64;
     while calls::now() < until {
         std::thread::sleep(Duration::from_nanos(ROUND));
         if random.below(1000) < options.kill {
@@ -109,6 +109,20 @@ fn run_in(
             }
         }
     }
+    judge_notes(dir, options.seed, processes, consistency, killed)
+}
+
+/// Judges what so many processes have noted in `dir`.
+///
+/// # Errors
+/// What can't be read of the notes, in words.
+pub fn judge_notes(
+    dir: &std::path::Path,
+    seed: u64,
+    processes: u64,
+    consistency: Consistency,
+    killed: u64,
+) -> std::result::Result<End, String> {
     let mut history = History::default();
     for process in 0..processes as usize {
         // One that was killed at once has noted nothing.
@@ -123,7 +137,7 @@ fn run_in(
     let judged = judge(&history, rules);
     println!(
         "seed {}: {} writes, {} commits, {} reads, {} of them of something older, {killed} processes killed",
-        options.seed,
+        seed,
         history.writes.len(),
         history.commits.len(),
         history.reads.len(),
@@ -132,7 +146,7 @@ fn run_in(
     Ok(match judged {
         Ok(_) => End::Fine,
         Err(e) => {
-            println!("seed {}: impossible: {e}", options.seed);
+            println!("seed {}: impossible: {e}", seed);
             End::Impossible
         }
     })
@@ -218,7 +232,8 @@ fn shown(words: &[u8]) -> u64 {
     }
 }
 
-struct Worker {
+struct Worker<'a> {
+    face: &'a mut dyn Face,
     notes: std::fs::File,
     top: String,
     begin: u64,
@@ -230,8 +245,11 @@ struct Worker {
     lies: bool,
 }
 
-/// A worker: what follows `worker later`.
-pub fn work(arguments: &[String]) -> std::result::Result<(), String> {
+/// A worker of `face`: what follows `worker later`.
+///
+/// # Errors
+/// What keeps it from working, in words.
+pub fn work(arguments: &[String], face: &mut dyn Face) -> std::result::Result<(), String> {
     let [notes, top, numbers @ ..] = arguments else {
         return Err("a worker is started by the driver only".into());
     };
@@ -241,6 +259,7 @@ pub fn work(arguments: &[String]) -> std::result::Result<(), String> {
     };
     let parent = calls::parent();
     let mut worker = Worker {
+        face,
         notes: std::fs::File::create(notes).map_err(|e| format!("{notes}: {e}"))?,
         top: top.clone(),
         begin,
@@ -262,7 +281,7 @@ pub fn work(arguments: &[String]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-impl Worker {
+impl Worker<'_> {
     fn note(&mut self, text: &str) {
         // Without notes there is nothing to judge.
         self.notes
@@ -289,31 +308,25 @@ impl Worker {
         let path = |round: u64| format!("{}/later-{}-{round}", self.top, self.begin);
         let (path, old) = (path(round), path(round.saturating_sub(5)));
         if round >= 5 && self.random.once_in(2) {
-            let _ = calls::unlink(&old);
+            let _ = self.face.unlink(&old);
         }
         let mut opened = calls::now();
-        let mut fd = calls::open(&path, libc::O_RDWR | libc::O_CREAT)?;
+        let mut fd = self.face.open(&path, libc::O_RDWR | libc::O_CREAT)?;
         while self.now() == round {
             let done = match self.random.below(20) {
                 0..8 => self.write(fd, round),
                 8..16 => self.read(fd, round, opened),
-                16 | 17 => self.commit(round, || calls::close(fd)).and_then(|()| {
+                16 | 17 => self.commit(round, |face| face.close(fd)).and_then(|()| {
                     if self.lies {
                         return Ok(());
                     }
                     opened = calls::now();
-                    fd = calls::open(&path, libc::O_RDWR)?;
+                    fd = self.face.open(&path, libc::O_RDWR)?;
                     Ok(())
                 }),
-                18 => self.commit(round, || {
-                    // SAFETY: no memory is touched.
-                    match unsafe { libc::fsync(fd) } {
-                        0 => Ok(0),
-                        _ => Err(libc::EIO),
-                    }
-                }),
-                _ => match calls::flock(fd, libc::LOCK_EX) {
-                    Ok(_) => self.commit(round, || calls::flock(fd, libc::LOCK_UN)),
+                18 => self.commit(round, |face| face.sync(fd)),
+                _ => match self.face.flock(fd, libc::LOCK_EX) {
+                    Ok(_) => self.commit(round, |face| face.flock(fd, libc::LOCK_UN)),
                     Err(libc::EAGAIN) => Ok(()),
                     Err(e) => Err(e),
                 },
@@ -325,7 +338,7 @@ impl Worker {
                 std::thread::sleep(Duration::from_micros(self.random.below(2000)));
             }
         }
-        self.commit(round, || calls::close(fd))
+        self.commit(round, |face| face.close(fd))
     }
 
     /// Some cells in a row.
@@ -346,7 +359,9 @@ impl Worker {
             let _ = writeln!(notes, "W {round} {cell} {value} {now}");
         }
         self.note(&notes);
-        let written = calls::write_at(fd, &bytes, cells.start * self.cell as u64);
+        let written = self
+            .face
+            .write_at(fd, &bytes, cells.start * self.cell as u64);
         let all = |n| {
             if n == bytes.len() {
                 Ok(())
@@ -369,7 +384,10 @@ impl Worker {
         self.note(&notes);
         // What isn't there yet counts as zero.
         let mut bytes = vec![0; count * self.cell];
-        match calls::read_at(fd, &mut bytes, cells.start * self.cell as u64) {
+        match self
+            .face
+            .read_at(fd, &mut bytes, cells.start * self.cell as u64)
+        {
             Err(e) => self.end(Err(e)),
             Ok(_) => {
                 let mut end = format!("= {}", calls::now());
@@ -384,10 +402,17 @@ impl Worker {
         }
     }
 
-    fn commit(&mut self, round: u64, commit: impl FnOnce() -> Result<i32>) -> Result<()> {
+    fn commit(
+        &mut self,
+        round: u64,
+        commit: impl FnOnce(&mut dyn Face) -> Result<()>,
+    ) -> Result<()> {
         self.note(&format!("C {round} {}\n", calls::now()));
-        let done = if self.lies { Ok(0) } else { commit() };
-        self.end(done).map(drop)
+        let done = match self.lies {
+            true => Ok(()),
+            false => commit(&mut *self.face),
+        };
+        self.end(done)
     }
 }
 

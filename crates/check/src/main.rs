@@ -1,33 +1,7 @@
-//! `forebay-check`: does a pool behave like one POSIX file system, whoever looks from wherever?
-//!
-//! A black box: it knows nothing of Forebay but paths. Several processes, on as many nodes as there are, do
-//! random operations on few files and names, all at once, in short phases with a barrier between. Each
-//! operation is noted with its result and the times at which it began and ended. After each phase the
-//! checker tries whether some order of them, on a model of a POSIX file system, gives these results.
-//!
-//! - [`operation`]: what is noted; [`memory`]: how workers and driver share it; [`calls`]: libc;
-//! - [`worker`]: what a process does, [`theme`]: chosen how; [`weak`]: how it can be done worse, so that something is found;
-//! - [`later`]: files with weaker consistency, and [`visible`]: what may be seen of them;
-//! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: processes and phases; [`options`].
-
-mod calls;
-mod driver;
-mod later;
-mod memory;
-mod model;
-mod operation;
-mod options;
-mod random;
-mod search;
-mod steps;
-#[cfg(test)]
-mod tests;
-mod theme;
-mod visible;
-mod weak;
-mod worker;
+//! `forebay-check`: does a pool behave like one POSIX file system, whoever looks from wherever? See the library.
 
 use clap::Parser;
+use forebay_check::*;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -41,12 +15,12 @@ fn main() -> ExitCode {
     let options = options::Options::parse();
     let ended = match options.consistency {
         Some(consistency) => later::run(&options, consistency),
-        None => driver::run(&options),
+        None => run(&options),
     };
     match ended {
-        Ok(driver::End::Fine) => ExitCode::SUCCESS,
-        Ok(driver::End::Impossible) => ExitCode::from(1),
-        Ok(driver::End::Hang) => ExitCode::from(3),
+        Ok(End::Fine) => ExitCode::SUCCESS,
+        Ok(End::Impossible) => ExitCode::from(1),
+        Ok(End::Hang) => ExitCode::from(3),
         Err(e) => stop(&e),
     }
 }
@@ -58,7 +32,7 @@ fn stop(message: &str) -> ExitCode {
 
 fn work(arguments: &[String]) -> Result<(), String> {
     if arguments.first().is_some_and(|a| a == later::WORD) {
-        return later::work(&arguments[1..]);
+        return later::work(&arguments[1..], &mut calls::Libc);
     }
     let [file, index, top, cell, most, locks, weak] = arguments else {
         return Err("a worker is started by the driver only".into());
@@ -77,7 +51,7 @@ fn work(arguments: &[String]) -> Result<(), String> {
         number(cell)? as usize,
         number(most)?,
         options::Locks::of(number(locks)?),
-        weak::Weak::new(options::weak(weak)?),
+        weak::Weak::new(options::weak(weak)?, Box::new(calls::Libc)),
     )
     .work()
 }

@@ -92,10 +92,10 @@ pub struct Options {
     pub faults: bool,
     /// No locks at all
     #[arg(long)]
-    no_locks: bool,
+    pub no_locks: bool,
     /// Processes take both F_SETLK and F_OFD_SETLK locks, not one of the two each
     #[arg(long, conflicts_with = "no_locks")]
-    mixed_locks: bool,
+    pub mixed_locks: bool,
     /// A read of several cells, or a write of several behind the end, may go cell by cell (tmpfs)
     #[arg(long)]
     pub by_cells: bool,
@@ -121,6 +121,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// For this directory; all else as without words.
+    pub fn of(top: &str) -> Options {
+        Options::parse_from(["forebay-check", "--top", top])
+    }
+
     /// Which locks a process takes.
     pub fn locks(&self) -> Locks {
         match (self.no_locks, self.mixed_locks) {

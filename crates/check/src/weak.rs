@@ -1,6 +1,6 @@
 //! File systems with weaker promises, made of a good one: so that the checker can be seen to find them.
 
-use crate::calls::{self, Result, Stat};
+use crate::calls::{Face, Result, Stat};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -39,9 +39,9 @@ pub const KINDS: [(&str, Kind); 8] = [
 ];
 
 /// The calls of a worker that may be done worse.
-#[derive(Default)]
 pub struct Weak {
     kind: Kind,
+    face: Box<dyn Face>,
     sizes: HashMap<i32, (u64, u32)>,
     names: HashMap<String, u32>,
 }
@@ -52,34 +52,44 @@ fn pause() {
 }
 
 impl Weak {
-    pub fn new(kind: Kind) -> Weak {
+    /// The calls of `face`, done so much worse.
+    pub fn new(kind: Kind, face: Box<dyn Face>) -> Weak {
         Weak {
             kind,
-            ..Weak::default()
+            face,
+            sizes: HashMap::new(),
+            names: HashMap::new(),
         }
     }
 
-    pub fn open(&self, path: &str, flags: i32) -> Result<i32> {
+    /// The calls as they are.
+    pub fn face(&mut self) -> &mut dyn Face {
+        &mut *self.face
+    }
+
+    pub fn open(&mut self, path: &str, flags: i32) -> Result<i32> {
         if self.kind == Kind::CreateByLooking && flags & libc::O_EXCL != 0 {
-            if calls::stat(path).is_ok() {
+            if self.face.stat(path).is_ok() {
                 return Err(libc::EEXIST);
             }
             pause();
-            return calls::open(path, flags & !libc::O_EXCL);
+            return self.face.open(path, flags & !libc::O_EXCL);
         }
-        calls::open(path, flags)
+        self.face.open(path, flags)
     }
 
-    pub fn append(&self, fd: i32, bytes: &[u8]) -> Result<usize> {
+    pub fn append(&mut self, fd: i32, bytes: &[u8]) -> Result<usize> {
         if self.kind != Kind::AppendBySize {
-            return calls::write(fd, bytes);
+            return self.face.write(fd, bytes);
         }
-        let size = calls::fstat(fd)?.size;
+        let size = self.face.fstat(fd)?.size;
         pause();
         // Linux would append with pwrite, too.
-        let again = calls::open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
-        let written = calls::write_at(again, bytes, size);
-        calls::close(again)?;
+        let again = self
+            .face
+            .open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
+        let written = self.face.write_at(again, bytes, size);
+        self.face.close(again)?;
         written
     }
 
@@ -88,7 +98,7 @@ impl Weak {
     }
 
     pub fn fstat(&mut self, fd: i32) -> Result<Stat> {
-        let mut stat = calls::fstat(fd)?;
+        let mut stat = self.face.fstat(fd)?;
         if self.kind == Kind::CachedSize {
             let kept = self.sizes.entry(fd).or_insert((stat.size, 0));
             kept.1 += 1;
@@ -108,45 +118,45 @@ impl Weak {
             if *turn > 0 {
                 return Err(libc::ENOENT);
             }
-            let found = calls::stat(path);
+            let found = self.face.stat(path);
             if found.is_err() {
                 *turn = 3;
             }
             return found;
         }
-        calls::stat(path)
+        self.face.stat(path)
     }
 
-    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        if self.kind == Kind::RenameInTwo && from != to && calls::stat(from).is_ok() {
-            let _ = calls::unlink(to);
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        if self.kind == Kind::RenameInTwo && from != to && self.face.stat(from).is_ok() {
+            let _ = self.face.unlink(to);
             pause();
         }
-        calls::rename(from, to).map(drop)
+        self.face.rename(from, to)
     }
 
-    pub fn exchange(&self, one: &str, other: &str) -> Result<()> {
+    pub fn exchange(&mut self, one: &str, other: &str) -> Result<()> {
         if self.kind == Kind::ExchangeInTwo {
             // Only files have a second name meanwhile, of which nobody knows.
             let kept = format!("{one}.{}", std::process::id());
-            if calls::stat(other).is_ok() && calls::link(one, &kept).is_ok() {
-                let moved = calls::rename(other, one).and_then(|_| {
+            if self.face.stat(other).is_ok() && self.face.link(one, &kept).is_ok() {
+                let moved = self.face.rename(other, one).and_then(|_| {
                     pause();
-                    calls::rename(&kept, other)
+                    self.face.rename(&kept, other)
                 });
                 if moved.is_err() {
-                    let _ = calls::unlink(&kept);
+                    let _ = self.face.unlink(&kept);
                 }
-                return moved.map(drop);
+                return moved;
             }
         }
-        calls::exchange(one, other).map(drop)
+        self.face.exchange(one, other)
     }
 
-    pub fn flock(&self, fd: i32, what: i32) -> Result<()> {
+    pub fn flock(&mut self, fd: i32, what: i32) -> Result<()> {
         if self.kind == Kind::OwnLocks {
             return Ok(());
         }
-        calls::flock(fd, what).map(drop)
+        self.face.flock(fd, what)
     }
 }

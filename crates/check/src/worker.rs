@@ -114,7 +114,7 @@ impl Worker {
 
     fn begin(&mut self, asked: bool) -> std::result::Result<(), String> {
         for open in std::mem::take(&mut self.open).into_values() {
-            let _ = calls::close(open.fd);
+            let _ = self.weak.face().close(open.fd);
         }
         let round = self.round();
         let before = std::mem::replace(&mut self.dir, round);
@@ -124,7 +124,7 @@ impl Worker {
         let since = calls::now();
         let mut again = false;
         loop {
-            match calls::mkdir(&self.dir) {
+            match self.weak.face().mkdir(&self.dir) {
                 Ok(_) => break,
                 Err(libc::EEXIST) if again => break,
                 // A new round after something was lost: the node may still be away.
@@ -142,7 +142,7 @@ impl Worker {
             }
         }
         if before != self.dir {
-            let _ = std::fs::remove_dir_all(&before);
+            self.weak.face().remove_all(&before);
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Worker {
             Call::Close => {
                 self.open.remove(&o.slot);
                 self.weak.forget(fd);
-                calls::close(fd)?;
+                self.weak.face().close(fd)?;
             }
             Call::Write | Call::Append => {
                 self.fill(o.value, o.n);
@@ -295,7 +295,9 @@ impl Worker {
                 let n = if o.call == Call::Append {
                     self.weak.append(fd, bytes)?
                 } else {
-                    calls::write_at(fd, bytes, u64::from(o.at) * self.cell as u64)?
+                    self.weak
+                        .face()
+                        .write_at(fd, bytes, u64::from(o.at) * self.cell as u64)?
                 };
                 o.count = if n % self.cell == 0 {
                     (n / self.cell) as u32
@@ -305,7 +307,9 @@ impl Worker {
             }
             Call::Read => self.read(fd, o)?,
             Call::Truncate => {
-                calls::truncate(fd, u64::from(o.n) * self.cell as u64)?;
+                self.weak
+                    .face()
+                    .truncate(fd, u64::from(o.n) * self.cell as u64)?;
             }
             Call::Fstat | Call::Stat => {
                 let s = if o.call == Call::Fstat {
@@ -323,14 +327,23 @@ impl Worker {
                 };
                 (o.links, o.inode) = (s.links, s.inode);
             }
-            Call::Unlink => drop(calls::unlink(&path)?),
-            Call::Link => drop(calls::link(&path, &self.path(&o.to))?),
-            Call::Rename => self.weak.rename(&path, &self.path(&o.to))?,
-            Call::Exchange => self.weak.exchange(&path, &self.path(&o.to))?,
-            Call::Mkdir => drop(calls::mkdir(&path)?),
-            Call::Rmdir => drop(calls::rmdir(&path)?),
+            Call::Unlink => self.weak.face().unlink(&path)?,
+            Call::Link => {
+                let to = self.path(&o.to);
+                self.weak.face().link(&path, &to)?;
+            }
+            Call::Rename => {
+                let to = self.path(&o.to);
+                self.weak.rename(&path, &to)?;
+            }
+            Call::Exchange => {
+                let to = self.path(&o.to);
+                self.weak.exchange(&path, &to)?;
+            }
+            Call::Mkdir => self.weak.face().mkdir(&path)?,
+            Call::Rmdir => self.weak.face().rmdir(&path)?,
             Call::List => {
-                for name in calls::list(&path)? {
+                for name in self.weak.face().list(&path)? {
                     let bit = NAMES
                         .iter()
                         .position(|n| n.as_bytes() == name)
@@ -361,7 +374,8 @@ impl Worker {
                     f if f & SHARED != 0 => libc::F_RDLCK,
                     _ => libc::F_WRLCK,
                 };
-                calls::range_lock(fd, command, kind)
+                let face = self.weak.face();
+                face.range_lock(fd, command, kind)
                     .map_err(|e| if e == libc::EACCES { libc::EAGAIN } else { e })?;
             }
             Call::Death => {}
@@ -383,7 +397,10 @@ impl Worker {
     fn read(&mut self, fd: i32, o: &mut Operation) -> Result<()> {
         self.buffer.clear();
         self.buffer.resize(o.n as usize * self.cell, 0xee);
-        let n = calls::read_at(fd, &mut self.buffer, u64::from(o.at) * self.cell as u64)?;
+        let n =
+            self.weak
+                .face()
+                .read_at(fd, &mut self.buffer, u64::from(o.at) * self.cell as u64)?;
         if n % self.cell != 0 {
             o.count = u32::MAX;
             return Ok(());

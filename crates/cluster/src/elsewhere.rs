@@ -304,6 +304,12 @@ impl<'a> Cluster<'a> {
         Ok((answer, told.received))
     }
 
+    /// Whether directories change on this node, for all.
+    pub(crate) fn changes_names(&self) -> bool {
+        self.peers()
+            .is_some_and(|peers| peers.nodes().first() == Some(&peers.me()))
+    }
+
     /// The node on which directories change, one at a time.
     pub(crate) fn names_node(&self) -> Option<NodeId> {
         self.peers()?.nodes().first().copied()

@@ -22,12 +22,14 @@ mod balance;
 mod distribution;
 mod encoding;
 pub mod map;
+mod plant;
 pub mod slices;
 mod view;
 
 pub use distribution::{ChunkSize, Distribution};
 pub use encoding::{DecodeError, decode_nodes, encode_nodes};
 pub use map::{Answer, MapError, Node, PoolMap, State};
+pub use plant::planted;
 pub use slices::{Claim, Moved, NodeId, Slices};
 pub use view::{BY, MAX_DEPTH};
 

@@ -395,7 +395,12 @@ impl Store {
     /// Takes over the pool's part of an epoch of names that another node has, if it is later.
     pub fn raise_epoch(&self, theirs: u64) {
         let pools = theirs >> 32 << 32;
-        self.control.header().names_epoch.fetch_max(pools, AcqRel);
+        let header = self.control.header();
+        let before = header.names_epoch.fetch_max(pools, AcqRel);
+        if before >> 32 < pools >> 32 {
+            // The change for which a directory was frozen is over, whether this node was told or not.
+            header.frozen.store(0, Release);
+        }
     }
 
     /// This node's epoch of names for a question that was asked under `theirs`.

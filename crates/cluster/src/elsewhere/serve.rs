@@ -57,8 +57,8 @@ pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
     pub(super) parts: Parts,
     fences: fences::Fences,
-    /// One at a time.
-    names: Mutex<()>,
+    /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
+    names: Mutex<bool>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -119,6 +119,20 @@ impl Server {
         if kind == kind::CREATE {
             self.created_again(store, node, head, answer);
         }
+    }
+
+    /// On the node that changes names: ends what a daemon before this one, killed in the middle of a
+    /// change of directories, has left frozen. Once; to be called until it succeeds.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be told.
+    pub fn begin_names(&self, cluster: &Cluster<'_>) -> Result<(), Errno> {
+        let mut begun = lock(&self.names);
+        if !*begun && cluster.changes_names() {
+            cluster.begin_names()?;
+        }
+        *begun = true;
+        Ok(())
     }
 
     /// Carries out what `from` asks. May take as long as locks are held; may ask other nodes.

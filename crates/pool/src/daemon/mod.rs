@@ -1,13 +1,14 @@
-//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the node's
-//! processes to them. It runs inside the node's keeper.
+//! The daemon of a node: serves the node's store to other nodes, and carries the requests of the
+//! node's processes to them. It runs inside the node's keeper.
 //!
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
-//!   of the daemon's own store;
-//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
-//! - [`renewals`]: what takes longer than the patience;
+//! - [`question`]: a request and who waits for it; [`link`]: the requests for one other node;
+//!   [`direct`]: those of the daemon's own store;
+//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who
+//!   carries it out;
+//! - [`renewals`]: what takes longer than the request timeout;
 //! - [`room`]: bounds of what is held in memory meanwhile;
 //! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
@@ -41,7 +42,7 @@ use forebay_client::requests::{Asked, Desk, Replies, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_cluster::elsewhere::Elsewhere;
 use forebay_cluster::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
-use forebay_net::{Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
+use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
 use home::Home;
@@ -66,9 +67,9 @@ pub struct Options {
     pub encrypt: bool,
     /// How long who asks waits for an answer: then the other node is down.
     pub patience: Duration,
-    /// After so long out of reach, what a node held here is given up.
+    /// How long a node may be out of reach before its locks and open files here are given up.
     pub gone_after: Duration,
-    /// What it may take of its host.
+    /// Limits of its use of the host.
     pub limits: crate::Limits,
     /// How many cores that leaves it; None: all.
     pub cores: Option<usize>,
@@ -88,9 +89,9 @@ impl Default for Options {
     }
 }
 
-/// What answers questions: the store, or what tests have in its place.
+/// What answers requests: the store, or what tests have in its place.
 pub trait Serve: Send + Sync {
-    /// The class of a kind of question; None if there is none.
+    /// The class of a kind of request; None if there is none.
     fn class(&self, kind: u16) -> Option<Class>;
 
     /// Whether it may be carried out a second time.
@@ -102,15 +103,16 @@ pub trait Serve: Send + Sync {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying it out may take longer than the patience. It comes without room for bytes.
+    /// Whether carrying it out may take longer than the request timeout. It comes without room for
+    /// bytes.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
 
-    /// `from` is about to get the answer that an earlier daemon has given to this question.
+    /// `from` is about to get the answer that an earlier daemon has given to this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
-    /// Carries a question out. May wait.
+    /// Carries a request out. May wait.
     ///
     /// # Errors
     /// What the asker is told.
@@ -119,15 +121,15 @@ pub trait Serve: Send + Sync {
     /// Gives up what is kept for `node`.
     fn gone(&self, node: NodeId);
 
-    /// The daemon of `node` has been started anew: it doesn't know what it kept for this node.
+    /// The daemon of `node` has been started again: it doesn't know what it kept for this node.
     ///
     /// # Errors
     /// EHOSTDOWN: it is gone already.
     fn anew(&self, node: NodeId) -> Result<(), Errno>;
 }
 
-/// Between two looks at the locks that programs of this node have on others: an eighth of the lease,
-/// within these.
+/// Between two looks at the locks that programs of this node have on others: an eighth of the
+/// lease, within these.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -200,6 +202,8 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
+            // What fails is tried again.
+            let _ = store.server.begin_names(&store.pool.cluster());
             store.server.check_open(&store.pool.cluster());
             store.server.release_late(&store.pool.cluster());
         }
@@ -259,6 +263,55 @@ pub struct Identity {
     pub nodes: u32,
 }
 
+/// What a transport is to be made for.
+pub struct Network<'a> {
+    /// The pool.
+    pub pool: PoolId,
+    /// This node.
+    pub node: NodeId,
+    /// The pool's key.
+    pub key: PoolKey,
+    /// How the daemon works.
+    pub options: &'a Options,
+    /// The port that other nodes know; 0: none.
+    pub port: u16,
+    /// What serves other nodes.
+    pub handler: Arc<dyn Handler>,
+}
+
+/// The transport over TCP.
+fn tcp(network: Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error> {
+    let start = |port: u16| {
+        let addresses = network.options.listen.iter();
+        let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
+        let options = forebay_net::Options {
+            pool: network.pool,
+            node: network.node,
+            key: network.key.clone(),
+            encrypt: network.options.encrypt,
+            limits: Limits {
+                bandwidth: network.options.limits.bandwidth,
+                ..Limits::default()
+            },
+        };
+        TcpTransport::start(options, network.handler.clone(), &addresses)
+    };
+    let port = network.port;
+    // Others know the port it had; who was killed a moment ago may still have it.
+    let mut transport = start(port);
+    for _ in 0..10 {
+        if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        transport = start(port);
+    }
+    if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+        transport = start(0);
+    }
+    Ok(Arc::new(transport?))
+}
+
 /// A node's daemon.
 pub struct Daemon {
     core: Arc<Core>,
@@ -276,8 +329,21 @@ impl Daemon {
     /// Makes the daemon of the node in `dir` and listens. Nobody is served yet.
     ///
     /// # Errors
-    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened on.
+    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened
+    /// on.
     pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
+        Daemon::listen_over(dir, options, tcp)
+    }
+
+    /// As [`Daemon::listen`], over the transport that `start` makes; for simulations.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen_over(
+        dir: &Path,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+    ) -> Result<Daemon, PoolError> {
         let config = PoolConfig::read(dir)?;
         let Some(member) = config.member else {
             let why = format!("the pool '{}' has only one node", config.name);
@@ -298,7 +364,7 @@ impl Daemon {
         let mut opened = None;
         let lease = options.gone_after;
         let teller = Arc::new(Teller::default());
-        let mut daemon = Daemon::listen_as(dir, identity, options, |others| {
+        let mut daemon = Daemon::begin(dir, identity, options, start, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
             let store = Arc::new(Store {
@@ -331,6 +397,16 @@ impl Daemon {
         options: Options,
         serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
     ) -> Result<Daemon, PoolError> {
+        Daemon::begin(dir, identity, options, tcp, serve)
+    }
+
+    fn begin(
+        dir: &Path,
+        identity: Identity,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+        serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
+    ) -> Result<Daemon, PoolError> {
         let io = |what: &str, error| PoolError::Io {
             what: what.into(),
             path: dir.to_owned(),
@@ -356,34 +432,14 @@ impl Daemon {
         let _ = core.serve.set(serve(direct)?);
 
         let own = before.as_ref().and_then(|map| map.node(me));
-        let port = own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port);
-        let start = |port: u16| {
-            let addresses = core.options.listen.iter();
-            let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
-            let options = forebay_net::Options {
-                pool: identity.pool,
-                node: me,
-                key: key.clone(),
-                encrypt: core.options.encrypt,
-                limits: Limits {
-                    bandwidth: core.options.limits.bandwidth,
-                    ..Limits::default()
-                },
-            };
-            TcpTransport::start(options, Arc::new(Home(Arc::downgrade(&core))), &addresses)
-        };
-        // Others know the port it had; who was killed a moment ago may still have it.
-        let mut transport = start(port);
-        for _ in 0..10 {
-            if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-            transport = start(port);
-        }
-        if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
-            transport = start(0);
-        }
+        let transport = start(Network {
+            pool: identity.pool,
+            node: me,
+            key,
+            options: &core.options,
+            port: own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port),
+            handler: Arc::new(Home(Arc::downgrade(&core))),
+        });
         let _ = core.transport.set(transport.map_err(network)?);
         Ok(Daemon {
             core,
@@ -406,8 +462,8 @@ impl Daemon {
         self.pool.as_ref()
     }
 
-    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map` says,
-    /// others are told.
+    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map`
+    /// says, others are told.
     ///
     /// # Errors
     /// If the map is of another pool, or can't be written.
@@ -482,7 +538,7 @@ impl Daemon {
         self.core.maps.get()
     }
 
-    /// Ends it. Questions of processes that have no answer are left to the next daemon.
+    /// Ends it. Requests of processes that have no answer are left to the next daemon.
     pub fn shutdown(self) {}
 }
 
@@ -502,8 +558,8 @@ fn dispatch(core: &Arc<Core>) {
         if core.stopped() {
             return;
         }
-        // What is only told goes before what the same process has asked since, in one write with it. Sending
-        // much takes a while; others needn't wait for it.
+        // What is only told goes before what the same process has asked since, in one write with
+        // it. Sending much takes a while; others needn't wait for it.
         all.sort_by_key(|t| match t.asked() {
             _ if t.is_told() => 0,
             Asked::Send(n) if n > SMALL_BODY => 2,

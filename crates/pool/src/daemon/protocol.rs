@@ -31,8 +31,8 @@ fn document() -> String {
          tables in\n`crates/cluster/src/elsewhere/requests.rs` and `crates/pool/src/daemon/wire.rs` by\n\
          `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-pool protocol`.\nHow messages travel: [internals](../internals.md).\n\nProtocol version: {}. Arguments and replies follow one another without \
          padding: numbers\nlittle-endian, `Bytes` behind their length (4 bytes), lists behind their count (4 bytes), \
-         an\n`Option` behind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most {} bytes, \
-         the\nbytes that travel with them at most {}.\n\n\
+         an\n`Option` behind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most\n{} bytes, the \
+         bytes that travel with them at most {}.\n\n\
          - **Again**: what carrying the request out a second time would do. *harmless*: nothing. *step*:\n  \
          nothing, unless others have gone on; the reply is recorded. *once*: it would undo what others\n  have done; \
          the reply is recorded, and without the record the caller gets EIO.\n\

@@ -353,7 +353,13 @@ impl Store {
         // With all shards locked, whoever makes something has made it, or will see this.
         self.write(self.all_shards(), Need::Removal, |_| {
             self.raise_epoch(epoch);
-            self.control.header().frozen.store(dir.0, Release);
+            let frozen = &self.control.header().frozen;
+            frozen.store(dir.0, SeqCst);
+            if epoch >> 32 != self.names_epoch() >> 32 {
+                // A later change was heard of just now.
+                frozen.store(0, SeqCst);
+                return Err(Errno::STALE);
+            }
             self.is_empty(dir).map(|empty| !empty)
         })
     }

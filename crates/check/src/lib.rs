@@ -1,0 +1,33 @@
+//! Does a pool behave like one POSIX file system, whoever looks from wherever?
+//!
+//! A black box: it knows nothing of Forebay but paths. Several processes, on as many nodes as there are, do
+//! random operations on few files and names, all at once, in short phases with a barrier between. Each
+//! operation is noted with its result and the times at which it began and ended. After each phase the
+//! checker tries whether some order of them, on a model of a POSIX file system, gives these results.
+//!
+//! - [`operation`]: what is noted; [`memory`]: how workers and driver share it; [`calls`]: libc;
+//! - [`worker`]: what a process does, [`theme`]: chosen how; [`weak`]: how it can be done worse, so that something is found;
+//! - [`later`]: files with weaker consistency, and [`visible`]: what may be seen of them;
+//! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: phases, [`host`]: processes; [`options`].
+//!
+//! The program `forebay-check` and the simulator (`crates/simulator`) use it.
+
+pub mod calls;
+mod driver;
+pub mod host;
+pub mod later;
+pub mod memory;
+pub mod model;
+pub mod operation;
+pub mod options;
+pub mod random;
+pub mod search;
+mod steps;
+#[cfg(test)]
+mod tests;
+pub mod theme;
+mod visible;
+pub mod weak;
+pub mod worker;
+
+pub use driver::{Driver, End, run};
