@@ -15,6 +15,7 @@ pub mod messages;
 mod names;
 mod parts;
 mod pieces;
+pub mod requests;
 pub mod serve;
 
 use crate::Cluster;

@@ -3,6 +3,7 @@
 
 mod support;
 
+use forebay_cluster::elsewhere::requests::find;
 use forebay_cluster::elsewhere::serve::{Class, Server};
 use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
 use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId, RenameMode};
@@ -158,6 +159,10 @@ fn damaged_questions_are_refused() {
     let corpus = corpus(&nodes);
     let kinds: BTreeSet<u16> = corpus.iter().map(|q| q.0).collect();
     assert!(kinds.len() > 55, "only the kinds {kinds:?}");
+    for (kind, head, _) in &corpus {
+        let request = find(*kind).unwrap();
+        assert!((request.is_question)(head), "no {}: {head:?}", request.name);
+    }
     let mut answered = [0u64; 2];
     let mut slowest = Duration::ZERO;
     forebay_fuzz::run("questions", |r| {

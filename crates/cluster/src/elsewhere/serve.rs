@@ -12,6 +12,7 @@ pub use opened::BETWEEN_CHECKS;
 
 use super::messages::{List, Part, Record, decode, encode, kind};
 use super::parts::Parts;
+use super::requests::{Repeat, Time, find};
 use super::{MAX_BODY, names};
 use crate::Cluster;
 use crate::across::in_a_hurry;
@@ -39,20 +40,6 @@ pub enum Class {
     Names,
     /// Copies or moves many bytes. May ask for those of the first class.
     Bulk,
-}
-
-/// What carrying out a question a second time would do, when nobody knows whether it was carried
-/// out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Repeat {
-    /// Nothing: it changes nothing, or finds done what it asks for, whatever came between.
-    Harmless,
-    /// Nothing, unless others have gone on in between: so its answer is noted, where it outlives
-    /// the daemon. If not even that is known, it is carried out again.
-    Step,
-    /// It would take back what others have done since. Its answer is noted; without it nobody
-    /// knows (EIO).
-    Once,
 }
 
 /// What is told to who has asked.
@@ -98,107 +85,25 @@ pub(super) fn parts<T: Part>(head: &[u8]) -> Result<T, Errno> {
 impl Server {
     /// The class of a kind of question; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
-        match kind {
-            kind::LOOKUP..=kind::LAMINATE | kind::LAYOUT..=kind::INDEXED_NAME => Some(Class::Leaf),
-            kind::WRITE_PIECES | kind::MERGE | kind::FIND | kind::COPIED => Some(Class::Leaf),
-            kind::MAKERS | kind::SEAL | kind::LANDED | kind::DESCRIBE => Some(Class::Leaf),
-            kind::PART_ON_FILES | kind::LOOKUP_ALL | kind::DROP_LINKS => Some(Class::Leaf),
-            kind::BEGIN_SAYING | kind::END_SAYING | kind::USES => Some(Class::Leaf),
-            kind::PLACES | kind::PLACE | kind::ASSIGN | kind::RENEW => Some(Class::Leaf),
-            kind::COUNT_USES => Some(Class::Entry),
-            kind::INSERT | kind::CREATE | kind::REPLACE | kind::UNLINK => Some(Class::Entry),
-            kind::JOIN_EXCHANGE | kind::UNLINK_FROM | kind::INSERT_ALL => Some(Class::Entry),
-            kind::TOGETHER | kind::REMOVE_ALL => Some(Class::Entry),
-            kind::LINK..=kind::REMOVE_DIR | kind::EXCHANGE => Some(Class::Composite),
-            kind::CREATE_THERE => Some(Class::Composite),
-            kind::NAMES_RMDIR..=kind::NAMES_UNLINK => Some(Class::Names),
-            kind::COPY | kind::TO_FILES => Some(Class::Bulk),
-            _ => None,
-        }
-    }
-
-    /// What carrying out a question of this kind a second time would do.
-    fn repeat(kind: u16) -> Repeat {
-        match kind {
-            // Questions that change nothing.
-            kind::LOOKUP | kind::LOOKUP_ALL | kind::LOOKUP_STAT | kind::STAT | kind::STAT_PART => {
-                Repeat::Harmless
-            }
-            kind::ATTRIBUTE | kind::ATTRIBUTES | kind::LIST | kind::READ | kind::READ_PART => {
-                Repeat::Harmless
-            }
-            kind::SEEK | kind::EPOCH | kind::HAS_LINK | kind::OFFERED | kind::EXCHANGE_STANDS => {
-                Repeat::Harmless
-            }
-            kind::TOGETHER | kind::LOCK_TEST | kind::BLOCKERS | kind::WAITS | kind::HOLDS => {
-                Repeat::Harmless
-            }
-            kind::LIVES | kind::MAKERS | kind::COPIED | kind::LAYOUT | kind::USES | kind::RENEW => {
-                Repeat::Harmless
-            }
-            kind::SEARCH | kind::WRITTEN | kind::FIND | kind::INDEXED_NAME | kind::DESCRIBE => {
-                Repeat::Harmless
-            }
-            // What is synced twice is synced.
-            kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => Repeat::Harmless,
-            // A use is known by its number, a change of names by its epoch: the second time finds
-            // it done. The daemon has uses in its own memory, so that a later one has to be told
-            // again.
-            kind::OPEN | kind::CLOSE | kind::REOPEN | kind::LOOKUP_OPEN => Repeat::Harmless,
-            kind::FREEZE | kind::THAW => Repeat::Harmless,
-            // Where chunks lie; who notes a place first has noted it for all.
-            kind::PLACES | kind::PLACE => Repeat::Harmless,
-            kind::ASSIGN => Repeat::Step,
-            // Only ever moves the end on, and not behind a later cut.
-            kind::GROW => Repeat::Harmless,
-            // Where bytes lie, not what they are; an object that is gone doesn't come back.
-            kind::LANDED | kind::PART_ON_FILES | kind::TO_FILES | kind::DROP_PART => {
-                Repeat::Harmless
-            }
-            // Declaring is a protocol: what was noted is noted again.
-            kind::COUNT_USES | kind::BEGIN_SAYING | kind::END_SAYING => Repeat::Harmless,
-            // Steps of changes over several nodes, which recovery repeats, too.
-            kind::ADD_LINK | kind::UNDO_LINK | kind::DROP_LINK | kind::DROP_LINKS => Repeat::Step,
-            kind::RELEASE | kind::EXCHANGE_LINK | kind::END_EXCHANGE_LINK => Repeat::Step,
-            kind::END_EXCHANGE | kind::UNLINK_FROM | kind::CUT_PART => Repeat::Step,
-            // The time of a change that has happened.
-            kind::TOUCH => Repeat::Step,
-            // An owner asks for one at a time, and what a dead one gets is found.
-            kind::LOCK | kind::END_LOCKS => Repeat::Step,
-            // It would undo what others have done and been told since: WRITE, TRUNCATE, PUNCH,
-            // RESERVE, SET_ATTR, WRITE_PIECES, CREATE, UNLINK, RENAME and all others.
-            _ => Repeat::Once,
-        }
+        find(kind).map(|request| request.class)
     }
 
     /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
     /// was before its home's daemon was started anew.
     pub fn repeatable(kind: u16) -> bool {
-        Server::repeat(kind) != Repeat::Once
+        find(kind).is_some_and(|request| request.repeat != Repeat::Once)
     }
 
     /// Whether the home notes, where it outlives its daemon, that a question of this kind was
     /// carried out.
     pub fn recorded(kind: u16) -> bool {
-        Server::repeat(kind) != Repeat::Harmless
+        find(kind).is_none_or(|request| request.repeat != Repeat::Harmless)
     }
 
     /// Whether carrying out a question of this kind may take longer than programs wait for a node
-    /// that doesn't answer: what goes to a disk, gives much room back, copies, or waits for third
-    /// nodes. Not those that get bytes back.
+    /// that doesn't answer ([`Time::Long`]).
     pub fn is_long(kind: u16) -> bool {
-        match kind {
-            kind::SYNC | kind::SYNC_ALL | kind::SYNC_RECORDS | kind::SYNC_PART => true,
-            kind::TRUNCATE | kind::RESERVE | kind::PUNCH | kind::CUT_PART | kind::ROOM_PART => true,
-            kind::WRITE | kind::WRITE_PIECES | kind::WRITE_PART | kind::MERGE => true,
-            kind::LANDED | kind::PART_ON_FILES | kind::DROP_PART => true,
-            kind::LAMINATE | kind::SEAL | kind::DROP_LINK | kind::DROP_LINKS => true,
-            kind::UNLINK | kind::REPLACE | kind::REMOVE_ALL | kind::INSERT_ALL => true,
-            kind => matches!(
-                Server::class(kind),
-                Some(Class::Composite | Class::Names | Class::Bulk)
-            ),
-        }
+        find(kind).is_some_and(|request| request.time == Time::Long)
     }
 
     /// `node` gets an answer again that an earlier daemon gave: what that one kept for it in its
@@ -244,9 +149,9 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
-        let class = Server::class(kind).ok_or(Errno::PROTO)?;
-        let _passed = self.fences.pass(store, from, kind, head)?;
-        match class {
+        let request = find(kind).ok_or(Errno::PROTO)?;
+        let _passed = self.fences.pass(store, from, request, head)?;
+        match request.class {
             Class::Leaf => in_a_hurry(|| self.leaf(store, from, kind, head, body)),
             Class::Entry if kind == kind::CREATE => {
                 in_a_hurry(|| self.create(store, from, head, false))

@@ -22,6 +22,8 @@ mod home;
 mod link;
 mod maps;
 mod memory;
+#[cfg(test)]
+mod protocol;
 mod question;
 mod renewals;
 mod room;

@@ -10,14 +10,26 @@ use std::ops::Range;
 
 /// Kinds from here on are the daemons' own.
 pub const OWN: u16 = 0x8000;
-/// The first message on a connection: who calls, since when.
-pub const HELLO: u16 = 0x8000;
-/// The body is a map.
-pub const MAP: u16 = 0x8001;
-/// Asks for the map.
-pub const GET_MAP: u16 = 0x8002;
-/// Asks whether requests are still being carried out, which are waited for longer then.
-pub const PROGRESS: u16 = 0x8003;
+
+/// What is no request of the store: name, number, and what it is for; for `protocol.md`, too.
+macro_rules! own {
+    ($($name:ident $number:literal, $what:literal;)*) => {
+        $(
+            #[doc = $what]
+            pub const $name: u16 = $number;
+        )*
+        /// All of them.
+        #[cfg(test)]
+        pub const ALL: &[(&str, u16, &str)] = &[$((stringify!($name), $number, $what)),*];
+    };
+}
+
+own! {
+    HELLO 0x8000, "The first message on a connection: who calls, since when.";
+    MAP 0x8001, "The body is the pool's map.";
+    GET_MAP 0x8002, "Asks for the map.";
+    PROGRESS 0x8003, "Asks whether requests are still being carried out, which are waited for longer then.";
+}
 
 /// Bytes up to this many go in the head if there is room for them.
 pub const INLINE: usize = 16 << 10;

@@ -14,7 +14,7 @@
 //! waited for. The fences stay in the table of locks, so that a later daemon knows them.
 
 use super::super::leases::Standing;
-use super::super::messages::kind;
+use super::super::requests::{Declared, Fence, kind};
 use super::{Server, lock};
 use crate::Cluster;
 use forebay_placement::NodeId;
@@ -59,31 +59,17 @@ impl Drop for Passed<'_> {
     }
 }
 
-/// The objects whose bytes or locks a question of this kind is about.
-fn objects(kind: u16, head: &[u8]) -> [Option<ObjectId>; 2] {
+/// The objects whose bytes or locks a request is about.
+fn objects(fence: Fence, head: &[u8]) -> [Option<ObjectId>; 2] {
     let at = |i: usize| {
         let bytes = head.get(8 * i..)?.first_chunk()?;
         Some(ObjectId(u64::from_le_bytes(*bytes)))
     };
-    match kind {
-        kind::READ | kind::WRITE | kind::WRITE_PIECES | kind::MERGE | kind::SEEK => [at(0), None],
-        kind::TRUNCATE | kind::RESERVE | kind::PUNCH | kind::SYNC => [at(0), None],
-        kind::READ_PART | kind::WRITE_PART | kind::ROOM_PART | kind::LAYOUT => [at(0), None],
-        kind::GROW | kind::LEASE | kind::LOCK | kind::LOCK_TEST => [at(0), None],
-        kind::END_LEASE | kind::PLACES | kind::PLACE | kind::ASSIGN => [at(0), None],
-        kind::SEAL => [at(0), None],
-        kind::COPY => [at(0), at(1)],
-        _ => [None, None],
+    match fence {
+        Fence::Free => [None, None],
+        Fence::Looks | Fence::Changes => [at(0), None],
+        Fence::Both => [at(0), at(1)],
     }
-}
-
-/// Of those kinds, the ones that change something.
-fn changes(kind: u16) -> bool {
-    let looks = matches!(
-        kind,
-        kind::READ | kind::READ_PART | kind::SEEK | kind::LAYOUT | kind::PLACES
-    );
-    !looks && !matches!(kind, kind::SYNC | kind::LOCK_TEST)
 }
 
 impl Fences {
@@ -102,19 +88,19 @@ impl Fences {
         &self,
         store: &Cluster<'_>,
         from: NodeId,
-        kind: u16,
+        request: &Declared,
         head: &[u8],
     ) -> Result<Option<Passed<'_>>, Errno> {
-        let [Some(first), second] = objects(kind, head) else {
+        let [Some(first), second] = objects(request.fence, head) else {
             return Ok(None);
         };
         // Counted before it is looked: who fences looks for what is counted behind that.
-        let passed = changes(kind).then(|| {
+        let passed = (request.fence != Fence::Looks).then(|| {
             *lock(&self.at_work).entry(from).or_insert(0) += 1;
             Passed(self, from)
         });
         let all = lock(self.all(store));
-        if kind == kind::LOCK {
+        if request.number == kind::LOCK {
             lock(&self.renewed).insert(from, Instant::now());
         }
         let fenced = |id: ObjectId| all.contains(&(from, id));
