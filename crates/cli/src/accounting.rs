@@ -1,6 +1,6 @@
-//! `forebay status --all`: everything that a pool has taken on this host, node by node.
+//! `forebay status --all`: all resources that a pool has taken on this host, node by node.
 
-use crate::status::medium;
+use crate::tables::medium;
 use forebay_client::Pool;
 use forebay_client::requests::cells_of;
 use forebay_media::format_size;

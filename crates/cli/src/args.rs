@@ -1,6 +1,6 @@
 //! The commands and their options.
 
-use crate::collections::{CollectionCommand, WorkspaceCommand};
+use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use crate::lifetime::Span;
 use clap::{Args, Parser, Subcommand};
@@ -526,8 +526,8 @@ pub struct Set {
     pub chunk_size: Option<ChunkSize>,
     /// The directory, or for controls a file
     pub path: OsString,
-    /// What is said of it, such as mutability=append; with nothing behind = it is taken back. Without any, what is said
-    /// is shown
+    /// What is said of it, such as mutability=append; with nothing behind = it is taken back.
+    /// Without any, what is said is shown
     #[arg(value_name = "CONTROL=VALUE")]
     pub controls: Vec<String>,
 }
@@ -577,8 +577,8 @@ pub struct Umount {
     /// Also if programs use it: it is gone for new ones at once, for them when they end
     #[arg(long)]
     pub lazy: bool,
-    /// Also if it doesn't answer: the process that serves it is killed, and programs that wait for it
-    /// get an error (ENOTCONN, ECONNABORTED)
+    /// Also if it doesn't answer: the process that serves it is killed, and programs that wait for
+    /// it get an error (ENOTCONN, ECONNABORTED)
     #[arg(long, conflicts_with = "lazy")]
     pub force: bool,
     /// The directory

@@ -1,4 +1,5 @@
-//! Background processes of our own: the one that starts another waits until it says that it is ready.
+//! Background processes of our own: the one that starts another waits until it says that it is
+//! ready.
 
 use crate::fail::Fail;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! How much a pool takes when nobody says, and whether what was said can be had.
+//! Default sizes of a pool's media, and whether the host has room for requested ones.
 
 use crate::fail::Fail;
 use forebay_client::{Host, check_host, home};
@@ -66,7 +66,8 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     ))
 }
 
-/// Refuses media that this host can't hold, for so many nodes with these each; with `force`, a warning instead.
+/// Refuses media that this host can't hold, for so many nodes with these each; with `force`, a
+/// warning instead.
 pub fn check(media: &[MediumSpec], nodes: usize, force: bool) -> Result<Option<String>, Fail> {
     match check_host(media, nodes as u64) {
         Ok(()) => Ok(None),

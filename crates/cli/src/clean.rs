@@ -1,12 +1,13 @@
 //! `forebay pools --clean`: removes pools that nobody needs any more.
 //!
-//! Stale is a pool whose keepers on this host are all dead and which nobody uses, and one whose time is over
-//! ([`crate::lifetime`]). Everything else stays: what is in use, what can be opened again (unless `--all`),
-//! what lives on other hosts, and what couldn't be looked at; for each it is said why.
+//! A pool is stale if all its keepers on this host are dead and nobody uses it, or if its time is
+//! over ([`crate::lifetime`]). All others stay, each with a reason: pools in use, pools that can be
+//! opened again (unless `--all`), pools of other hosts, and pools that can't be looked at.
 
 use crate::args::{Down, Pools};
-use crate::down::{down, named, open_each, users};
+use crate::down::down;
 use crate::fail::{Fail, code};
+use crate::found::{named, open_each, users};
 use crate::lifetime;
 use crate::output::{json, say};
 use forebay_client::{Pool, PoolState, places};
@@ -67,8 +68,8 @@ fn outcome(name: String, also_reopenable: bool) -> Outcome {
     }
 }
 
-/// Why a pool is to be removed, and whether its share on this host can go alone; else why it stays, and
-/// whether that is unclear.
+/// Why a pool is to be removed, and whether its share on this host can go alone; else why it stays,
+/// and whether that is unclear.
 fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, bool)> {
     let places = places(name);
     let mut running = None;
@@ -109,8 +110,8 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
     Ok(("its keeper is dead and nobody uses it".into(), false))
 }
 
-/// Removes a pool that nobody uses, as `forebay down` does: not while it is used on another host, unless only what
-/// is `here` is to go.
+/// Removes a pool that nobody uses, as `forebay down` does: not while it is used on another host,
+/// unless only what is `here` is to go.
 fn remove(name: &str, here: bool) -> Result<(), Fail> {
     let options = Down {
         force: false,

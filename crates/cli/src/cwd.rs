@@ -4,8 +4,8 @@
 //! The command itself doesn't see the pool by paths; the library hands the directory's number on
 //! ([`forebay_client::dead_end`]). Relative paths are taken from there, and programs begin there.
 
+use crate::found::absolute_dir;
 use crate::output::say;
-use crate::up::absolute_dir;
 use forebay_client::{Pool, dead_end};
 use forebay_posix::ObjectId;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -3,8 +3,7 @@
 
 use crate::args::Exec;
 use crate::fail::{Fail, code};
-use crate::output::say;
-use crate::up::absolute_dir;
+use crate::found::{absolute_dir, open};
 use crate::{cwd, mount, paths};
 use forebay_client::Pool;
 use forebay_posix::Fs;
@@ -184,23 +183,6 @@ pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
         code::NOT_EXECUTABLE,
         format!("{program}: can't be executed: {error}{hint}"),
     )
-}
-
-/// Opens a pool for use.
-pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
-    let pool = Arc::new(Pool::open_node(name, node)?);
-    if pool.keeper_pid().is_none() {
-        say(match pool.config().member.map(|m| m.node) {
-            Some(node) => format!(
-                "warning: the daemon of node {node} of pool '{name}' is dead; start it again with: forebay node restart {node} --pool {name}"
-            ),
-            None => format!(
-                "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
-            ),
-        });
-    }
-    crate::lifetime::warn(&pool);
-    Ok(pool)
 }
 
 pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {

@@ -2,6 +2,7 @@
 
 use forebay_client::PoolError;
 use std::fmt::Display;
+use std::io::Write;
 
 /// Exit codes. The table for users is [`TABLE`] and docs/reference/cli.md.
 pub mod code {
@@ -55,9 +56,14 @@ impl Fail {
     /// Prints it, if it has anything to say.
     pub fn tell(&self) {
         if !self.message.is_empty() {
-            crate::output::say(&self.message);
+            say(&self.message);
         }
     }
+}
+
+/// One line for the user, `forebay: …`. A stderr that can't be written is no reason to stop.
+pub fn say(message: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "forebay: {message}");
 }
 
 impl From<PoolError> for Fail {

@@ -1,10 +1,9 @@
 //! `forebay fsck`: checks a pool, and mends it.
 
 use crate::args::Fsck;
-use crate::down::{named, users};
 use crate::fail::Fail;
+use crate::found::{absolute_dir, named, users};
 use crate::output::{count, json, say, seconds, write};
-use crate::up::absolute_dir;
 use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use forebay_store::Report;
 use serde_json::json as value;

@@ -50,7 +50,8 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     Ok(0)
 }
 
-/// A keeper or daemon has connections and files for all whom it serves: as many descriptors as it may.
+/// A keeper or daemon has connections and files for all whom it serves: as many descriptors as it
+/// may.
 pub fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -63,7 +64,8 @@ pub fn raise_descriptors() {
     }
 }
 
-/// Where memory is limited, the allocator gives back at once what is free, and keeps little for each thread.
+/// Where memory is limited, the allocator gives back at once what is free, and keeps little for
+/// each thread.
 pub fn spare_memory(limits: &Limits) {
     if limits.memory.is_some() {
         // SAFETY: plain settings.
@@ -75,8 +77,8 @@ pub fn spare_memory(limits: &Limits) {
     }
 }
 
-/// SIGTERM is waited for by a thread ([`save_on_term`]): a node that shuts down tells it so. All other signals
-/// are let through: `forebay run` starts keepers with some blocked.
+/// SIGTERM is waited for by a thread ([`save_on_term`]): a node that shuts down tells it so. All
+/// other signals are let through: `forebay run` starts keepers with some blocked.
 pub fn hold_term() -> libc::sigset_t {
     // SAFETY: a set of our own and this thread's mask.
     unsafe {
@@ -88,8 +90,8 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// From now on SIGTERM ends the process with everything of its pool, if it has one by then, on stable
-/// storage.
+/// From now on SIGTERM ends the process with everything of its pool, if it has one by then, on
+/// stable storage.
 pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>) {
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;

@@ -1,9 +1,9 @@
 //! Ends pools whose time is over: `--ttl`, `--idle`, or the end of the batch job.
 //!
-//! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that notes when the
-//! pool was last used and looks whether a limit is reached. It then calls `forebay down`, as a person would:
-//! that refuses while anybody uses the pool, on whatever node, and is tried again. Of several daemons,
-//! that of node 0 goes first; the others follow later, in case it is dead.
+//! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that notes when
+//! the pool was last used and looks whether a limit is reached. It then calls `forebay down`, as a
+//! person would: that refuses while anybody uses the pool, on whatever node, and is tried again. Of
+//! several daemons, that of node 0 goes first; the others follow later, in case it is dead.
 
 use crate::background;
 use crate::output::{say, seconds};
@@ -77,8 +77,8 @@ impl FromStr for Span {
     }
 }
 
-/// The lifetime of a new pool with these media (none: memory): what the user says, else that of the batch
-/// job, unless the pool can be opened again after it.
+/// The lifetime of a new pool with these media (none: memory): what the user says, else that of the
+/// batch job, unless the pool can be opened again after it.
 pub fn of_new(ttl: Option<Span>, idle: Option<Span>, media: &[MediumSpec]) -> Lifetime {
     let idle = match idle {
         Some(Span::Of(seconds)) => Some(seconds),
@@ -119,7 +119,8 @@ fn job_left() -> Option<(u64, String)> {
     left.map(|left| (left.clamp(1, LONGEST), job))
 }
 
-/// What `scontrol` says of a job: its limit less how long it has run. None if it doesn't say, or not soon.
+/// What `scontrol` says of a job: its limit less how long it has run. None if it doesn't say, or
+/// not soon.
 fn scontrol(job: &str) -> Option<u64> {
     let mut child = Command::new("scontrol")
         .args(["-o", "show", "job", job])

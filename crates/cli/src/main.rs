@@ -10,11 +10,14 @@ mod args;
 mod background;
 mod capacity;
 mod clean;
+mod collection_args;
 mod collections;
 mod cwd;
 mod down;
+mod elsewhere;
 mod exec;
 mod fail;
+mod found;
 mod fsck;
 mod guard;
 mod keeper;
@@ -32,6 +35,7 @@ mod output;
 mod paths;
 mod pmi;
 mod prefix;
+mod rule_file;
 mod rules;
 mod run;
 mod set;
@@ -39,6 +43,7 @@ mod signals;
 mod stage;
 mod status;
 mod survey;
+mod tables;
 mod up;
 mod violations;
 
@@ -97,6 +102,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     }
     let pool = cli.pool();
     match cli.command {
+        Command::Up(a) if a.nodes.mpi => mpi::up(&pool, &a),
         Command::Up(a) => up::up(&pool, &a),
         Command::Down(a) => down::down(&pool, &a),
         Command::Run(a) => run::run(given.as_deref(), &a),

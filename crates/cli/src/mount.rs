@@ -5,10 +5,10 @@
 //! `forebay down` finds what it has to take away.
 
 use crate::args::{Mount, Umount};
-use crate::down::runs;
 use crate::fail::{Fail, code};
+use crate::found::runs;
 use crate::output::say;
-use crate::{background, exec, mount_users as users};
+use crate::{background, found, mount_users as users};
 use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mounted, unmount};
@@ -34,7 +34,7 @@ const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
-    let pool = exec::open(name, a.node)?;
+    let pool = found::open(name, a.node)?;
     if a.foreground {
         serve(pool, &dir, a)?;
         return Ok(code::OK);
@@ -83,8 +83,9 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours: with its last
-/// descriptor, the kernel lets everybody go who waits for an answer. Looks at nothing on the mount.
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours: with its
+/// last descriptor, the kernel lets everybody go who waits for an answer. Looks at nothing on the
+/// mount.
 fn kill_server(source: &str, dir: &Path) {
     let pool = source.strip_prefix("forebay:").unwrap_or(source);
     for place in places(pool) {
@@ -109,7 +110,8 @@ fn kill_server(source: &str, dir: &Path) {
     }
 }
 
-/// Whether the process has the arguments of one that serves a mount at `dir`: a later one may have its number.
+/// Whether the process has the arguments of one that serves a mount at `dir`: a later one may have
+/// its number.
 fn serves(pid: i32, dir: &Path) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|&b| b == 0);
@@ -172,7 +174,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if let Some(pid) = a.until {
         users::begin(&record, pid).map_err(failed)?;
     }
-    // Whoever finds the mount finds the record.
+    // A process that finds the mount finds the record.
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     if a.until.is_some() {
         let (at, mine) = (dir.to_owned(), record.clone());

@@ -5,7 +5,7 @@
 //! file for each program, named by its process id. It is locked by who adds one, and by the server
 //! when it finds none left; without the record nobody can join any more.
 
-use crate::down::runs;
+use crate::found::runs;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};

@@ -1,10 +1,10 @@
-//! `mpiexec -ppn 1 forebay up --mpi`: a node of the pool for each rank, with no other way to the hosts than the
-//! launcher's.
+//! `mpiexec -ppn 1 forebay up --mpi`: a node of the pool for each rank, with no other way to the
+//! hosts than the launcher's.
 //!
-//! Each rank tells, by the launcher (PMI), where it can be called, and rank 0 a key for this one start. Then
-//! rank 0 starts the pool as always, only that a daemon launches one below it by calling the rank there
-//! ([`reach`]), which starts it and passes on what the two say to each other ([`serve`]). When the pool runs,
-//! all ranks end.
+//! Each rank tells, by the launcher (PMI), where it can be called, and rank 0 a key for this one
+//! start. Then rank 0 starts the pool as always, only that a daemon launches one below it by
+//! calling the rank there ([`reach`]), which starts it and passes on what the two say to each other
+//! ([`serve`]). When the pool runs, all ranks end.
 
 use crate::args::Up;
 use crate::fail::{Fail, code};
@@ -31,7 +31,8 @@ fn number(name: &str) -> Option<u32> {
 }
 
 /// Starts the pool `name`, as one of several ranks that all call this.
-pub fn up(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
+pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
+    let began = Instant::now();
     let within = Duration::from_secs_f64(a.nodes.within);
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     match Pmi::find(within) {
@@ -125,8 +126,8 @@ fn parse_key(text: &str) -> Option<PoolKey> {
     Some(PoolKey::of(bytes))
 }
 
-/// Waits for the call, starts the daemon of node `rank`, and passes on what is said until it has let go; whether
-/// it came up.
+/// Waits for the call, starts the daemon of node `rank`, and passes on what is said until it has
+/// let go; whether it came up.
 fn serve(
     name: &str,
     listener: &TcpListener,
@@ -205,8 +206,8 @@ fn called(
     }
 }
 
-/// `forebay reach`: what a daemon launches in place of a remote shell. The rank at the other end starts the
-/// daemon there.
+/// `forebay reach`: what a daemon launches in place of a remote shell. The rank at the other end
+/// starts the daemon there.
 pub fn reach(node: u32) -> Result<u8, Fail> {
     let failed = |why: String| Fail::failed(format!("rank {node} can't be reached: {why}"));
     let told = std::env::var(REACH).unwrap_or_default();

@@ -1,10 +1,11 @@
-//! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests and drills.
+//! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests
+//! and drills.
 
 use crate::args::Drill;
-use crate::down::{is_stopped, runs};
+use crate::elsewhere::Elsewhere;
 use crate::fail::{Fail, code};
+use crate::found::{is_stopped, runs};
 use crate::keeper;
-use crate::nodes::Elsewhere;
 use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};

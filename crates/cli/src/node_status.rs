@@ -1,13 +1,13 @@
 //! `forebay status` and `df` of a pool of several nodes.
 
 use crate::accounting;
-use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::found::{named, users};
 use crate::lifetime;
 use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
-use crate::status::{df_table, medium, percent, table, tables};
 use crate::survey::{Known, State, Survey};
+use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::requests::questions_of;
 use forebay_client::{MediumUsage, home};
 use forebay_media::format_size;
@@ -83,7 +83,7 @@ fn row(k: &Known) -> Vec<String> {
     ]
 }
 
-/// What has to be said of a node besides its row.
+/// Remarks on a node besides its row.
 fn remarks(k: &Known, name: &str, text: &mut String) {
     let number = k.node.number;
     let what = match k.state {

@@ -1,12 +1,8 @@
 //! Printing: data to stdout, words to stderr.
 
 use crate::fail::Fail;
+pub use crate::fail::say;
 use std::io::Write;
-
-/// One line for the user, `forebay: …`. A stderr that can't be written is no reason to stop.
-pub fn say(message: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "forebay: {message}");
-}
 
 /// Data, as it is.
 pub fn write(bytes: &[u8]) -> Result<(), Fail> {

@@ -1,6 +1,6 @@
-//! What the processes of an MPI launcher tell each other before MPI is there: PMI-1, by which MPICH's mpiexec and
-//! its relatives let ranks put values, meet, and get those of others. Lines of text over a descriptor that the
-//! launcher leaves open; no library.
+//! What the processes of an MPI launcher tell each other before MPI is there: PMI-1, by which
+//! MPICH's mpiexec and its relatives let ranks put values, meet, and get those of others. Lines of
+//! text over a descriptor that the launcher leaves open; no library.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
@@ -26,12 +26,12 @@ fn number(name: &str) -> Option<u32> {
 }
 
 impl Pmi {
-    /// The launcher's, if this process is a rank of one that speaks PMI-1. No answer is waited for longer than
-    /// `within`.
+    /// The launcher's, if this process is a rank of one that speaks PMI-1. No answer is waited for
+    /// longer than `within`.
     pub fn find(within: Duration) -> Option<Result<Pmi>> {
         let (fd, rank, ranks) = (number("PMI_FD")?, number("PMI_RANK")?, number("PMI_SIZE")?);
-        // SAFETY: the launcher has opened it for this process, and nothing else here knows of it. If the variable is
-        // inherited from another rank, it isn't open, or isn't answered.
+        // SAFETY: the launcher has opened it for this process, and nothing else here knows of it.
+        // If the variable is inherited from another rank, it isn't open, or isn't answered.
         let file = unsafe {
             if libc::fcntl(fd as RawFd, libc::F_SETFD, libc::FD_CLOEXEC) != 0 {
                 return None;
@@ -77,7 +77,7 @@ impl Pmi {
         self.ask("cmd=barrier_in", "barrier_out").map(|_| ())
     }
 
-    /// This rank is done with it. Whoever ends without saying so ends the others, too.
+    /// This rank is done with it. A rank that ends without saying so ends the others, too.
     pub fn end(mut self) -> Result<()> {
         self.ask("cmd=finalize", "finalize_ack").map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! Mount prefixes: which would do harm.
+//! Checks of mount prefixes: which would do harm.
 
 use crate::fail::Fail;
 use forebay_media::{MediumKind, MediumSpec};

@@ -1,48 +1,15 @@
-//! `forebay rules`: files of rules, and what they say of a path.
+//! `forebay rules`: files of rules, and which controls they give a path.
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
-use crate::{exec, paths};
+use crate::rule_file::read;
+use crate::{found, paths};
+use forebay_client::Pool;
 use forebay_client::controls::{Declared, Origin, Rule, Rules, Said};
-use forebay_client::{Pool, impossible};
-use forebay_media::MediumSpec;
 use forebay_posix::{Errno, Fs, ObjectId};
 use std::ffi::OsStr;
 use std::fmt::Write;
-use std::path::Path;
-
-/// The rules in a file; none without one. `mount` is the pool's prefix.
-///
-/// # Errors
-/// What isn't a rule, with line and column.
-pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
-    let Some(file) = file else {
-        return Ok(Rules::default());
-    };
-    let shown = file.display();
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| Fail::usage(format!("can't read the rules in {shown}: {e}")))?;
-    Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
-}
-
-/// As [`read`], for a pool with these media.
-///
-/// # Errors
-/// As there; what can't be kept on them.
-pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
-    let rules = read(file, mount)?;
-    for rule in rules.all() {
-        if let Some(why) = impossible(&rule.said.resolve(), media) {
-            return Err(Fail::usage(format!(
-                "{}, line {}: {why}",
-                file.unwrap_or(Path::new("")).display(),
-                rule.line
-            )));
-        }
-    }
-    Ok(rules)
-}
 
 pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     match what {
@@ -90,9 +57,10 @@ fn as_toml(rule: &Rule) -> String {
     text
 }
 
-/// What a file of a pool has; what a directory gives to the files that are made in it; what a path that isn't there would get.
+/// What a file of a pool has; what a directory gives to the files that are made in it; what a path
+/// that isn't there would get.
 fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
-    let pool = exec::open(name, None)?;
+    let pool = found::open(name, None)?;
     let rules = pool.config().rules.clone();
     let inside = paths::in_pool(path, &pool);
     let fs = Fs::new(pool);
@@ -164,7 +132,8 @@ fn of_file(has: &Declared, laminated: bool) -> String {
     text
 }
 
-/// Of a file that would be made where this was said of its directory, and that by rules: a line for each control.
+/// Of a file that would be made where this was said of its directory, and that by rules: a line for
+/// each control.
 fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
     let mut text = String::new();
     for said in by_rules {

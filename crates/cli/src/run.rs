@@ -9,7 +9,7 @@ use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::signals::Relay;
 use crate::stage::{Way, room, summary, tell_troubles, transfer};
-use crate::{down, exec, nodes, paths, up};
+use crate::{down, exec, found, nodes, paths, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -109,14 +109,14 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         seconds(began.elapsed().as_secs_f64()),
         describe(status)
     ));
-    let all = down::open_all(&name);
-    let left = down::users(&all);
-    if !left.is_empty() && !a.keep && !down::wait_for_users(&all, LINGER) {
+    let all = found::open_all(&name);
+    let left = found::users(&all);
+    if !left.is_empty() && !a.keep && !found::wait_for_users(&all, LINGER) {
         say(format!(
             "warning: ended what the program had left running: {}",
-            down::named(&left)
+            found::named(&left)
         ));
-        down::end_users(&all);
+        found::end_users(&all);
     }
     drop(all);
 
@@ -283,7 +283,7 @@ fn where_it_lay(pool: &Pool) -> String {
 
 fn remove(pool: Arc<Pool>, name: &str) {
     drop(pool);
-    down::end_and_remove(down::open_all(name), name);
+    down::end_and_remove(found::open_all(name), name);
 }
 
 fn describe(status: ExitStatus) -> String {

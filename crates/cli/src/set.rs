@@ -1,20 +1,21 @@
-//! `forebay set`: what the I/O of a file or directory needs, and how a directory's content is distributed over the
-//! nodes of a pool.
+//! `forebay set`: declares the controls of a file or directory, and how a directory's content is
+//! distributed over the nodes of a pool.
 //!
-//! The distribution is a property of the directory's identity, so that everybody knows it without looking it up.
-//! An empty directory is replaced by one of the other kind. Controls are a property of any file or directory.
+//! The distribution is part of the directory's id, so every process knows it without looking it up.
+//! An empty directory is replaced by one of the other kind. Controls are a property of any file or
+//! directory.
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
 use crate::output::{say, write};
-use crate::{exec, paths};
+use crate::{found, paths};
 use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId, umask};
 use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
-    let pool = exec::open(name, None)?;
+    let pool = found::open(name, None)?;
     let path = paths::in_pool(&a.path, &pool);
     let fs = Fs::new(pool);
     if let Some(wanted) = wanted(a)? {

@@ -3,7 +3,7 @@
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, quoted, say, seconds};
-use crate::{exec, nodes, paths};
+use crate::{found, nodes, paths};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -47,7 +47,8 @@ impl Way<'_> {
     }
 }
 
-/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing progress; `stop` is asked now and then whether to give up.
+/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing
+/// progress; `stop` is asked now and then whether to give up.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
@@ -243,7 +244,7 @@ pub fn tell_troubles(r: &Report) {
 }
 
 pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
-    let pool = exec::open(name, None)?;
+    let pool = found::open(name, None)?;
     let (pair, way): (&Pair, Way<'_>) = match &a.direction {
         Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
         Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),

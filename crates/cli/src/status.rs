@@ -1,86 +1,22 @@
-//! `forebay df`, `status` and `pools`: what there is.
+//! `forebay df`, `status` and `pools`.
 
 use crate::accounting;
-use crate::down::{named, users};
 use crate::fail::{Fail, code};
+use crate::found::{absolute_dir, named, users};
 use crate::mount::{Served, mounts};
 use crate::node_status;
 use crate::output::{json, seconds, write};
-use crate::up::absolute_dir;
-use forebay_client::{MediumUsage, Pool, PoolState, places};
+use crate::tables::{df_table, medium, percent, table, tables};
+use forebay_client::{Pool, PoolState, places};
 use forebay_media::format_size;
 use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// A medium for programs.
-pub fn medium(u: &MediumUsage) -> Value {
-    value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
-             "reserved": u.reserved, "reserve": u.reserve, "available": u.available })
-}
-
-/// Used of capacity, rounded up as df does.
-pub fn percent(used: u64, capacity: u64) -> String {
-    match capacity {
-        0 => "-".into(),
-        _ => format!(
-            "{}%",
-            (u128::from(used) * 100).div_ceil(u128::from(capacity))
-        ),
-    }
-}
-
-/// Rows with aligned columns: those in `left` to the left, numbers to the right.
-pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| {
-        rows.iter()
-            .filter_map(|r| r.get(c))
-            .map(|s| s.chars().count())
-            .max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (c, cell) in row.iter().enumerate() {
-            let w = widths[c];
-            let _ = if left.contains(&c) {
-                write!(line, "{cell:<w$}  ")
-            } else {
-                write!(line, "{cell:>w$}  ")
-            };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 /// Whether the pool has several nodes.
 fn has_nodes(name: &str) -> bool {
     places(name).iter().any(|p| p.node.is_some())
-}
-
-/// Media in the form of df(1).
-pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
-    let mut rows = vec![
-        ["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"]
-            .map(String::from)
-            .to_vec(),
-    ];
-    for u in usage {
-        rows.push(vec![
-            u.spec.to_string(),
-            format_size(u.capacity),
-            format_size(u.used),
-            format_size(u.available),
-            percent(u.used, u.capacity),
-            mount.to_owned(),
-        ]);
-    }
-    table(&rows, &[0, 5])
 }
 
 pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
@@ -200,12 +136,6 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The tables that all processes of a node share, for programs.
-pub fn tables(store: &Store) -> Value {
-    let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
-    store.tables().iter().map(one).collect()
-}
-
 /// How many files are open, and what was refused since a table was full; for people.
 fn full_tables(store: &Store) -> String {
     let tables = store.tables();
@@ -266,17 +196,4 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
         write(table(&rows, &[0, 1, 2, 3]).as_bytes())?;
     }
     Ok(code::OK)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_align() {
-        let rows = [["a", "10"], ["bcd", "5"]].map(|r| r.map(String::from).to_vec());
-        assert_eq!(table(&rows, &[0]), "a    10\nbcd   5\n");
-        assert_eq!(percent(1, 1000), "1%");
-        assert_eq!(percent(0, 0), "-");
-    }
 }

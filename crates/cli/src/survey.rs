@@ -1,8 +1,8 @@
-//! What can be found out about all nodes of a pool: from their directories where they are on this host,
-//! from their daemons otherwise.
+//! The state of all nodes of a pool: from their directories where they are on this host, from their
+//! daemons otherwise.
 
-use crate::down::is_stopped;
 use crate::fail::Fail;
+use crate::found::is_stopped;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
 use forebay_cluster::elsewhere::Elsewhere;
@@ -19,7 +19,7 @@ pub struct Survey {
     pub nodes: Vec<Known>,
 }
 
-/// What is known of one node.
+/// The state of one node.
 pub struct Known {
     pub node: Node,
     pub state: State,
@@ -58,7 +58,7 @@ impl State {
     }
 }
 
-/// How much of a node is used.
+/// Used room of a node.
 pub struct Use {
     pub media: Vec<MediumUsage>,
     pub record_bytes: Option<u64>,
@@ -105,8 +105,8 @@ impl Here {
 }
 
 impl Survey {
-    /// Of the pool `name`, which has several nodes. Waits for those that don't answer as long as the
-    /// pool's patience.
+    /// Of the pool `name`, which has several nodes. Waits for those that don't answer as long as
+    /// the pool's patience.
     pub fn of(name: &str) -> Result<Survey, Fail> {
         let places = places(name);
         let newest = places.iter().filter_map(|p| read_map(&p.dir));
@@ -178,7 +178,8 @@ impl Survey {
     }
 }
 
-/// What the daemons of these nodes answer, by way of the one at `place`; None where there is no answer.
+/// What the daemons of these nodes answer, by way of the one at `place`; None where there is no
+/// answer.
 fn ask(place: &Place, count: usize, nodes: &[NodeId]) -> HashMap<u32, Option<About>> {
     let me = NodeId(place.node.unwrap_or(0));
     let Ok(channel) = Channel::open(&place.dir, me, count as u32) else {

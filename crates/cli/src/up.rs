@@ -1,9 +1,10 @@
-//! `forebay up`: a new pool, or an old one again.
+//! `forebay up`: starts a new pool, or reopens one.
 
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
+use crate::found::absolute_dir;
 use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, lifetime, mpi, node, nodes, prefix, rules};
+use crate::{capacity, keeper, lifetime, node, nodes, prefix, rule_file};
 use forebay_client::{
     CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, places, take_over,
 };
@@ -11,11 +12,6 @@ use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::{How, Plan};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// A pool's directory, absolute: other processes have other working directories.
-pub fn absolute_dir(pool: &Pool) -> PathBuf {
-    std::path::absolute(pool.dir()).unwrap_or_else(|_| pool.dir().to_owned())
-}
 
 /// Makes a pool and starts its keeper. Returns it, and why its media were chosen.
 pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail> {
@@ -26,7 +22,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         (wanted.media.clone(), None)
     };
     let (mount, warning) = prefix::check(&wanted.mount, &media)?;
-    let rules = rules::read_for(wanted.rules.as_deref(), &mount, &media)?;
+    let rules = rule_file::read_for(wanted.rules.as_deref(), &mount, &media)?;
     let options = CreateOptions {
         name: name.to_owned(),
         mount,
@@ -57,9 +53,6 @@ pub fn describe(media: &[MediumSpec]) -> String {
 
 pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     let began = Instant::now();
-    if a.nodes.mpi {
-        return mpi::up(name, a, began);
-    }
     let (pool, note) = if a.reopen {
         let (pool, note) = reopen(name, a.from.as_deref())?;
         (pool, Some(note))
@@ -178,7 +171,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     take_over(name);
     let places = places(name);
-    // Whoever goes on with a pool whose time is over wants what is in it.
+    // A user who reopens a pool whose time is over wants its files.
     for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
         forebay_client::begin_lifetime(&place.dir)?;
     }

@@ -1,9 +1,9 @@
-//! `forebay violations`: what was done or refused against the controls of files.
+//! `forebay violations`: lists what was done or refused against the controls of files.
 
 use crate::args::Show;
 use crate::fail::{Fail, code};
 use crate::output::{json, say, write};
-use crate::status::table;
+use crate::tables::table;
 use forebay_client::{Pool, places};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,5 @@
-//! Docs against what is there: each test that `docs/limits.md` names exists, each value that it gives
-//! for a constant is the constant's, and `docs/decisions/README.md` names each decision.
+//! Docs against what is there: each test that `docs/limits.md` names exists, each value that it
+//! gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,8 +93,8 @@ fn each_test_named_exists() {
     assert!(named > 40, "only {named} tests were found in the table");
 }
 
-/// The value of an expression of whole numbers, `<<`, `*` and `+`, or of what is made of one number; None if it isn't as
-/// simple as that.
+/// The value of an expression of whole numbers, `<<`, `*` and `+`, or of what is made of one
+/// number; None if it isn't as simple as that.
 fn value(text: &str) -> Option<u128> {
     let text = match text.strip_prefix("if cfg!(loom) {") {
         Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),

@@ -58,7 +58,7 @@ pub struct PoolConfig {
     /// What an object's controls are of which nothing is said.
     #[serde(default)]
     pub controls: Controls,
-    /// What is said of new objects, by their paths.
+    /// The rules: controls of new objects, by their paths.
     #[serde(default, skip_serializing_if = "Rules::is_empty")]
     pub rules: Rules,
     /// Which of a pool's nodes this is; None if it has only one.
@@ -279,8 +279,8 @@ fn has_files(media: &[MediumSpec]) -> bool {
     media.iter().any(|m| m.kind != MediumKind::Memory)
 }
 
-/// Why a pool with these media can't keep the controls, if it can't. No media: some that are chosen later, memory among
-/// them.
+/// Why a pool with these media can't keep the controls, if it can't. No media: some that are chosen
+/// later, memory among them.
 pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
     let has_files = has_files(media);
@@ -339,7 +339,8 @@ fn errno(e: &std::io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must have ended.
+/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must
+/// have ended.
 ///
 /// # Errors
 /// If its pool.json can't be read or written.

@@ -1,6 +1,5 @@
-//! Making those files of a pool anew that can't even be opened: the control region, and the
-//! maps of media. What they held is found again in the records, or lost; bytes and records
-//! are never touched here.
+//! Rebuilds files of a pool that can't even be opened: the control region, and the maps of media.
+//! Their content is found again in the records, or lost; bytes and records are never touched here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};
@@ -11,8 +10,8 @@ use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Makes anew what of a pool, or of one node of it, can't be opened. A finding for each such file; none
-/// if it can be opened. Its keeper is ended if there is one.
+/// Makes again what of a pool, or of one node of it, can't be opened. A finding for each such file;
+/// none if it can be opened. Its keeper is ended if there is one.
 ///
 /// # Errors
 /// If pool.json, records or segments are damaged or missing: nothing can be done about that;
@@ -105,7 +104,8 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
             Err(e) => match Errno::from_io_error(&e) {
                 // It has ended.
                 Some(Errno::NOENT | Errno::SRCH) => continue,
-                // Of another user, who can't get at the pool, or one with more rights than this process.
+                // Of another user, who can't get at the pool, or one with more rights than this
+                // process.
                 Some(Errno::ACCESS | Errno::PERM) => {
                     if process.metadata().is_ok_and(|m| m.uid() == me) {
                         closed.push(pid);

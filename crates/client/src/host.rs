@@ -1,9 +1,9 @@
-//! What the pools of this user on this host may take together.
+//! Memory and disk that the pools of this user on this host may take together.
 //!
-//! A pool's memory is promised when it is made, and taken as it is used. So what is left of the
-//! host isn't what is left for a pool: others have been promised a part of it. What is said here
-//! of pools is found in their directories ([`crate::home`]), by the sizes of their segments; pools
-//! of other users, and those below another FOREBAY_HOME, can't be seen.
+//! A pool's memory is promised when it is made, and taken as it is used. So the free room of the
+//! host isn't the room for a new pool: other pools have been promised a part of it. Promises of
+//! pools are found in their directories ([`crate::home`]), by the sizes of their segments. Pools of
+//! other users, and those below another FOREBAY_HOME, can't be seen.
 
 use forebay_media::{MediumKind, MediumSpec, format_size, memory};
 use std::collections::BTreeMap;
@@ -35,7 +35,8 @@ pub struct Host {
     pub limit: u64,
 }
 
-/// Calls `each` for all media of this user's pools on this host: whether it is in memory, and its segment.
+/// Calls `each` for all media of this user's pools on this host: whether it is in memory, and its
+/// segment.
 fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     let mut of_node = |dir: &Path| {
         for i in 0.. {
@@ -72,8 +73,8 @@ fn free_at(path: &Path) -> Option<(u64, u64)> {
     Some((s.f_bavail.saturating_mul(s.f_frsize), device))
 }
 
-/// Whether this host can hold `nodes` more nodes with these media each, beside what other pools have been
-/// promised.
+/// Whether this host can hold `nodes` more nodes with these media each, beside what other pools
+/// have been promised.
 ///
 /// # Errors
 /// Both figures and what can be done, in words.
@@ -191,7 +192,7 @@ impl Host {
         host
     }
 
-    /// What was found a moment ago, or now.
+    /// A result of a moment ago, or of now.
     pub fn now() -> Host {
         static KNOWN: Mutex<Option<(Instant, Host)>> = Mutex::new(None);
         // Never waited for: a forked child may have inherited it locked.

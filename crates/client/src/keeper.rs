@@ -1,10 +1,10 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
-//! It keeps some room reserved ahead of use (first touches of memory are slow), gives room
-//! back that hasn't been used for a while, and
-//! releases what dead processes held, removes files that go with them, and moves bursty files out of memory. While nobody is attached it sleeps, and looks once a
-//! minute whether the pool is still there.
-//! Without it the pool works on, only slower and without cleaning up.
+//! It keeps some room reserved ahead of use (first touches of memory are slow), gives room back
+//! that hasn't been used for a while, and releases what dead processes held, removes files that go
+//! with them, and moves bursty files out of memory. While nobody is attached it sleeps, and looks
+//! once a minute whether the pool is still there. Without it the pool works on, only slower and
+//! without cleaning up.
 //!
 //! Of a pool with a journal it keeps what would be lost with the node's power small: the
 //! journal goes to stable storage every second, all bytes every 30 s.
@@ -32,18 +32,19 @@ const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How often it is told, at most, that a table is full.
 const TELL_FULL: Duration = Duration::from_secs(60);
-/// How often it looks for watches that nobody has any more, if there are any, and for reader slots of
-/// the dead.
+/// How often it looks for watches that nobody has any more, if there are any, and for reader slots
+/// of the dead.
 const SWEEP: Duration = Duration::from_secs(2);
-/// How often files that came in bursts are moved from memory, and how many bytes of them in one turn, or a few more.
+/// How often files that came in bursts are moved from memory, and how many bytes of them in one
+/// turn, or a few more.
 const DRAIN: Duration = Duration::from_secs(1);
 const DRAIN_MOST: u64 = 256 << 20;
-/// How often files are looked for whose makers have ended; more rarely, if there are so many that looking takes more than a
-/// twentieth of the time.
+/// How often files are looked for whose makers have ended; more rarely, if there are so many that
+/// looking takes more than a twentieth of the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
-/// How long what the dead have begun on other nodes is looked for: what they asked for just before may
-/// still be carried out.
+/// How long what the dead have begun on other nodes is looked for: what they asked for just before
+/// may still be carried out.
 const LATE: Duration = Duration::from_secs(15);
 /// The same while something is left to be written to stable storage.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
@@ -106,7 +107,7 @@ impl Keeper {
             Mode::from_raw_mode(0o600),
         )
         .map_err(failed)?;
-        // Who asks for the keeper's process id holds the lock for an instant.
+        // A process that asks for the keeper's process id holds the lock for an instant.
         let mut tries = 0;
         while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
             tries += 1;
@@ -164,7 +165,8 @@ impl Follower {
         }
     }
 
-    /// Removes what dead makers have left. Whether there are files of others, or such as couldn't be removed.
+    /// Removes what dead makers have left. Whether there are files of others, or such as couldn't
+    /// be removed.
     fn step(&mut self, store: Cluster<'_>) -> bool {
         let begun = Instant::now();
         let followed = store.follow_makers();
@@ -406,8 +408,8 @@ impl Room {
         }
     }
 
-    /// Reserves room ahead of use, up to `most` bytes; gives back what is more. A full file system shows when
-    /// the room is needed. Whether nothing is left to be done.
+    /// Reserves room ahead of use, up to `most` bytes; gives back what is more. A full file system
+    /// shows when the room is needed. Whether nothing is left to be done.
     fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
         if self.looked.is_none_or(|at| at.elapsed() >= LOOKS) {
             self.share = match m.kind() {
@@ -449,8 +451,8 @@ fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     }
 }
 
-/// Gives back the room of unused cells, until no more than `kept` bytes are reserved. Whether nothing is left
-/// that can be given back.
+/// Gives back the room of unused cells, until no more than `kept` bytes are reserved. Whether
+/// nothing is left that can be given back.
 fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
     let mut end = usize::MAX;
     for _ in 0..GIVES_BACK_MOST {

@@ -1,4 +1,4 @@
-//! Which process keeps a pool, and how it is ended.
+//! Finding the process that keeps a pool, and ending it.
 
 use crate::PoolError;
 use rustix::fs::{FlockOperation, Mode, OFlags};

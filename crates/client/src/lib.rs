@@ -16,8 +16,8 @@
 //!                         a node of several copies of key, map and plan.json
 //! ```
 //! A pool of several nodes has a directory HOME/NAME/node-K for each node that is on this host
-//! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its processes
-//! reach other nodes ([`requests`]).
+//! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its
+//! processes reach other nodes ([`requests`]).
 //!
 //! A process uses a pool by opening these files; there is no server. The keeper
 //! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
@@ -308,7 +308,8 @@ impl Pool {
     /// All pools of this user, by name.
     ///
     /// # Errors
-    /// If the home can't be read, or others own or can change it. One that isn't there has no pools.
+    /// If the home can't be read, or others own or can change it. One that isn't there has no
+    /// pools.
     pub fn list() -> Result<Vec<Listing>, PoolError> {
         check_home()?;
         let home = home();
@@ -400,8 +401,8 @@ impl Pool {
             .collect()
     }
 
-    /// The bytes that the whole pool has, on all nodes, and those of them that are used; as they were a
-    /// moment ago, elsewhere. What the hosts haven't isn't counted.
+    /// The bytes that the whole pool has, on all nodes, and those of them that are used; as they
+    /// were a moment ago, elsewhere. What the hosts haven't isn't counted.
     pub fn capacity(&self) -> (u64, u64) {
         self.cluster().capacity_of_all().unwrap_or_else(|| {
             self.usage().iter().fold((0, 0), |(size, used), u| {
@@ -504,8 +505,8 @@ pub fn forget(name: &str) {
     let _ = std::fs::remove_dir_all(home().join(name));
 }
 
-/// How long a pool is removed again and again while others put something into it: a start that was cut short, whose
-/// processes are about to find that out.
+/// How long a pool is removed again and again while others put something into it: a start that was
+/// cut short, whose processes are about to find that out.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 /// Removes all of the node that this describes, finished or not. Its keeper must have ended.

@@ -1,8 +1,8 @@
-//! How long a pool lives, unless somebody removes it before.
+//! The lifetime of a pool that nobody removes before.
 //!
-//! Two limits: a time to live, counted from the start, and an idle limit, counted from the last use.
-//! Both are measured on the clock that no one sets (CLOCK_BOOTTIME). A pool in use is never removed: when
-//! its time is over it goes as soon as nobody uses it.
+//! Two limits: a time to live, counted from the start, and an idle limit, counted from the last
+//! use. Both are measured on the clock that no one sets (CLOCK_BOOTTIME). A pool in use is never
+//! removed: when its time is over it goes as soon as nobody uses it.
 
 use forebay_store::process;
 use rustix::time::{ClockId, clock_gettime};
@@ -72,8 +72,8 @@ impl Lifetime {
         }
     }
 
-    /// Seconds until it has been unused for too long, if it was last used at `used` ([`boot_clock`]; 0: not
-    /// known). None without such a limit.
+    /// Seconds until it has been unused for too long, if it was last used at `used`
+    /// ([`boot_clock`]; 0: not known). None without such a limit.
     pub fn idle_left(&self, used: u64) -> Option<u64> {
         let idle = self.idle?;
         let unused = match used {

@@ -1,7 +1,7 @@
 //! The nodes of a pool on this host: where their directories lie, and which of them a process uses.
 //!
-//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each that is on this host
-//! lies in HOME/NAME/node-K, complete as a pool of one node is; besides, it has
+//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each that is on this
+//! host lies in HOME/NAME/node-K, complete as a pool of one node is; besides, it has
 //!
 //! ```text
 //! key    the pool's key, by which nodes know each other (mode 0600)
@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Variables that tell a process its place among those that were started with it on this host, then those
-/// that tell it among all; the first one that is there counts.
+/// Variables that tell a process its place among those that were started with it on this host, then
+/// those that tell it among all; the first one that is there counts.
 const RANKS: [&str; 7] = [
     "MPI_LOCALRANKID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -136,7 +136,7 @@ pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<(
     Ok(sync_path(medium)?)
 }
 
-/// Who reads the file meanwhile finds the old one or the new one.
+/// A reader finds the old file or the new one, never a mixture.
 pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -150,8 +150,8 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
 }
 
 /// The place that this process uses of pool `name`: that of node `wanted`; else of the one that
-/// FOREBAY_NODE names; else processes that an MPI launcher or srun has started are spread over the nodes
-/// here by their rank; else the lowest.
+/// FOREBAY_NODE names; else processes that an MPI launcher or srun has started are spread over the
+/// nodes here by their rank; else the lowest.
 ///
 /// # Errors
 /// If there is no such pool or node on this host.
@@ -197,8 +197,8 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     Ok(places.swap_remove(at))
 }
 
-/// Before a pool is reopened: takes over what a keeper of another PID namespace, which is gone, has left.
-/// What can't be taken over is told by whoever opens it.
+/// Before a pool is reopened: takes over what a keeper of another PID namespace, which is gone, has
+/// left. What can't be taken over is told by whoever opens it.
 pub fn take_over(name: &str) {
     let places = places(name).into_iter();
     for place in places.filter(|p| p.state() == PoolState::Stale) {

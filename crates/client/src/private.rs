@@ -1,10 +1,10 @@
 //! Directories that only their owner can change: homes, pools, media.
 //!
-//! What lies in them is trusted (records, patches of libraries), so nobody else may have made them, or
-//! be able to put others in their places. A directory is opened by descriptor without following a
-//! link, and what counts is what fstat says of that descriptor: its owner is the effective user, and
-//! nobody else can write to it. Of the directories above, each belongs to this user or to root, and
-//! where others can write, it is sticky, so that they can't rename what isn't theirs.
+//! What lies in them is trusted (records, patches of libraries), so nobody else may have made them,
+//! or be able to put others in their places. A directory is opened by descriptor without following
+//! a link, and what counts is what fstat says of that descriptor: its owner is the effective user,
+//! and nobody else can write to it. Of the directories above, each belongs to this user or to root,
+//! and where others can write, it is sticky, so that they can't rename what isn't theirs.
 
 use crate::PoolError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -43,7 +43,8 @@ fn open(dir: &Path) -> Result<OwnedFd, PoolError> {
     })
 }
 
-/// Refuses a directory that another user owns or can write to, or whose place another user can take.
+/// Refuses a directory that another user owns or can write to, or whose place another user can
+/// take.
 ///
 /// # Errors
 /// [`PoolError::Foreign`] says which and why; what open and stat say.
@@ -292,7 +293,8 @@ mod tests {
         assert!(refused(&dir));
         mode(&dir, 0o755);
         assert!(!refused(&dir));
-        // Above: a link of ours will do, a directory in which others rename won't, unless it is sticky.
+        // Above: a link of ours will do, a directory in which others rename won't, unless it is
+        // sticky.
         let inner = dir.join("inner");
         make(&inner, false, Above::Strict).unwrap();
         assert!(!refused(&link.join("inner")));

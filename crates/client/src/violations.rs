@@ -1,7 +1,8 @@
-//! What programs did, or were refused, against the controls of files: a list in the pool's directory.
+//! The pool's list of violations: what programs did, or were refused, against the controls of
+//! files.
 //!
-//! A line of JSON for each, appended whole by whoever did it. Bounded: a process notes the same violation of a
-//! file once a minute, and the list ends at [`MAX_BYTES`].
+//! One line of JSON each, appended whole by the process that did it. Bounded: a process records the
+//! same violation of a file once a minute, and the list ends at [`MAX_BYTES`].
 
 use crate::{Pool, PoolError};
 use rustix::fs::{Mode, OFlags};
@@ -26,7 +27,7 @@ pub struct Violation {
     pub path: String,
     /// The control, with its value: `mutability = "append"`.
     pub control: String,
-    /// What was tried: `write at 0 of 10 bytes`.
+    /// The operation: `write at 0 of 10 bytes`.
     pub what: String,
     /// It was refused; otherwise it was done, and only reported.
     pub refused: bool,
@@ -48,8 +49,8 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 impl Pool {
-    /// Notes a violation. `hash` tells which violation of which file it is: the same isn't noted again at once.
-    /// Whether it was due.
+    /// Notes a violation. `hash` tells which violation of which file it is: the same isn't noted
+    /// again at once. Whether it was due.
     pub fn note_violation(&self, hash: u64, violation: impl FnOnce() -> Violation) -> bool {
         let now = forebay_store::now() / 1_000_000_000;
         if !is_due(hash, now as u64) {
@@ -60,7 +61,8 @@ impl Pool {
         true
     }
 
-    /// All that was noted of the pool, or node, in `dir`, the oldest first; and whether the list is full.
+    /// All that was noted of the pool, or node, in `dir`, the oldest first; and whether the list is
+    /// full.
     ///
     /// # Errors
     /// If the list can't be read.

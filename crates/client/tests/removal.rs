@@ -1,4 +1,5 @@
-//! Pools that are removed while somebody still makes a part of them, as after a start that was cut short.
+//! Pools that are removed while somebody still makes a part of them, as after a start that was cut
+//! short.
 
 use forebay_client::{CreateOptions, Pool};
 use std::path::{Path, PathBuf};

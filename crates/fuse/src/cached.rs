@@ -1,16 +1,18 @@
 //! Files of which the kernel has pages in its cache, because they are mapped or executed.
 //!
-//! Reads and writes pass that cache by. A mapping can't: its pages are in it. So while there are
-//! any, a thread looks whether others have changed the file, and then tells the kernel, which asks for
-//! the pages again when they are touched. A mapping sees what others write within [`PERIOD`],
-//! that of a file of another node within [`PERIOD_AWAY`].
+//! Reads and writes bypass that cache; a mapping's pages are in it. So while there are any, a
+//! thread checks whether others have changed the file, and tells the kernel, which asks for the
+//! pages again when they are touched. A mapping sees writes of others within [`PERIOD`], those to a
+//! file of another node within [`PERIOD_AWAY`].
 //!
-//! The kernel throws attributes away that are on their way while it is told so, and then takes no notice
-//! of the new size in them: a page behind the old one would be SIGBUS, and SEEK_END lead there. Therefore:
-//! - What has grown is told by a notice before it is answered ([`Cached::tell`]); notices aren't thrown away.
-//! - There is none for what has become shorter. So the kernel isn't told to forget pages while a file's
-//!   size changes and somebody asks for it ([`SETTLES`]). It forgets them by itself with each
-//!   answer that has another size.
+//! The kernel throws attributes away that are on their way while it is told so, and then takes no
+//! notice of the new size in them: a page behind the old one would be SIGBUS, and SEEK_END lead
+//! there. Therefore:
+//! - What has grown is told by a notice before it is answered ([`Cached::tell`]); notices aren't
+//!   thrown away.
+//! - There is none for what has become shorter. So the kernel isn't told to forget pages while a
+//!   file's size changes and somebody asks for it ([`SETTLES`]). It forgets them by itself with
+//!   each answer that has another size.
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;
@@ -27,7 +29,8 @@ const PERIOD: Duration = Duration::from_millis(5);
 const PERIOD_AWAY: Duration = Duration::from_millis(100);
 /// A time of change younger than this may stay the same with the next change.
 const TICK: i64 = 20_000_000;
-/// After this time the kernel has taken in what it was answered; a program may wait so long for a core.
+/// After this time the kernel has taken in what it was answered; a program may wait so long for a
+/// core.
 const SETTLES: Duration = Duration::from_millis(100);
 
 /// The files, by node.
@@ -93,7 +96,8 @@ impl Cached {
         self.files.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The kernel asks for pages by this handle. Before they are read: what changes from now on is seen.
+    /// The kernel asks for pages by this handle. Before they are read: what changes from now on is
+    /// seen.
     pub fn note(&self, fs: &Fs, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             return file.add(open);
@@ -118,8 +122,8 @@ impl Cached {
         self.some.notify_one();
     }
 
-    /// The handle is gone, and no mapping has it any more. The file stays for a while: who asks for it now may be
-    /// answered while the kernel is still being told of its pages.
+    /// The handle is gone, and no mapping has it any more. The file stays for a while: who asks for
+    /// it now may be answered while the kernel is still being told of its pages.
     pub fn forget(&self, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.handles.retain(|&h| h != open);
@@ -130,8 +134,8 @@ impl Cached {
     /// The kernel is about to be answered with this size of a file, whose last byte `last` reads.
     ///
     /// # Errors
-    /// [`ASIDE`]: the kernel has to be told first, which waits for programs that use the pages, and the
-    /// calling thread may not wait for them.
+    /// [`ASIDE`]: the kernel has to be told first, which waits for programs that use the pages, and
+    /// the calling thread may not wait for them.
     pub fn tell(
         &self,
         node: u64,
@@ -146,8 +150,8 @@ impl Cached {
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size).is_some() {
-            // As with the answer, if it isn't thrown away. And no answer of before is left, nor what was stored to the
-            // last byte through a mapping.
+            // As with the answer, if it isn't thrown away. And no answer of before is left, nor
+            // what was stored to the last byte through a mapping.
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);
@@ -176,7 +180,8 @@ impl Cached {
         None
     }
 
-    /// The kernel has given the file this size, or takes it from an answer that it doesn't throw away.
+    /// The kernel has given the file this size, or takes it from an answer that it doesn't throw
+    /// away.
     pub fn set(&self, node: u64, size: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.saw(size);

@@ -1,5 +1,4 @@
-//! Mounting and unmounting: by ourselves as root, else by `fusermount3`, which every system with
-//! FUSE has, with the rights that takes.
+//! Mounting and unmounting: directly as root, else by `fusermount3`, which has the rights.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};

@@ -1,14 +1,15 @@
 //! Bytes of mapped pages as the kernel got them.
 //!
-//! The kernel writes back whole pages, whatever of them a program has stored to. What others have written meanwhile
-//! to other bytes of the page, on this node or another, must not be undone by that. So the bytes of a page
-//! are kept as they were when kernel and file last agreed: only what differs from them is written
-//! ([`Fs::merge`](forebay_posix::Fs::merge)), and it is seen if somebody else has changed the same bytes.
+//! The kernel writes back whole pages, whichever bytes a program has stored to. That must not undo
+//! what others, on this node or another, have written meanwhile to other bytes of the page. So the
+//! bytes of a page are kept as they were when kernel and file last agreed. Only bytes that differ
+//! from them are written ([`Fs::merge`](forebay_posix::Fs::merge)), and a change of the same bytes
+//! by others is noticed.
 //!
-//! Only files that are open for reading and writing through this mount can be mapped so that the kernel writes back; when the
-//! first is opened so, the kernel has no pages of it that matter (it forgets all when a file is mapped). What is kept is
-//! bounded: beyond [`MOST`] pages the kernel is told to forget the file that has most. A page that isn't known is
-//! written whole.
+//! Only files that are open for reading and writing through this mount can be mapped so that the
+//! kernel writes back; when the first is opened so, the kernel has no pages of it that matter (it
+//! forgets all when a file is mapped). What is kept is bounded: beyond [`MOST`] pages the kernel is
+//! told to forget the file that has most. A page that isn't known is written whole.
 
 use crate::notices::Notices;
 use std::collections::HashMap;
@@ -101,8 +102,8 @@ impl Fetched {
         }
     }
 
-    /// The kernel's pages of a file from `at` on are these bytes, behind which the file ends if they end inside a page. Before
-    /// the kernel gets them, or after it has written them back.
+    /// The kernel's pages of a file from `at` on are these bytes, behind which the file ends if
+    /// they end inside a page. Before the kernel gets them, or after it has written them back.
     pub fn agree(&self, node: u64, at: u64, bytes: &[u8]) {
         if !at.is_multiple_of(PAGE as u64) {
             return;
@@ -138,8 +139,8 @@ impl Fetched {
         }
     }
 
-    /// What the pages in `now`, which the kernel writes back from `at` on, were when it got them, in pieces: how many bytes, and
-    /// what they were if that is known.
+    /// What the pages in `now`, which the kernel writes back from `at` on, were when it got them,
+    /// in pieces: how many bytes, and what they were if that is known.
     pub fn before(&self, node: u64, at: u64, now: &[u8]) -> Vec<(usize, Option<Vec<u8>>)> {
         let mut pieces: Vec<(usize, Option<Vec<u8>>)> = Vec::new();
         if !at.is_multiple_of(PAGE as u64) {
@@ -162,7 +163,8 @@ impl Fetched {
         pieces
     }
 
-    /// Has the kernel forget pages if too many are kept. Not in answering it: it may wait for other answers.
+    /// Has the kernel forget pages if too many are kept. Not in answering it: it may wait for other
+    /// answers.
     pub fn trim(&self, notices: &Notices) {
         let (node, clock) = {
             let files = self.files();

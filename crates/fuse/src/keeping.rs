@@ -1,25 +1,27 @@
-//! Names (and attributes, see [`KEEPS_ATTRIBUTES`]) that the kernel may keep, as long as no other process uses the pool.
+//! Names (and attributes, see [`KEEPS_ATTRIBUTES`]) that the kernel may keep, as long as no other
+//! process uses the pool.
 //!
 //! While the mount is the sole user of the store ([`Store::take_sole_use`]), nobody but its clients
-//! changes anything, so answers say that they hold for long. Whoever attaches to the pool first asks for
-//! the end of that: then answers hold for no moment again, and the kernel forgets all before the sole
-//! use is given back. So what others do beside the mount is seen at once, as it always is. Pools of
-//! several nodes have no sole user, nor has a kernel before Linux 6.16.
+//! changes anything, so answers say that they hold for long. A process that attaches to the pool
+//! first asks for the end of that: then answers hold for no moment again, and the kernel forgets
+//! all before the sole use is given back. So what others do beside the mount is seen at once, as it
+//! always is. Pools of several nodes have no sole user, nor has a kernel before Linux 6.16.
 //!
 //! What must hold though an answer may reach its program late:
-//! - *Names*: the kernel notes with each name the mount's epoch at the beginning of the look-up, and
-//!   takes it for unknown once the epoch is another one (NOTIFY_INC_EPOCH).
-//! - *Attributes* are kept by answers to GETATTR alone: then the kernel has the inode, and throws the
-//!   answer away if the inode was invalidated after the request began (NOTIFY_INVAL_INODE). So each
-//!   object whose attributes the kernel may have is noted before the answer is sent ([`State::nodes`]).
-//!   The kernel marks an inode's attributes as good before it stores them, and others read them without
-//!   a lock: so an answer may be kept only if the kernel has the same attributes already, from one that
-//!   wasn't to be kept ([`Seen`]).
-//! - *Changes through the mount*: the kernel keeps its names right by itself. An object whose attributes
-//!   a request has changed is invalidated before the request is answered ([`Keeping::changed`]); answers
-//!   that were made before, and aren't sent yet, keep nothing ([`Keeping::changes`]). The thread that
-//!   answers doesn't wait there: the kernel only looks the inode up, which the waiting request uses.
-//!   Files open for writing are left out: their attributes change with requests for which nobody waits.
+//! - *Names*: the kernel notes with each name the mount's epoch at the beginning of the look-up,
+//!   and takes it for unknown once the epoch is another one (NOTIFY_INC_EPOCH).
+//! - *Attributes* are kept by answers to GETATTR alone: then the kernel has the inode, and throws
+//!   the answer away if the inode was invalidated after the request began (NOTIFY_INVAL_INODE). So
+//!   each object whose attributes the kernel may have is noted before the answer is sent
+//!   ([`State::nodes`]). The kernel marks an inode's attributes as good before it stores them, and
+//!   others read them without a lock: so an answer may be kept only if the kernel has the same
+//!   attributes already, from one that wasn't to be kept ([`Seen`]).
+//! - *Changes through the mount*: the kernel keeps its names right by itself. An object whose
+//!   attributes a request has changed is invalidated before the request is answered
+//!   ([`Keeping::changed`]); answers that were made before, and aren't sent yet, keep nothing
+//!   ([`Keeping::changes`]). The thread that answers doesn't wait there: the kernel only looks the
+//!   inode up, which the waiting request uses. Files open for writing are left out: their
+//!   attributes change with requests for which nobody waits.
 //! - The view by attributes (`.by`) changes by itself: nothing of it is kept.
 //!
 //! [`Store::take_sole_use`]: forebay_store::Store::take_sole_use
@@ -38,19 +40,20 @@ use std::time::{Duration, Instant};
 
 /// How long what the kernel keeps holds, if nobody says otherwise. Seconds.
 const HOLDS: u64 = 3600;
-/// How long sole use isn't asked for after it was wanted back, or refused: at first, and at most; doubled each
-/// time that it was short.
+/// How long sole use isn't asked for after it was wanted back, or refused: at first, and at most;
+/// doubled each time that it was short.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Sole use that lasts so long was worth it.
 const WORTH: Duration = Duration::from_secs(10);
 /// Objects whose attributes the kernel may have, at most; the attributes of others aren't kept.
 const MOST_NODES: usize = 1 << 17;
-/// Whether attributes are kept, too. Not strictly yet: an older answer that arrives in between has the
-/// kernel throw the one away that wasn't to be kept, so that [`Seen`] is no proof (once in some 1,000
-/// changes, while three others look at the object).
+/// Whether attributes are kept, too. Not strictly yet: an older answer that arrives in between has
+/// the kernel throw the one away that wasn't to be kept, so that [`Seen`] is no proof (once in some
+/// 1,000 changes, while three others look at the object).
 const KEEPS_ATTRIBUTES: bool = false;
-/// After this time an answer has reached the kernel's inode, if its program hasn't asked again before.
+/// After this time an answer has reached the kernel's inode, if its program hasn't asked again
+/// before.
 const STORED: Duration = Duration::from_secs(1);
 /// Counters of changes; an object has that of its number.
 const COUNTERS: usize = 1024;
@@ -86,7 +89,8 @@ struct State {
 
 /// An object whose attributes haven't changed since the kernel was told of them.
 struct Seen {
-    /// When, and which thread it was that asked: when it asks again, the kernel has stored the answer.
+    /// When, and which thread it was that asked: when it asks again, the kernel has stored the
+    /// answer.
     at: Instant,
     thread: u32,
     /// The kernel may keep them.
@@ -163,8 +167,8 @@ impl Keeping {
         }
     }
 
-    /// The answer to a request is about to be sent: if it may be kept, it says so. Without a `result`
-    /// because there is no such name, that may be kept, too: then there is an answer.
+    /// The answer to a request is about to be sent: if it may be kept, it says so. Without a
+    /// `result` because there is no such name, that may be kept, too: then there is an answer.
     pub fn stamp(
         &self,
         ticket: Ticket,
@@ -195,8 +199,8 @@ impl Keeping {
         result
     }
 
-    /// Whether the kernel may keep this object's attributes as they were when the ticket was given; then it
-    /// is noted.
+    /// Whether the kernel may keep this object's attributes as they were when the ticket was given;
+    /// then it is noted.
     fn notes(&self, ticket: Ticket, head: &Head) -> bool {
         let (node, thread) = (head.node, head.pid);
         let mut state = self.state();
@@ -292,7 +296,8 @@ impl Keeping {
         self.store().end_sole_use();
     }
 
-    /// Starts the thread that gives the sole use back when it is wanted, for as long as there is a server.
+    /// Starts the thread that gives the sole use back when it is wanted, for as long as there is a
+    /// server.
     ///
     /// # Errors
     /// If there can't be a thread.

@@ -1,8 +1,8 @@
 //! Names that the kernel has just asked for.
 //!
-//! The kernel sets an attribute of a number. For the object to be found by its attribute, the store has to
-//! know a name of it; searching for one takes long. Most of the time it is one of those that were
-//! looked up, or made, a moment ago.
+//! The kernel sets an attribute of a node number. For the object to be found by its attribute, the
+//! store has to know a name of it, and searching for one takes long. Most of the time it is one
+//! that was looked up, or made, a moment ago.
 
 use forebay_posix::ObjectId;
 use std::collections::HashMap;

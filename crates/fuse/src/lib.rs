@@ -5,11 +5,12 @@
 //! pool as every other process does, through `posix`, so that what it does and what preloaded
 //! programs do at the same time are one.
 //!
-//! The kernel judges permissions (`default_permissions`) by the attributes that it is given. It keeps
-//! names and attributes only while no other process uses the pool ([`keeping`]), and no data: else it
-//! asks each time, since others may change them at any moment without telling us. Only mappings go through its page cache ([`cached`]), and
-//! only what was changed of its pages is written back ([`fetched`]). What was
-//! just looked up stays there for a moment ([`recent`]). What the kernel has to know unasked, it is told ([`notices`]).
+//! The kernel judges permissions (`default_permissions`) by the attributes that it is given. It
+//! keeps names and attributes only while no other process uses the pool ([`keeping`]), and no data:
+//! else it asks each time, since others may change them at any moment without telling us. Only
+//! mappings go through its page cache ([`cached`]), and only what was changed of its pages is
+//! written back ([`fetched`]). What was just looked up stays there for a moment ([`recent`]). What
+//! the kernel has to know unasked, it is told ([`notices`]).
 //!
 //! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
 //! - [`serve`]: the threads that take requests.
@@ -48,8 +49,8 @@ impl Mounted {
     /// Mounts a pool at a directory.
     ///
     /// # Errors
-    /// As device.rs says: no /dev/fuse, no `fusermount3`, no right to the directory. If the kernel is
-    /// too old.
+    /// As device.rs says: no /dev/fuse, no `fusermount3`, no right to the directory. If the kernel
+    /// is too old.
     pub fn new(pool: Arc<Pool>, dir: &Path, options: &Options) -> io::Result<Mounted> {
         serve::greeted(device::mount(dir, options)?, pool).map(Mounted)
     }
@@ -59,8 +60,8 @@ impl Mounted {
         Stopper(self.0.clone())
     }
 
-    /// Answers the kernel until the mount is taken away, and closes what was open through it. `ready` is
-    /// called when it is usable.
+    /// Answers the kernel until the mount is taken away, and closes what was open through it.
+    /// `ready` is called when it is usable.
     ///
     /// # Errors
     /// If threads can't be started.
@@ -70,8 +71,8 @@ impl Mounted {
 }
 
 impl Stopper {
-    /// Has nothing more answered, and closes what was open through the mount. False: some still waited
-    /// for after 2 s; then this process is to end as if it were killed.
+    /// Has nothing more answered, and closes what was open through the mount. False: some still
+    /// waited for after 2 s; then this process is to end as if it were killed.
     pub fn stop(&self) -> bool {
         self.0.stop()
     }

@@ -1,4 +1,4 @@
-//! What the kernel is told without having asked.
+//! Notices: messages to the kernel that it hasn't asked for.
 
 use crate::protocol::{self as p, Reply};
 use std::os::fd::OwnedFd;
@@ -15,16 +15,17 @@ impl Notices {
         let _ = rustix::io::write(&self.0, &bytes);
     }
 
-    /// What the kernel has of a file in its page cache is old: it writes back what was changed through
-    /// mappings, and forgets it all. Waits for requests of the kernel, which others have to answer.
+    /// What the kernel has of a file in its page cache is old: it writes back what was changed
+    /// through mappings, and forgets it all. Waits for requests of the kernel, which others have to
+    /// answer.
     pub fn forget_pages(&self, node: u64) {
         let mut message = Reply::new();
         message.u64(node).u64(0).u64(0);
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// What the kernel has of an object's attributes is old, and so are those in answers to requests that
-    /// have begun. Waits only where the inode is being made or removed.
+    /// What the kernel has of an object's attributes is old, and so are those in answers to
+    /// requests that have begun. Waits only where the inode is being made or removed.
     pub fn forget_attributes(&self, node: u64) {
         let mut message = Reply::new();
         // A negative offset: no pages.
@@ -32,13 +33,15 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// All names that the kernel has are old, and so are those in answers to requests that have begun.
+    /// All names that the kernel has are old, and so are those in answers to requests that have
+    /// begun.
     pub fn forget_names(&self) {
         self.send(p::NOTIFY_INC_EPOCH, Reply::new());
     }
 
     /// A file has these bytes there, and so reaches at least so far: the kernel takes both for true
-    /// at once, unlike the size in an answer, which it may throw away. Waits as `forget_pages` does.
+    /// at once, unlike the size in an answer, which it may throw away. Waits as `forget_pages`
+    /// does.
     pub fn store(&self, node: u64, at: u64, bytes: &[u8]) {
         let mut message = Reply::new();
         message.u64(node).u64(at).u32(bytes.len() as u32).u32(0);

@@ -1,10 +1,11 @@
-//! What the kernel and a FUSE server say to each other (Linux, `include/uapi/linux/fuse.h`, version
-//! 7.31 and later): numbers, and how requests are read and replies written. All in the byte order
-//! of the machine.
+//! The protocol between the kernel and a FUSE server (Linux, `include/uapi/linux/fuse.h`, version
+//! 7.31 and later): numbers, reading of requests, writing of replies. All in the byte order of the
+//! machine.
 
 use forebay_posix::{Errno, Stat};
 
-/// The version that we speak. Kernels with an older minor than [`OLDEST_MINOR`] (Linux 5.4) are refused.
+/// The version that we speak. Kernels with an older minor than [`OLDEST_MINOR`] (Linux 5.4) are
+/// refused.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
 pub const OLDEST_MINOR: u32 = 31;
@@ -15,8 +16,8 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Bytes of what LOOKUP answers with.
 pub const ENTRY: usize = 128;
-/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so of the
-/// attributes.
+/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so
+/// of the attributes.
 pub const ENTRY_VALID: usize = 16;
 pub const ATTR_VALID: usize = 0;
 /// Most bytes of one write.
@@ -77,7 +78,7 @@ pub mod init {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// Who writes, truncates or changes the owner takes the set-user-id bit off.
+    /// A write, a truncation or a change of owner takes the set-user-ID bit off.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     /// Mappings of files that are read and written without the page cache.
@@ -171,21 +172,37 @@ impl<'a> Args<'a> {
         Ok((head, a))
     }
 
+    /// The next `n` bytes of the request.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or(Errno::PROTO)?;
         self.0 = rest;
         Ok(taken)
     }
 
+    /// Leaves out `n` bytes.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.take(n).map(|_| ())
     }
 
+    /// The next 32-bit number.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let bytes = self.take(4)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 
+    /// The next 64-bit number.
+    ///
+    /// # Errors
+    /// EPROTO: the request is shorter than that.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let bytes = self.take(8)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u64::from_ne_bytes(bytes))
@@ -300,7 +317,8 @@ impl Reply {
 
     /// What LOOKUP and all that make a name answer with.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
-        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs says so.
+        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs
+        // says so.
         self.u64(node_of(s.ino)).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.attributes(s)
     }

@@ -1,9 +1,8 @@
 //! Files that were looked up a moment ago, kept open.
 //!
-//! To open a file, the kernel asks for its name, then for its attributes, then to open what has that
-//! number. If others replace the file in between, again and again as programs do with rename, nobody
-//! could open it any more: what was found is gone. So it is kept for a moment, as it is for a
-//! process that has it open.
+//! To open a file, the kernel asks for its name, then for its attributes, then to open that node
+//! number. If others replace the file in between, again and again as programs do with rename, the
+//! open would never succeed: the object that was found is gone. So it is kept open for a moment.
 
 use forebay_posix::Fs;
 use forebay_store::threads::watch;
@@ -17,7 +16,8 @@ const KEPT: Duration = Duration::from_millis(200);
 /// How many are kept, as a rule: when there are twice as many, the oldest are closed.
 const MOST: usize = 128;
 const WAKES: usize = 2 * MOST;
-/// How many are kept, at most: then the thread that closes them is held up, and further ones aren't kept.
+/// How many are kept, at most: then the thread that closes them is held up, and further ones aren't
+/// kept.
 const FULL: usize = 8 * MOST;
 
 /// By the time of the look-up.
@@ -48,8 +48,8 @@ impl Recent {
         young.into_iter().any(|f| f.node == node)
     }
 
-    /// Keeps a file, by a description of it. It is closed by another thread, since that may wait for
-    /// those who use the file.
+    /// Keeps a file, by a description of it. It is closed by another thread, since that may wait
+    /// for those who use the file.
     pub fn keep(&self, fs: &Fs, node: u64, open: u32) {
         let file = File {
             node,

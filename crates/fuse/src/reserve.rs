@@ -1,15 +1,18 @@
 //! Memory for a mount's server when the system gives it no more.
 //!
-//! Rust ends a process that can't allocate. A mount would then say ENOTCONN for ever, so a server at its limit of
-//! addresses (RLIMIT_AS), or on a system that overcommits nothing, must answer ENOMEM and go on.
+//! Rust ends a process that can't allocate. A mount would then say ENOTCONN for ever, so a server
+//! at its limit of addresses (RLIMIT_AS), or on a system that overcommits nothing, must answer
+//! ENOMEM and go on.
 //!
 //! - [`hold`] maps [`SIZE`] bytes ahead. They cost addresses, and no memory until they are used.
 //! - [`Allocator`], the program's global allocator, gives from them what malloc can't give.
-//! - [`is_short`]: a request is refused before it is carried out if what is left might not suffice for it.
+//! - [`is_short`]: a request is refused before it is carried out if what is left might not suffice
+//!   for it.
 //! - Threads are started only where there is room for their beginning ([`forebay_store::threads`]).
 //!
-//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is only used without memory, so a
-//! search from the beginning is fast enough. What was taken from it goes back when it is freed.
+//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is only used without
+//! memory, so a search from the beginning is fast enough. What was taken from it goes back when it
+//! is freed.
 
 use forebay_store::threads::has_room;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,7 +23,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the reserve.
 pub const SIZE: usize = 64 << 20;
-/// Bytes that one request may take while it is answered, at most: copies of the largest write, and its answer.
+/// Bytes that one request may take while it is answered, at most: copies of the largest write, and
+/// its answer.
 const PER_REQUEST: usize = 4 << 20;
 /// Bytes of a unit; it is the largest alignment, too.
 const UNIT: usize = 256;
@@ -30,7 +34,8 @@ const UNITS: usize = SIZE / UNIT;
 static BASE: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of it that are in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The system had no memory when it was asked last, by who looks ([`is_short`]) or by who needed some.
+/// The system had no memory when it was asked last, by who looks ([`is_short`]) or by who needed
+/// some.
 static IS_LACKING: AtomicBool = AtomicBool::new(false);
 static TAKEN: Mutex<Bitmap> = Mutex::new(Bitmap([0; UNITS / 64]));
 
@@ -48,8 +53,8 @@ pub fn hold() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a request had better be refused: `busy` others are being answered, the system gives no memory, and the reserve
-/// might not suffice for them all.
+/// Whether a request had better be refused: `busy` others are being answered, the system gives no
+/// memory, and the reserve might not suffice for them all.
 pub fn is_short(busy: usize) -> bool {
     if !IS_LACKING.load(Relaxed) {
         return false;
@@ -153,8 +158,9 @@ fn give(p: *mut u8, layout: Layout) {
 /// The system's allocator, and the reserve where that has nothing.
 pub struct Allocator;
 
-// SAFETY: what the system's allocator gives goes back to it; units of the reserve belong to one allocation at a
-// time, are as large as asked for and aligned to UNIT. Nothing here allocates or unwinds.
+// SAFETY: what the system's allocator gives goes back to it; units of the reserve belong to one
+// allocation at a time, are as large as asked for and aligned to UNIT. Nothing here allocates or
+// unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: passed on.
@@ -193,8 +199,8 @@ unsafe impl GlobalAlloc for Allocator {
                 return moved;
             }
         }
-        // SAFETY: the caller says that this size is one for a layout; both are different allocations, of these sizes at
-        // least; the old one is freed once, where it came from.
+        // SAFETY: the caller says that this size is one for a layout; both are different
+        // allocations, of these sizes at least; the old one is freed once, where it came from.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {

@@ -1,15 +1,16 @@
 //! The threads that take the kernel's requests and answer them.
 //!
-//! Each thread takes a request, answers it, and takes the next. There are two to four. When all are held up
-//! (nobody waits for a request, and none was taken for [`HELD_UP`]) another one is started, up to
-//! [`MOST_WORKERS`]; it ends when enough others wait.
+//! Each thread takes a request, answers it, and takes the next. There are two to four. When all are
+//! held up (nobody waits for a request, and none was taken for [`HELD_UP`]) another one is started,
+//! up to [`MOST_WORKERS`]; it ends when enough others wait.
 //!
-//! No such thread waits for what a client may hold, since the client may wait for its answer: it reads
-//! nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no notice. A
-//! request that needs one of these, or that waits for a lock of a program, goes to a thread of its own.
+//! No such thread waits for what a client may hold, since the client may wait for its answer: it
+//! reads nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no
+//! notice. A request that needs one of these, or that waits for a lock of a program, goes to a
+//! thread of its own.
 //!
-//! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no thread is
-//! started then.
+//! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no
+//! thread is started then.
 
 use crate::cached::{Cached, Serves};
 use crate::face::{Answer, Face, Wait};
@@ -65,7 +66,7 @@ pub struct Server {
 /// How many threads there are, and do what.
 #[derive(Default)]
 struct Threads {
-    /// Those that take requests, and those of them that wait for one.
+    /// Threads that take requests, and how many of them wait for one.
     workers: usize,
     idle: usize,
     /// Requests that were taken.
@@ -174,8 +175,8 @@ fn gives_back(opcode: u32) -> bool {
     )
 }
 
-/// Has the kernel make the calling thread's stack as long as it may become: the main thread's grows when it is
-/// used, and where it can't, that ends the process.
+/// Has the kernel make the calling thread's stack as long as it may become: the main thread's grows
+/// when it is used, and where it can't, that ends the process.
 #[inline(never)]
 fn touch_stack() {
     std::hint::black_box(&mut [0u8; STACK]);
@@ -356,8 +357,8 @@ impl Server {
         }
     }
 
-    /// The end: nothing more is answered, and what the kernel's handles have open is closed. What of
-    /// that can't be done in time is left to who cleans up after the dead.
+    /// The end: nothing more is answered, and what the kernel's handles have open is closed. What
+    /// of that can't be done in time is left to who cleans up after the dead.
     pub fn stop(&self) -> bool {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
@@ -432,8 +433,8 @@ impl Server {
         self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
     }
 
-    /// Has a thread of its own answer a request, which may wait for others; `refusal` if there are too
-    /// many of them.
+    /// Has a thread of its own answer a request, which may wait for others; `refusal` if there are
+    /// too many of them.
     fn aside_for(
         self: &Arc<Server>,
         head: Head,
@@ -475,7 +476,7 @@ impl Server {
         }
     }
 
-    /// Who waits with this number shall stop. All other requests end by themselves.
+    /// Interrupts the request of this number, if it waits. All others end by themselves.
     fn interrupt(&self, mut args: Args<'_>) {
         let Ok(unique) = args.u64() else { return };
         let mut aside = self.aside();

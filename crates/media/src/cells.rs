@@ -378,7 +378,7 @@ impl Cells {
         differed
     }
 
-    /// Counts the pages in use anew, and puts the summaries right. Only while nobody takes
+    /// Counts the pages in use again, and puts the summaries right. Only while nobody takes
     /// or frees pages.
     pub fn recount(&self) {
         let mut total = 0;

@@ -1,6 +1,6 @@
-//! Faults on purpose: the n-th time that something could fail, it does. For tests of what is
-//! left when it does. While none is asked for, which is always but in tests, asking costs a
-//! look at a word that nobody writes.
+//! Injected faults: the n-th time that something could fail, it does. Tests check what is left
+//! behind. While no fault is asked for, which is always outside of tests, the cost is a load of a
+//! word that nobody writes.
 
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::*};

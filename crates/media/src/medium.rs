@@ -1,4 +1,4 @@
-//! A medium: segment file, map, and the reading and writing of extents.
+//! A medium: segment file, map, reading and writing of extents.
 
 mod copy;
 
@@ -82,7 +82,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the map of the medium in `dir` anew. No page is in use then, and every page
+    /// Makes the map of the medium in `dir` again. No page is in use then, and every page
     /// counts as written: what is read of a file is what lies in the segment.
     ///
     /// # Errors
@@ -173,8 +173,8 @@ impl Medium {
         }
     }
 
-    /// Reserves room for up to `step` more cells: those first whose room was given back. False if all
-    /// is reserved already.
+    /// Reserves room for up to `step` more cells: those first whose room was given back. False if
+    /// all is reserved already.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC where memory is short.
@@ -182,8 +182,8 @@ impl Medium {
         Ok(self.reserve_cells(step)?.is_some())
     }
 
-    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for that who
-    /// writes them first.
+    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for
+    /// that who writes them first.
     ///
     /// # Errors
     /// As for [`Medium::reserve`].
@@ -263,7 +263,7 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, hole, at, len))
             });
-            // What was given back in part is reserved anew before it is used.
+            // What was given back in part is reserved again before it is used.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -277,7 +277,7 @@ impl Medium {
         Ok(None)
     }
 
-    /// Reserves room anew for all cells up to the last one in use: nothing new where there is
+    /// Reserves room again for all cells up to the last one in use: nothing new where there is
     /// room already. Only while nobody else uses the medium.
     ///
     /// # Errors
@@ -486,11 +486,12 @@ impl Medium {
         Ok(())
     }
 
-    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of them and has written.
+    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of
+    /// them and has written.
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
-            // Who can't be advised does it as ever.
+            // A kernel without the advice does it as always.
             let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
         }
     }

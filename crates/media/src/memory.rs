@@ -1,15 +1,15 @@
-//! How much memory is left: of the host, and of the control groups above this process.
+//! Available memory: of the host, and of the control groups above this process.
 //!
-//! Room in shared memory is charged to whoever reserves it. Where a control group limits
-//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills.
-//! So [`reserve`] looks first, and is ENOSPC before the limit is reached. The same holds for
+//! Room in shared memory is charged to the process that reserves it. Where a control group limits
+//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills. So
+//! [`reserve`] looks first, and fails with ENOSPC before the limit is reached. The same holds for
 //! the memory of the host.
 //!
-//! Both versions of control groups are read. What can't be found out limits nothing: without
-//! /proc or /sys, the file system's own bound is what is left.
+//! Both versions of control groups are read. A limit that can't be read counts as none: without
+//! /proc or /sys, the file system's own bound is left.
 //!
-//! Looking takes some 50 microseconds, so what was seen is used again for [`FRESH`], less what
-//! this process has reserved since, unless little is left.
+//! Looking takes some 50 microseconds, so a result is used again for [`FRESH`], less what this
+//! process has reserved since, unless little is left.
 
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -32,8 +32,8 @@ const HOST_KEEPS: u64 = 256 << 20;
 /// A limit from here on is none (version 1 says so by a number near 2^63).
 const NO_LIMIT: u64 = 1 << 60;
 
-/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then, less what this
-/// process has reserved since.
+/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then,
+/// less what this process has reserved since.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
@@ -79,7 +79,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What is left of the host's memory: what the kernel calls available.
+/// Memory of the host that the kernel calls available. Bytes.
 pub fn host() -> Option<Left> {
     let text = read(Path::new("/proc/meminfo"))?;
     let (available, total) = (field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?);
@@ -92,7 +92,7 @@ pub fn host() -> Option<Left> {
     })
 }
 
-/// What is left in one control group, if it limits memory.
+/// Memory left in one control group, if it limits memory. Bytes.
 fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let [limit, used, inactive, active] = match one {
         true => [

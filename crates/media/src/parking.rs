@@ -6,8 +6,8 @@
 //!
 //! - *holes*: the cell may have no room. Set before the room is given back, cleared after it
 //!   was reserved again.
-//! - *parked*: nobody is at work on the cell. Whoever clears this bit owns the cell, and alone
-//!   reserves its room again.
+//! - *parked*: nobody is at work on the cell. The process that clears this bit owns the cell, and
+//!   alone reserves its room again.
 //!
 //! | step of parking | step of using it again |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | set *parked* | free all pages |
 //!
 //! Both happen in sections of the store. If a process dies on the way, the pages belong to
-//! nobody; at the next quiet moment ([`Cells::recount`]) a cell in *holes* is parked again, and
+//! nobody; at the next quiescence ([`Cells::recount`]) a cell in *holes* is parked again, and
 //! the pages of another one are found to be lost and become free.
 
 use crate::CELL_PAGES;

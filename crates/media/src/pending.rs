@@ -1,5 +1,5 @@
-//! What of a medium would survive a loss of power: three more bits per page, for pools
-//! that keep their records durable.
+//! Three more bits per page, for pools that keep their records durable: which pages of a medium
+//! would survive a loss of power.
 //!
 //! - *durable*: the journal says that the page is initialised, and its bytes have reached
 //!   stable storage. After a loss of power, every other page reads as zero.
@@ -51,7 +51,7 @@ pub struct Lacking {
     pub cleared: Vec<Bits>,
 }
 
-/// What is to be noted in the journal.
+/// Records for the journal.
 #[derive(Default, Debug)]
 pub struct Changes {
     pub durable: Vec<Extent>,
@@ -152,7 +152,7 @@ impl Cells {
                 };
                 if fresh != 0 {
                     let new = fresh & !pending.durable[w].fetch_or(fresh, SeqCst);
-                    // Who gives pages back unmarks them, then looks whether they are
+                    // A process that gives pages back unmarks them, then looks whether they are
                     // durable: either that was seen, or this is.
                     let still = pending.fresh[w].swap(0, SeqCst);
                     pending.durable[w].fetch_and(!(new & !still), SeqCst);

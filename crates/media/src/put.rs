@@ -1,8 +1,8 @@
-//! Writing to our own files inside a process that may not write long files.
+//! Writing to the pool's own files inside a process with a limit on file sizes.
 //!
-//! RLIMIT_FSIZE is about the program's files. A segment or a journal is longer than most
-//! limits, and the kernel would refuse us and send the program SIGXFSZ. It doesn't look at
-//! what is written through mappings, so that is the way as long as there is a limit.
+//! RLIMIT_FSIZE is about the program's files. A segment or a journal is longer than most limits;
+//! the kernel would refuse the write and send the program SIGXFSZ. The limit doesn't apply to
+//! writes through mappings, so these are used as long as there is a limit.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};

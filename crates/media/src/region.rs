@@ -72,8 +72,8 @@ impl Region {
         })
     }
 
-    /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], behind this region) on,
-    /// without a descriptor. Takes address space up to there for a moment.
+    /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], behind this
+    /// region) on, without a descriptor. Takes address space up to there for a moment.
     ///
     /// # Errors
     /// ENOMEM; EINVAL for an offset that isn't behind this region.
@@ -83,8 +83,8 @@ impl Region {
         if !offset.is_multiple_of(PAGE) || !self.len.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: with an old length of 0, what is mapped there stays as it is, and a second mapping of the
-        // same file, from that page on, comes where the kernel likes.
+        // SAFETY: with an old length of 0, what is mapped there stays as it is, and a second
+        // mapping of the same file, from that page on, comes where the kernel likes.
         let base = unsafe {
             rustix::mm::mremap(
                 self.base.add(last).cast(),

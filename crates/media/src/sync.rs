@@ -1,5 +1,5 @@
-//! Writing to stable storage: the only place where it is asked for, so that a test can
-//! note what has become durable, or let it fail.
+//! Writing to stable storage: the only place that asks for it, so that a test can record what has
+//! become durable, or let it fail.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Result;

@@ -1,4 +1,4 @@
-//! What a process has touched of a segment.
+//! Which pages of a segment this process has touched.
 //!
 //! The first touch of a page costs a fault, also where the page is there and only the
 //! process's page table doesn't know it yet. If that first touch is a write, the kernel maps

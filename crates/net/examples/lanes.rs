@@ -1,8 +1,8 @@
 //! What the network costs: round trips and transfers on loopback, beside bare TCP in the same run.
 //!
-//! `cargo run --release -p forebay-net --example lanes [REPETITIONS [ROW]]`. Each row alternates between bare
-//! TCP (two threads, blocking sockets, an answer to each message or transfer) and two nodes of ours;
-//! the ratio is the median of the repetitions' ratios.
+//! `cargo run --release -p forebay-net --example lanes [REPETITIONS [ROW]]`. Each row alternates
+//! between bare TCP (two threads, blocking sockets, an answer to each message or transfer) and two
+//! nodes of ours; the ratio is the median of the repetitions' ratios.
 
 use forebay_net::transport::Answer;
 use forebay_net::{

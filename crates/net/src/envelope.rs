@@ -1,8 +1,8 @@
 //! The envelope of a message, and how large messages may be. Pure: no I/O.
 //!
 //! Everything that is sent behind the handshake is a *frame*: the length of what follows (2 bytes,
-//! little-endian), then a Noise message. The plain text of a frame is a [`Header`] and a head. On the
-//! bulk lane a body follows the frame. See "Wire format" in the internals.
+//! little-endian), then a Noise message. The plain text of a frame is a [`Header`] and a head. On
+//! the bulk lane a body follows the frame. See "Wire format" in the internals.
 
 /// Version of the protocol: of everything behind the handshake.
 pub const VERSION: u16 = 4;
@@ -82,6 +82,9 @@ impl Header {
 pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
 
 /// The first frame in `bytes`. An error: no frame can begin like this.
+///
+/// # Errors
+/// No frame can begin like this.
 pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What can go wrong between two nodes. Every error names the peer.
+//! Errors of the network crate. Every error names the peer.
 
 use crate::peer::Peer;
 use std::fmt;
@@ -30,14 +30,14 @@ pub enum Error {
     },
     /// The peer holds our key and refuses the connection.
     Refused {
-        /// Who refused.
+        /// The peer that refused.
         peer: Peer,
         /// Why, in words.
         why: &'static str,
     },
     /// There was no answer in time. Whether the request was carried out isn't known.
     Deadline {
-        /// Who didn't answer.
+        /// The peer that didn't answer.
         peer: Peer,
     },
     /// The connection ended. Whether the request was carried out isn't known.
@@ -47,28 +47,28 @@ pub enum Error {
         /// What happened.
         why: String,
     },
-    /// As many requests as there may be are under way already.
+    /// As many requests as there may be are in progress already.
     Full {
-        /// Who has so many to answer.
+        /// The peer that has so many to answer.
         peer: Peer,
     },
     /// The peer has the request but doesn't serve it.
     NotServed {
-        /// Who refused.
+        /// The peer that refused.
         peer: Peer,
         /// Why, in words.
         why: &'static str,
     },
     /// The answer's body isn't what was sent, by its checksum.
     Damaged {
-        /// Who sent it.
+        /// The sender.
         peer: Peer,
     },
     /// A message is larger than messages may be. Nothing was sent.
     TooLarge {
         /// Whom it was for.
         peer: Peer,
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its size.
         size: usize,

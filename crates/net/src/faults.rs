@@ -1,9 +1,9 @@
 //! Faults of a network, for tests and drills: a relay between a node and those that call it.
 //!
-//! The caller connects to [`Relay::address`] instead of the node's own. The relay passes bytes on as
-//! they come until it is told otherwise: to delay them, to hold them back, to cut connections, to cut
-//! after so many bytes, to change a bit, to play what a caller has sent once more on a connection of its
-//! own. The code under test is the real one.
+//! The caller connects to [`Relay::address`] instead of the node's own. The relay passes bytes on
+//! as they come until it is told otherwise: to delay them, to hold them back, to cut connections,
+//! to cut after so many bytes, to change a bit, to play what a caller has sent once more on a
+//! connection of its own. The code under test is the real one.
 
 use crate::lock;
 use std::io::{ErrorKind, Read, Write};
@@ -104,8 +104,8 @@ impl Relay {
         sent.iter().map(|bytes| lock(bytes).clone()).collect()
     }
 
-    /// Sends what was recorded of a connection to the node again. What it answers until it closes, or
-    /// for `wait`.
+    /// Sends what was recorded of a connection to the node again. What it answers until it closes,
+    /// or for `wait`.
     pub fn replay(&self, bytes: &[u8], wait: Duration) -> std::io::Result<Vec<u8>> {
         let mut socket = TcpStream::connect(*lock(&self.shared.node))?;
         // The node may close before it has it all.

@@ -1,4 +1,4 @@
-//! How two nodes prove to each other that they hold the pool's key. Pure: no I/O.
+//! The handshake: two nodes prove to each other that they hold the pool's key. Pure: no I/O.
 //!
 //! Noise NNpsk0, three messages of fixed size, on each lane of a connection:
 //!
@@ -42,9 +42,9 @@ pub struct Hello {
     pub lane: Lane,
     /// Bodies have to be encrypted.
     pub encrypt: bool,
-    /// Who calls.
+    /// The calling node.
     pub from: NodeId,
-    /// Who is called.
+    /// The called node.
     pub to: NodeId,
     /// Of the bulk lane: the session that the welcome on the control lane named.
     pub session: [u8; 16],
@@ -102,6 +102,9 @@ impl Seal {
     pub const MESSAGES: u64 = 1 << 36;
 
     /// Appends the sealed `plain` to `out`.
+    ///
+    /// # Errors
+    /// The connection's keys are used up, or the message is too long.
     pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
         if nonce >= Seal::MESSAGES {
             return Err("its keys are used up");
@@ -115,6 +118,9 @@ impl Seal {
     }
 
     /// Opens `sealed` into `out`, which should have room for the tag too (it is faster then).
+    ///
+    /// # Errors
+    /// The message isn't authentic.
     pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
         (self.0.read_message(nonce, sealed, out)).map_err(|_| "a message isn't authentic")
     }
@@ -139,6 +145,9 @@ pub struct Caller(HandshakeState);
 
 impl Caller {
     /// Begins: the hello to be sent.
+    ///
+    /// # Errors
+    /// If the key can't be used, or no random bytes are given.
     pub fn start(
         key: &PoolKey,
         pool: &PoolId,
@@ -159,8 +168,8 @@ impl Caller {
         Ok((Caller(state), bytes))
     }
 
-    /// Reads the welcome: what it says, the keys, and the confirm to be sent. None: who sent it doesn't
-    /// hold the key.
+    /// Reads the welcome: what it says, the keys, and the confirm to be sent. None: who sent it
+    /// doesn't hold the key.
     pub fn finish(mut self, bytes: &[u8; HELLO]) -> Option<(Welcome, Seal, [u8; CONFIRM])> {
         let mut payload = [0; HELLO];
         let n = self.0.read_message(bytes, &mut payload).ok()?;
@@ -190,8 +199,8 @@ impl Caller {
 pub struct Called(HandshakeState);
 
 impl Called {
-    /// Reads a hello. None: who sent it doesn't hold the key. The hello inside is None if its version is
-    /// another one than ours (given), which has to be told.
+    /// Reads a hello. None: who sent it doesn't hold the key. The hello inside is None if its
+    /// version is another one than ours (given), which has to be told.
     pub fn read(
         key: &PoolKey,
         pool: &PoolId,
@@ -224,6 +233,9 @@ impl Called {
     }
 
     /// The welcome to be sent, and the keys, which count once the confirm has come.
+    ///
+    /// # Errors
+    /// If the message can't be made.
     pub fn welcome(mut self, welcome: &Welcome) -> Result<(Unconfirmed, [u8; HELLO]), Error> {
         let mut payload = [0; PAYLOAD];
         payload[0..2].copy_from_slice(&welcome.version.to_le_bytes());

@@ -1,7 +1,8 @@
 //! The key of a pool: 32 random bytes that all its nodes hold.
 //!
 //! It is never printed, and its memory is cleared when it is dropped. (`snow` has copies while a
-//! handshake runs, which it doesn't clear.) It lies in a file of mode 0600, never on a command line.
+//! handshake runs, which it doesn't clear.) It lies in a file of mode 0600, never on a command
+//! line.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -20,6 +21,9 @@ impl PoolKey {
     pub const LENGTH: usize = 32;
 
     /// A new random key.
+    ///
+    /// # Errors
+    /// If the kernel gives no random bytes.
     pub fn generate() -> Result<PoolKey, Error> {
         let mut key = PoolKey(Box::default());
         random(&mut key.0[..])?;
@@ -32,6 +36,9 @@ impl PoolKey {
     }
 
     /// Reads the key from `path`. The file must be ours, a plain file, and nobody else's to read.
+    ///
+    /// # Errors
+    /// If the file can't be read, or isn't a plain file of this user alone; the error names it.
     pub fn read(path: &Path) -> Result<PoolKey, Error> {
         let bad = |why: String| Error::Key(format!("{}: {why}", path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -57,6 +64,9 @@ impl PoolKey {
     }
 
     /// Writes the key to a new file at `path`, of mode 0600.
+    ///
+    /// # Errors
+    /// If the file exists already, or can't be written; the error names it.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let bad = |why: String| Error::Key(format!("{}: {why}", path.display()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

@@ -6,16 +6,16 @@
 //! that they never delay those without (the control lane). Bodies are sent from the caller's memory
 //! ([`Source`]) and received straight into it ([`Landing`]).
 //!
-//! Who doesn't hold the pool's key ([`PoolKey`]) learns nothing and does nothing: each lane begins
+//! A peer without the pool's key ([`PoolKey`]) learns nothing and can do nothing: each lane begins
 //! with a Noise handshake of fixed size ([`handshake`]), before which nothing is parsed. Heads are
 //! always encrypted and authenticated, bodies if either side asks for it.
 //!
-//! Everything is bounded: sizes ([`envelope`]), requests under way ([`WINDOW`]), waits (a deadline
-//! for each request, a limit for a peer that stops in the middle), connections that haven't proved
-//! anything yet. A connection that was cut stays cut; its requests have failed, and the caller makes
+//! Everything is bounded: sizes ([`envelope`]), requests in progress ([`WINDOW`]), waits (a
+//! deadline for each request, a limit for a peer that stops in the middle), and unauthenticated
+//! connections. A connection that was cut stays cut: its requests have failed, and the caller makes
 //! another. Without work no thread wakes up.
 //!
-//! What is above this crate sees the traits in [`transport`] only; [`tcp`] is the transport there is.
+//! Floors above this crate see the traits in [`transport`] only; [`tcp`] is the one transport.
 //! [`faults`] delays, cuts and distorts, for tests.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
-//! Two streams of bytes, one in each direction, between processes that share a key: over one TCP connection, all
-//! of it encrypted. For the launch of a daemon where no remote shell is used; daemons among each other have
-//! [`tcp`](crate::tcp).
+//! An encrypted byte stream in each direction between two processes that share a key, over one TCP
+//! connection. A daemon is launched over it where no remote shell is used. Daemons among each other
+//! use [`tcp`](crate::tcp).
 
 use crate::envelope::{TAG, VERSION};
 use crate::handshake::{CONFIRM, Called, Caller, HELLO, Hello, Lane, Seal, Status, Welcome};
@@ -16,14 +16,14 @@ const PIECE: usize = 32 << 10;
 /// Keys are made for one launch, so no pool needs to be named.
 const NO_POOL: PoolId = PoolId([0; 16]);
 
-/// What comes.
+/// The receiving direction.
 pub struct PipeReader {
     socket: TcpStream,
     seal: Arc<Seal>,
     nonce: u64,
 }
 
-/// What goes.
+/// The sending direction.
 pub struct PipeWriter {
     socket: TcpStream,
     seal: Arc<Seal>,
@@ -129,7 +129,7 @@ fn call_one(
 /// Answers who calls `node` over `socket`; an error if that one doesn't hold the key.
 ///
 /// # Errors
-/// What is wrong with the caller.
+/// The caller's error.
 pub fn answer(
     mut socket: TcpStream,
     key: &PoolKey,
@@ -226,7 +226,7 @@ mod tests {
         let soon = || Instant::now() + Duration::from_secs(10);
         let theirs = key.clone();
         let server = std::thread::spawn(move || {
-            // Strangers, a call for somebody else, and nonsense come first.
+            // Unauthenticated peers, a call for somebody else, and nonsense come first.
             let mut refused = 0;
             loop {
                 let (socket, _) = listener.accept().unwrap();

@@ -1,5 +1,6 @@
-//! The checksum of a body: XXH3 of its blocks, each with what came out of the block before as its seed. So whole
-//! blocks are summed from where they lie, which is twice as fast as XXH3's way of taking bytes bit by bit.
+//! The checksum of a body: XXH3 of its blocks, each with the sum of the block before as its seed.
+//! Whole blocks are summed from where they lie, which is twice as fast as feeding XXH3 piece by
+//! piece.
 
 use twox_hash::XxHash3_64;
 

@@ -1,7 +1,7 @@
 //! The transport over TCP: two connections for each pair of nodes, one a lane.
 //!
 //! Threads: one accepts ([`accept`]), three serve all control lanes, a few serve the bulk lanes
-//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. Whoever sends
+//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. A sender
 //! writes to the socket at once if nobody else does ([`send`]), so that a request and its answer
 //! wake as few threads as possible; what other threads want to send meanwhile goes out with the
 //! next write, in one.
@@ -85,7 +85,7 @@ fn half_open_by_descriptors() -> usize {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // Strangers never take more than an eighth of the descriptors.
+            // Unauthenticated peers never take more than an eighth of the descriptors.
             half_open: half_open_by_descriptors(),
             half_open_of_one: half_open_by_descriptors() / 2,
             sessions: 20_000,
@@ -121,7 +121,7 @@ struct Core {
 #[derive(Default)]
 struct Sessions {
     all: HashMap<u64, Arc<Session>>,
-    /// Those that others have made, oldest first.
+    /// Connections that peers have made, oldest first.
     accepted: HashMap<NodeId, VecDeque<u64>>,
 }
 
@@ -135,8 +135,11 @@ fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 }
 
 impl TcpTransport {
-    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`. Without
-    /// addresses the node only calls others.
+    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`.
+    /// Without addresses the node only calls others.
+    ///
+    /// # Errors
+    /// If no address can be listened on, or a thread, epoll or a timer can't be made.
     pub fn start(
         options: Options,
         handler: Arc<dyn Handler>,
@@ -182,7 +185,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    /// Ends all connections and threads. What is under way fails.
+    /// Ends all connections and threads. What is in progress fails.
     pub fn shutdown(&self) {
         self.core.stopped.store(true, Ordering::SeqCst);
         self.acceptor.wake();

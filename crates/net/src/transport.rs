@@ -1,7 +1,8 @@
-//! What the floors above see: nodes, connections, requests and who serves them.
+//! The interface to the floors above: nodes, connections, requests and their server.
 //!
-//! TCP is one implementation ([`crate::tcp`]); nothing here says so, to leave room for libfabric:
-//! a [`Source`] may be memory registered with a card, a [`Landing`] the target of its writes.
+//! TCP is one implementation ([`crate::tcp`]). Nothing here depends on it, to leave room for
+//! libfabric: a [`Source`] may be memory registered with a card, a [`Landing`] the target of its
+//! writes.
 
 pub use crate::peer::Peer;
 use crate::{Error, lock};
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most requests that each side of a connection may have under way.
+/// Most requests that each side of a connection may have in progress.
 pub const WINDOW: usize = 256;
 
 /// Identity of a pool: random, no secret.
@@ -44,8 +45,8 @@ impl<T: Source + Sync> Source for Arc<T> {
     }
 }
 
-/// Where a body is received. It belongs to the connection until the request is answered; it is dropped
-/// when the request has failed and no more bytes can come.
+/// Where a body is received. It belongs to the connection until the request is answered; it is
+/// dropped when the request has failed and no more bytes can come.
 pub trait Landing: Any + Send {
     /// Bytes that fit.
     fn length(&self) -> usize;
@@ -78,14 +79,14 @@ impl Body {
     }
 }
 
-/// What is asked of another node.
+/// A request to another node.
 #[derive(Default)]
 pub struct Request {
     /// Which operation: the numbers are given by the floor above.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
-    /// What it carries, if anything.
+    /// The body, if any.
     pub body: Option<Box<dyn Source>>,
     /// Where the answer's body goes, if it may have one.
     pub landing: Option<Box<dyn Landing>>,
@@ -99,12 +100,13 @@ pub struct Reply {
     pub status: u32,
     /// The answer.
     pub head: Vec<u8>,
-    /// What it carries.
+    /// The body.
     pub body: Option<Body>,
 }
 
-/// Called once with what became of a request: on a thread of the transport, or, if the connection ends just
-/// then, on the one that sends. It must be quick, never wait, and take no lock that is held while sending.
+/// Called once with what became of a request: on a thread of the transport, or, if the connection
+/// ends just then, on the one that sends. It must be quick, never wait, and take no lock that is
+/// held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
 /// A link to one other node. It works in both directions, whoever made it.
@@ -113,7 +115,7 @@ pub trait Connection: Send + Sync {
     fn peer(&self) -> Peer;
 
     /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest;
-    /// not at all if this fails. With [`WINDOW`] requests under way it fails: [`Error::Full`].
+    /// not at all if this fails. With [`WINDOW`] requests in progress it fails: [`Error::Full`].
     fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error>;
 
     /// Sends what was left to go with the next message.
@@ -125,11 +127,11 @@ pub trait Connection: Send + Sync {
     /// Why the connection ended, if it has.
     fn ended(&self) -> Option<Error>;
 
-    /// Ends the connection: what is under way fails on both sides.
+    /// Ends the connection: what is in progress fails on both sides.
     fn close(&self);
 
-    /// Ends the connection once nothing is under way on it, soon, and after some seconds in any case: another one
-    /// is used from now on.
+    /// Ends the connection once nothing is in progress on it, soon, and after some seconds in any
+    /// case: another one is used from now on.
     fn retire(&self);
 
     /// Sends a request and waits for the answer, `deadline` at most.
@@ -173,25 +175,25 @@ pub trait Transport: Send + Sync {
 
 /// A request from another node.
 pub struct Incoming {
-    /// Who asks. Requests in the other direction may use the same connection.
+    /// The asker's connection. Requests in the other direction may use it, too.
     pub connection: Arc<dyn Connection>,
     /// Which operation.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
-    /// What it carries: what [`Handler::landing`] returned, filled.
+    /// The body: what [`Handler::landing`] returned, filled.
     pub body: Option<Body>,
     /// When the other side stops waiting.
     pub deadline: Instant,
 }
 
-/// Who serves other nodes. Called on threads of the transport: be quick, or pass the work on.
+/// The server for other nodes. Called on threads of the transport: be quick, or pass the work on.
 pub trait Handler: Send + Sync {
     /// Serves a request. The answer is given through `reply`, now or later.
     fn serve(&self, request: Incoming, reply: Responder);
 
-    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here and now, even
-    /// if that takes long. Saves waking another thread.
+    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here
+    /// and now, even if that takes long. Saves waking another thread.
     fn serve_here(&self, request: Incoming, reply: Responder) {
         self.serve(request, reply);
     }
@@ -202,8 +204,8 @@ pub trait Handler: Send + Sync {
         false
     }
 
-    /// Where the body of a request goes that is arriving, at least `length` bytes. None: the request is
-    /// refused.
+    /// Where the body of a request goes that is arriving, at least `length` bytes. None: the
+    /// request is refused.
     fn landing(
         &self,
         from: Peer,

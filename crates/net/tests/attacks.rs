@@ -135,7 +135,8 @@ fn a_recorded_handshake_is_worth_nothing() {
         let c = a.connect(behind(&relay, &b)).unwrap();
         echo(&c).unwrap();
         let mut recorded = relay.recorded();
-        // The second lane's hello may have overtaken the first one's confirm, been refused, and come again.
+        // The second lane's hello may have overtaken the first one's confirm, been refused, and
+        // come again.
         recorded.retain(|lane| lane.len() >= HELLO + CONFIRM);
         assert_eq!(recorded.len(), 2);
         for lane in &recorded {
@@ -376,7 +377,7 @@ fn ten_thousand_connections_of_a_stranger() {
             while made.load(Ordering::SeqCst) < 10_000 {
                 for (turn, on) in [false, true].into_iter().enumerate() {
                     attacking.store(on, Ordering::SeqCst);
-                    // What is under way of the turn before isn't counted.
+                    // What is in progress of the turn before isn't counted.
                     std::thread::sleep(Duration::from_millis(5));
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_millis(50) {

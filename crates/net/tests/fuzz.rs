@@ -1,5 +1,5 @@
-//! Random input: handshakes from strangers, and messages from somebody who holds the key and is broken
-//! or hostile. Nothing panics, and the node serves others afterwards.
+//! Random input: handshakes from unauthenticated peers, and messages from somebody who holds the
+//! key and is broken or hostile. Nothing panics, and the node serves others afterwards.
 
 mod support;
 

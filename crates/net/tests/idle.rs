@@ -1,5 +1,5 @@
-//! Without work no thread of the network wakes up. Alone in its file: it counts what threads of this
-//! process do.
+//! Without work no thread of the network wakes up. Alone in its file: it counts what threads of
+//! this process do.
 
 mod support;
 

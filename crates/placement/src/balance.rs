@@ -1,9 +1,10 @@
 //! How slots move when the claims on them change.
 //!
-//! Three steps. How many slots each node gives or takes ([`changes`]); which ones are given: whole
-//! small slices first, then ends of slices, beside gaps that are already there; who gets the gaps:
-//! a neighbour, so that slices join, else the largest claim the largest gap that it can take whole. What
-//! matters is that slices stay few. Every choice has a fixed order, so that all nodes make the same.
+//! Three steps. [`changes`] computes how many slots each node gives or takes. Then the given slots
+//! are chosen: whole small slices first, then ends of slices beside gaps that are already there.
+//! Then the gaps are dealt: to a neighbour, so that slices join, else the largest gap that fits to
+//! the largest claim. The aim is few slices. Every choice has a fixed order, so all nodes make the
+//! same.
 
 use crate::SLOTS;
 use crate::slices::{Claim, NodeId, Slices};
@@ -23,8 +24,9 @@ impl Slices {
 
     /// The slices that these claims lead to from here. A node without a claim loses all.
     ///
-    /// A node that is within 1/32 of its fair share (and a slot) may stay as it is, so that few nodes take part
-    /// in a change, and slices stay long. Never are more slots moved than exact shares would ask for.
+    /// A node that is within 1/32 of its fair share (and a slot) may stay as it is, so that few
+    /// nodes take part in a change, and slices stay long. Never are more slots moved than exact
+    /// shares would ask for.
     ///
     /// None if slots have to go but no node has a weight.
     pub fn balanced(&self, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
@@ -53,7 +55,8 @@ fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Sli
     Some(ring.slices())
 }
 
-/// A node's place in a change: what it has, what it would have by exact shares, rounded in three ways.
+/// A node's place in a change: what it has, what it would have by exact shares, rounded in three
+/// ways.
 struct Share {
     node: NodeId,
     held: u32,
@@ -164,7 +167,8 @@ fn changes(
     Some(shares.iter().map(|s| (s.node, s.change)).collect())
 }
 
-/// Nodes take their part of `rest`, up to their `room`: those first that have most, beside their shares.
+/// Nodes take their part of `rest`, up to their `room`: those first that have most, beside their
+/// shares.
 fn even_out(shares: &mut [Share], rest: &mut i64, room: impl Fn(&Share) -> u32) {
     let relative = |s: &Share| (u64::from(room(s)) << 32) / u64::from(s.ceil.max(1));
     shares.sort_by_cached_key(|s| (u64::MAX - relative(s), s.node));

@@ -1,7 +1,7 @@
-//! Distributions: how what is made in a directory is spread over the nodes.
+//! Distributions: how the content of a directory is spread over the nodes.
 //!
-//! A distribution is part of an object's id, so that everybody knows it without asking: of a directory, for
-//! what will be made in it; of a file, for where its chunks lie. It is inherited.
+//! A distribution is part of an object's id, so every process knows it without asking: for a
+//! directory, where its new content will lie; for a file, where its chunks lie. It is inherited.
 //!
 //! ```text
 //! bit 63     local-all
@@ -151,12 +151,14 @@ impl ObjectId {
         ObjectId(self.0 | COPY)
     }
 
-    /// Whether it stands for a copy on whichever node it is used. It then counts as a part, too: each node has its own.
+    /// Whether it stands for a copy on whichever node it is used. It then counts as a part, too:
+    /// each node has its own.
     pub fn is_copy(self) -> bool {
         self.0 & COPY == COPY
     }
 
-    /// Where the ids of copies are among all: ascending, apart from each other, each first id with the first behind.
+    /// Where the ids of copies are among all: ascending, apart from each other, each first id with
+    /// the first behind.
     pub fn copies() -> impl Iterator<Item = (ObjectId, ObjectId)> {
         (0..32u64).map(|high| {
             let first = high << STRIPE_AT | COPY;

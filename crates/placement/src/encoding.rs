@@ -9,10 +9,10 @@
 //! slice:  length  place of its node in the list (difference to the one before, zigzag)
 //! xxh3 of all before: 8
 //! ```
-//! Numbers without a width are LEB128, others little-endian. Flags: state (2 bits); 4, 8, 16: since, weight, media as
-//! those of the node before, and so left out. Decoding accepts any bytes; what it accepts
-//! encodes to the same bytes. Memory is asked for in proportion to the bytes that are there, and no
-//! more than the limits in [`crate::map`] allow.
+//! Numbers without a width are LEB128, others little-endian. Flags: state (2 bits); 4, 8, 16:
+//! since, weight, media as those of the node before, and so left out. Decoding accepts any bytes;
+//! what it accepts encodes to the same bytes. Memory is asked for in proportion to the bytes that
+//! are there, and no more than the limits in [`crate::map`] allow.
 
 use crate::map::{
     Address, MAX_ADDRESSES, MAX_MEDIA, MAX_NAME, MAX_NODES, Medium, MediumKind, Node, PoolMap,
@@ -224,7 +224,7 @@ fn put_node(out: &mut Vec<u8>, node: &Node, before: Option<&Node>) {
     out.extend_from_slice(&name[shared..]);
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {

@@ -1,9 +1,9 @@
 //! The pool map: the nodes of a pool, and which of them keeps which slots, as of one epoch.
 //!
-//! A map never changes; every change gives a new one with the next epoch. Who may make one, and how all
-//! nodes learn of it, is the daemons' business. What is promised here: a map is sound, the
-//! same input makes the same map everywhere, and a server that asks [`PoolMap::answer`] before it
-//! serves a request never serves slots that aren't its own.
+//! A map never changes; every change gives a new one with the next epoch. Which node may make one,
+//! and how all nodes learn of it, is the daemons' business. What is promised here: a map is sound,
+//! the same input makes the same map everywhere, and a server that asks [`PoolMap::answer`] before
+//! it serves a request never serves slots that aren't its own.
 
 use crate::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
 use std::collections::BTreeMap;
@@ -85,7 +85,7 @@ pub struct Node {
     pub name: String,
     /// Where it listens, best first.
     pub addresses: Vec<Address>,
-    /// What it does.
+    /// Its state.
     pub state: State,
     /// Since when, in seconds since 1970.
     pub since: u64,

@@ -43,7 +43,8 @@ pub struct Moved {
 const BUCKETS: usize = 4096;
 const BUCKET_BITS: u32 = (SLOTS / BUCKETS as u32).trailing_zeros();
 
-/// All slots, cut into slices: each slot has exactly one node, neighbouring slices have different ones.
+/// All slots, cut into slices: each slot has exactly one node, neighbouring slices have different
+/// ones.
 #[derive(Clone)]
 pub struct Slices {
     /// First slot of each slice, ascending, from 0.

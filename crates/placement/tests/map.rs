@@ -1,4 +1,5 @@
-//! Pool maps: their changes, what clients with other epochs are told, and their bytes, also hostile ones.
+//! Pool maps: their changes, what clients with other epochs are told, and their bytes, also hostile
+//! ones.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_placement::map::{Address, MAX_NODES, Medium, MediumKind};

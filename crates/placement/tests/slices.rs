@@ -1,5 +1,5 @@
-//! Random sequences of joins, leaves and other weights: each slot has one node throughout, shares are in
-//! proportion to weights, and what moves is near the minimum.
+//! Random sequences of joins, leaves and other weights: each slot has one node throughout, shares
+//! are in proportion to weights, and what moves is near the minimum.
 
 use forebay_fuzz::Random;
 use forebay_placement::{Claim, Moved, NodeId, SLOTS, Slices, Slot};

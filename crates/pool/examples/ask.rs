@@ -1,8 +1,8 @@
-//! What it costs a process to ask another node: through a cell and two daemons, each a process of its own, on
-//! loopback, beside bare TCP between two processes in the same run.
+//! What it costs a process to ask another node: through a cell and two daemons, each a process of
+//! its own, on loopback, beside bare TCP between two processes in the same run.
 //!
-//! `cargo run --release -p forebay-pool --example ask [REPETITIONS [ROW]]`. Each row alternates between the two;
-//! the ratio is the median of the repetitions' ratios.
+//! `cargo run --release -p forebay-pool --example ask [REPETITIONS [ROW]]`. Each row alternates
+//! between the two; the ratio is the median of the repetitions' ratios.
 
 use forebay_client::requests::Channel;
 use forebay_cluster::elsewhere::serve::{Class, Reply};
@@ -26,7 +26,7 @@ const SMALL: u16 = 1;
 const PUT: u16 = 2;
 const GET: u16 = 3;
 const POOL: PoolId = PoolId([3; 16]);
-/// Bytes in a small question.
+/// Bytes in a small request.
 const HEAD: usize = 64;
 
 /// Answers at once.

@@ -3,8 +3,8 @@
 //! There is one daemon per node. It is never on the path of an operation whose home is its own
 //! node; it serves the node's store to the others, and joins and leaves the pool.
 //!
-//! How the daemons of a pool start each other ([`start`]) is a protocol without input and output, so
-//! that it can be tried with ten thousand nodes ([`sim`]). What one does then is in [`daemon`].
+//! How the daemons of a pool start each other ([`start`]) is a protocol without input and output,
+//! so that it can be tried with ten thousand nodes ([`sim`]). What one does then is in [`daemon`].
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

@@ -1,4 +1,4 @@
-//! What a daemon may take of its host: cores, memory, network.
+//! Limits of a daemon's use of its host: cores, memory, network.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 /// Least memory that a daemon can work with.
 pub const LEAST_MEMORY: u64 = 32 << 20;
-/// Most bytes of questions that one node has under way.
+/// Most bytes of requests that one node has in progress.
 const UNDER_WAY: u64 = 256 << 20;
 
 /// What a daemon may take; what isn't said isn't limited.
@@ -40,7 +40,7 @@ impl Limits {
                 LEAST_MEMORY >> 20
             ));
         }
-        // What a node has under way must get through before programs stop waiting for it.
+        // What a node has in progress must get through before programs stop waiting for it.
         let least = (UNDER_WAY as f64 / patience) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
             return Err(format!(
@@ -55,15 +55,16 @@ impl Limits {
 /// Cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cpus {
-    /// So many of those that there are.
+    /// How many of the host's cores.
     Count(usize),
     /// These.
     List(Vec<usize>),
 }
 
 impl Cpus {
-    /// Those for the daemon that is number `index` of its host, out of `all`: the last ones, since systems and
-    /// schedulers begin with the first. Several daemons get different ones as long as there are any.
+    /// Those for the daemon that is number `index` of its host, out of `all`: the last ones, since
+    /// systems and schedulers begin with the first. Several daemons get different ones as long as
+    /// there are any.
     ///
     /// # Errors
     /// If a core of the list isn't there.
@@ -131,7 +132,8 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("--cpus: the daemon can't be bound: {e}");
     let mut done = BTreeSet::new();
     loop {
-        // One that was just being made has its cores from another one: none is left when there are no new ones.
+        // One that was just being made has its cores from another one: none is left when there are
+        // no new ones.
         let tasks = std::fs::read_dir("/proc/self/task").map_err(|e| failed(&e))?;
         let tasks = tasks
             .flatten()
@@ -152,7 +154,7 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
 /// How a daemon divides what it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Bytes that came with questions which aren't carried out yet.
+    /// Bytes that came with requests which aren't carried out yet.
     pub questions: usize,
     /// Buffers for them that are kept for later.
     pub kept: usize,

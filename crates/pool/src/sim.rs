@@ -1,7 +1,7 @@
-//! A start of a pool in virtual time: real [`Start`]s, with launches and messages that take as long
-//! as they are said to, and faults.
+//! A start of a pool in virtual time: real [`Start`]s, with simulated launches and messages of
+//! given durations, and faults.
 //!
-//! For tests, and to see what a start of ten thousand nodes costs before anybody has as many.
+//! For tests, and to measure a start of ten thousand nodes without having as many.
 
 use crate::Tree;
 use crate::start::{Act, Down, Event, Missing, Start, Up, patience};
@@ -40,7 +40,7 @@ impl Default for Costs {
     }
 }
 
-/// What is wrong with a node.
+/// A fault of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The launch fails.

@@ -2,15 +2,15 @@
 //!
 //! Each daemon launches those below it in the [`Tree`], prepares its own node at the same time, and
 //! reports what it and those below are, once it knows. Node 0 makes the pool map of it and sends it
-//! down; each takes it, passes it on, and says it is ready when all below are. Then node 0 tells the user, and
-//! the others that they don't depend on those above them any more. So every node has a handful of
-//! messages, and the time is that of a few launches, one for each level.
+//! down; each takes it, passes it on, and says it is ready when all below are. Then node 0 tells
+//! the user, and the others that they don't depend on those above them any more. So every node has
+//! a handful of messages, and the time is that of a few launches, one for each level.
 //!
-//! A pool has all its nodes or isn't started. Who can't be launched, can't make its store or doesn't
-//! answer in its time ([`patience`]) is named to the user; all others are told to stop. A daemon
-//! that loses the one above it stops, and so do those below: nothing is left behind.
+//! A pool has all its nodes or isn't started. A node that can't be launched, can't make its store
+//! or doesn't answer in its time ([`patience`]) is named to the user; all others are told to stop.
+//! A daemon that loses the one above it stops, and so do those below: nothing is left behind.
 //!
-//! This is the protocol alone. Who drives a [`Start`] carries its [`Act`]s out and tells it what
+//! This is the protocol alone. Its driver carries the [`Act`]s of a [`Start`] out and reports what
 //! happens; nothing here waits, or knows what a launch is.
 
 use crate::Tree;
@@ -26,7 +26,7 @@ pub struct Missing {
     pub node: u32,
     /// How many nodes below it nothing is known of, therefore.
     pub below: u32,
-    /// What is wrong, for people.
+    /// The error, for people.
     pub why: String,
 }
 
@@ -52,7 +52,7 @@ pub enum Down {
     Stop,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// The node's own store is made and it listens; or not.
@@ -69,7 +69,7 @@ pub enum Event {
     Late,
 }
 
-/// What is to be done, in this order.
+/// The acts to carry out, in this order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// Launch the daemon of a node below.
@@ -114,8 +114,8 @@ pub struct Start {
     missing: Vec<Missing>,
 }
 
-/// How long node `n` waits, from its own beginning, for those below it to report and to be
-/// ready, if the user waits for `total`. Each level has its part, so that who gives up first is the one
+/// How long node `n` waits, from its own beginning, for those below it to report and to be ready,
+/// if the user waits for `total`. Each level has its part, so that who gives up first is the one
 /// who knows what is missing.
 pub fn patience(tree: &Tree, n: u32, total: Duration) -> Duration {
     let levels = tree.depth() + 1;

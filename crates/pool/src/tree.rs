@@ -1,4 +1,4 @@
-//! The tree over which a pool starts: node 0 on top, and so many below each.
+//! The tree over which a pool starts: node 0 on top, and a fixed number of nodes below each.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Questions from processes through their node's daemon to other nodes, while all is well.
+//! Requests from processes through their node's daemon to other nodes, while all is well.
 
 mod support;
 
@@ -126,7 +126,7 @@ fn many_threads_of_many_nodes_ask_each_other() {
     });
 }
 
-/// Questions that hold up the threads that received them, more than there are of those.
+/// Requests that hold up the threads that received them, more than there are of those.
 #[test]
 fn slow_questions_keep_nobody_waiting() {
     within(60, || {

@@ -1,5 +1,6 @@
-//! Questions while daemons are killed and started again, connections cut, askers killed: each question is
-//! carried out at most once, and exactly once if its asker is told so; nobody waits longer than the patience.
+//! Requests while daemons are killed and started again, connections cut, askers killed: each
+//! request is carried out at most once, and exactly once if its asker is told so; nobody waits
+//! longer than the request timeout.
 
 mod support;
 
@@ -37,7 +38,7 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
                                 assert!(got == pattern(50_000, 50_000u64 as u8));
                             })
                         }
-                        // Some with many bytes in the question.
+                        // Some with many bytes in the request.
                         1 => send(&channel, 1, kind, note.as_bytes(), &pattern(100_000, 1))
                             .map(|head| assert_eq!(head, b"noted")),
                         _ => say(&channel, 1, kind, note.as_bytes())
@@ -86,7 +87,8 @@ fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings)
     process.serve(None);
 }
 
-/// Two nodes, of which one's daemon was killed and started again so often, and what askers were told meanwhile.
+/// Two nodes, of which one's daemon was killed and started again so often, and what askers were
+/// told meanwhile.
 fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Told) {
     let nodes = Nodes::new(2);
     let settings = Settings {
@@ -155,8 +157,8 @@ fn the_home_is_killed_and_started_again() {
     });
 }
 
-/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever connects, all goes
-/// through a relay.
+/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever
+/// connects, all goes through a relay.
 fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process>) {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let relays = [0, 1].map(|_| Relay::start(nowhere).unwrap());
@@ -176,7 +178,7 @@ fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process
     (relays, daemons)
 }
 
-/// The home is killed when it has carried a question out and before its answer has arrived: the
+/// The home is killed when it has carried a request out and before its answer has arrived: the
 /// next daemon gives the answer, and doesn't carry it out again.
 #[test]
 fn an_answer_outlives_the_daemon() {
@@ -217,7 +219,7 @@ fn an_answer_outlives_the_daemon() {
     });
 }
 
-/// One question isn't answered for a while; thousands of others by the same daemon are.
+/// One request isn't answered for a while; thousands of others by the same daemon are.
 #[test]
 fn a_question_that_takes_long_fails_no_others() {
     within(100, || {
@@ -249,7 +251,8 @@ fn a_question_that_takes_long_fails_no_others() {
     });
 }
 
-/// What takes longer than the patience is waited for as long as its home is at it, and not longer.
+/// What takes longer than the request timeout is waited for as long as its home is at it, and not
+/// longer.
 #[test]
 fn long_work_is_waited_for() {
     within(60, || {
@@ -270,7 +273,7 @@ fn long_work_is_waited_for() {
                 done.store(true, SeqCst);
                 answer
             });
-            // Five times the patience.
+            // Five times the request timeout.
             std::thread::sleep(Duration::from_secs(3));
             assert!(
                 !far.is_finished() && !done.load(SeqCst),
@@ -571,8 +574,8 @@ fn a_daemon_with_another_port_tells_the_others() {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // The other nodes can reach it by the connection that it has made, so a request may have been
-        // answered before its new address has arrived everywhere.
+        // The other nodes can reach it by the connection that it has made, so a request may have
+        // been answered before its new address has arrived everywhere.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())

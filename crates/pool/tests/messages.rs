@@ -1,4 +1,5 @@
-//! What is said on the pipes of a launch, as bytes: there and back, and what is made of any other bytes.
+//! What is said on the pipes of a launch, as bytes: there and back, and what is made of any other
+//! bytes.
 
 use forebay_client::controls::Rules;
 use forebay_fuzz::{Random, Watched, largest_allocation};

@@ -1,6 +1,7 @@
-//! What the index of attributes costs and brings: `view FILES`, as root. Sets an attribute without an index
-//! (`trusted.k`) on so many files, and one with it (`user.k`, each value on a hundred of them); then
-//! lists a hundred hits by the view. Times in microseconds. Needs a GiB of /dev/shm for a million files.
+//! What the index of attributes costs and brings: `view FILES`, as root. Sets an attribute without
+//! an index (`trusted.k`) on so many files, and one with it (`user.k`, each value on a hundred of
+//! them); then lists a hundred hits by the view. Times in microseconds. Needs a GiB of /dev/shm for
+//! a million files.
 
 use forebay_client::{CreateOptions, Pool};
 use forebay_posix::{Fs, ObjectId};

@@ -4,7 +4,8 @@ use crate::{File, Fs, Whence};
 use rustix::io::Result;
 
 impl File<'_> {
-    /// Leaves the file open, for who uses it by its description from here on and ends that by [`Fs::release`].
+    /// Leaves the file open, for who uses it by its description from here on and ends that by
+    /// [`Fs::release`].
     pub fn into_open(mut self) -> u32 {
         self.take_open()
     }
@@ -29,8 +30,8 @@ impl Fs {
         unsafe { self.write(open, Some(at), from.as_ptr(), from.len()) }
     }
 
-    /// write(2) to the end of the file: where it lies, and how much was written. The description's offset is used
-    /// for it, so appends by one description have to take turns.
+    /// write(2) to the end of the file: where it lies, and how much was written. The description's
+    /// offset is used for it, so appends by one description have to take turns.
     ///
     /// # Errors
     /// As for [`Fs::write_chunk`].

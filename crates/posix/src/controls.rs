@@ -1,8 +1,9 @@
-//! Controls as programs meet them: what is said of a new file, what opening one with controls takes, and what is
-//! told of a violation.
+//! Controls as programs meet them: the controls of a new file, opening a file with controls, and
+//! reports of violations.
 //!
-//! The store refuses what must not be ([`forebay_store::uses`]). Here a refusal becomes a sentence on standard error
-//! and an entry in the pool's list, and what is only to be reported an entry. Files without controls pass by.
+//! The store refuses violations ([`forebay_store::uses`]). Here a refusal becomes a sentence on
+//! standard error and an entry in the pool's list; a violation that is only to be reported becomes
+//! an entry. Files without controls pass by.
 
 use crate::cache::DirInfo;
 use crate::fs::Fs;
@@ -36,8 +37,8 @@ thread_local! {
     static SAYING: Cell<Declared> = const { Cell::new(Declared::NOTHING) };
 }
 
-/// What a thread that answers other processes ([`process::answer_others`]) gets where it would have to
-/// look at one, or wait: nothing has been done yet, and another thread shall do it.
+/// What a thread that answers other processes ([`process::answer_others`]) gets where it would have
+/// to look at one, or wait: nothing has been done yet, and another thread shall do it.
 ///
 /// [`process::answer_others`]: forebay_store::process::answer_others
 pub const ASIDE: Errno = Errno::INPROGRESS;
@@ -45,14 +46,15 @@ pub const ASIDE: Errno = Errno::INPROGRESS;
 /// A process that a face serves but can't see: of another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
 
-/// From now on this thread opens files for the process to which the thread `id` belongs, which asked a face that serves
-/// others; 0: for its own.
+/// From now on this thread opens files for the process to which the thread `id` belongs, which
+/// asked a face that serves others; 0: for its own.
 pub fn work_for(id: u32) {
     FOR.set(id);
     open_for(id);
 }
 
-/// Does `f`, in which this thread makes files; of them is said, before what their directory and the rules say, `said`.
+/// Does `f`, in which this thread makes files; of them is said, before what their directory and the
+/// rules say, `said`.
 pub fn saying<T>(said: Declared, f: impl FnOnce() -> T) -> T {
     let before = SAYING.replace(said);
     let result = f();
@@ -93,8 +95,8 @@ impl Fs {
         })
     }
 
-    /// What is said of the object that is made as `name` in `dir`, as a word: first what was said of the directory,
-    /// then the rules.
+    /// What is said of the object that is made as `name` in `dir`, as a word: first what was said
+    /// of the directory, then the rules.
     ///
     /// # Errors
     /// Those of looking up the directory's path (EHOSTDOWN): what isn't known can't be kept.
@@ -113,7 +115,7 @@ impl Fs {
         Ok(said.bits())
     }
 
-    /// What is said of a file that is made as `name` in `dir`.
+    /// The controls of a file that is made as `name` in `dir`.
     fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Result<Declared> {
         let inherited = SAYING.get().or(said(dir.controls).0);
         let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
@@ -135,9 +137,9 @@ impl Fs {
         self.ruled().with(key, find, |at| of(rules, at))
     }
 
-    /// How the content of the directory that is made as `name` in `dir` is distributed, if not as that of `dir`: one whose
-    /// files are `exclusive` keeps its entries on the node that makes it, which is likely to use them
-    /// (`docs/decisions/0041-controls.md`).
+    /// How the content of the directory that is made as `name` in `dir` is distributed, if not as
+    /// that of `dir`: one whose files are `exclusive` keeps its entries on the node that makes it,
+    /// which is likely to use them (`docs/decisions/0041-controls.md`).
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`].
@@ -156,7 +158,8 @@ impl Fs {
         Ok(exclusive.then_some(Distribution::LocalAll))
     }
 
-    /// With whom a new object of this mode and word goes, if with anybody: the process that this thread works for.
+    /// With whom a new object of this mode and word goes, if with anybody: the process that this
+    /// thread works for.
     ///
     /// # Errors
     /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not look.
@@ -173,7 +176,8 @@ impl Fs {
         self.store().maker(pid).map(Some)
     }
 
-    /// What is said of a file that is staged in as `to`. Nobody made it who could end: `persistence = "process"` is left out.
+    /// What is said of a file that is staged in as `to`. Nobody made it who could end:
+    /// `persistence = "process"` is left out.
     fn said_of_staged(&self, to: &[u8]) -> Result<Declared> {
         let said = self.simple(to, false, |place| match place {
             Place::Entry { dir, name, .. } => self.said_of_file(dir, name),
@@ -185,8 +189,9 @@ impl Fs {
         })
     }
 
-    /// Does `make`, in which this thread makes a file that is to be staged in as `to`: of what is said of that, where its bytes
-    /// lie is so from the first on; all else when it is complete ([`Fs::settle`]).
+    /// Does `make`, in which this thread makes a file that is to be staged in as `to`: of what is
+    /// said of that, where its bytes lie is so from the first on; all else when it is complete
+    /// ([`Fs::settle`]).
     ///
     /// # Errors
     /// As for looking `to` up; those of `make`.
@@ -202,8 +207,8 @@ impl Fs {
         saying(said, make)
     }
 
-    /// Gives the file at `path`, which is complete and closed, the controls that it would have got if it had been made
-    /// as `to` (but see [`Fs::staging`]); one that never changes is laminated.
+    /// Gives the file at `path`, which is complete and closed, the controls that it would have got
+    /// if it had been made as `to` (but see [`Fs::staging`]); one that never changes is laminated.
     ///
     /// # Errors
     /// As for looking both up and changing the file.
@@ -228,7 +233,7 @@ impl Fs {
             .follow_word(ObjectId(file.ino), before, said.bits())
     }
 
-    /// What is said of an object, and whether it is laminated.
+    /// The controls of an object, and whether it is laminated.
     ///
     /// # Errors
     /// ENOENT.
@@ -247,10 +252,11 @@ impl Fs {
     /// As [`Fs::set_controls`], of what has a name that is `known`: directory and name.
     ///
     /// # Errors
-    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that; a file would go with a
-    /// process from now on. EBUSY: others have the file open, or map it, who mustn't then. EHOSTDOWN: a node
-    /// that has it open can't be asked. Of a file whose bytes are to lie on `files` media from now on, with `persistence = "node"`:
-    /// ENOSPC if these are full, EBUSY if it is mapped; then nothing was said.
+    /// EPERM: it belongs to another user. EOPNOTSUPP: it is neither, or this pool can't keep that;
+    /// a file would go with a process from now on. EBUSY: others have the file open, or map it, who
+    /// mustn't then. EHOSTDOWN: a node that has it open can't be asked. Of a file whose bytes are
+    /// to lie on `files` media from now on, with `persistence = "node"`: ENOSPC if these are full,
+    /// EBUSY if it is mapped; then nothing was said.
     pub fn say(
         &self,
         id: ObjectId,
@@ -296,7 +302,8 @@ impl Fs {
             .cluster()
             .follow_word(id, before, now)
             .inspect_err(|_| {
-                // It isn't so: it is said no more. What was moved stays where it is; a maker was forgotten.
+                // It isn't so: it is said no more. What was moved stays where it is; a maker was
+                // forgotten.
                 let (was, laminated) = said(before);
                 let was = Declared {
                     persistence: was.persistence.filter(|p| *p != Persistence::Process),
@@ -344,9 +351,10 @@ impl Fs {
         });
     }
 
-    /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut if the
-    /// flags say so. If it mustn't be opened, the description is released. Its home has `told` what was said of it, or nothing
-    /// but that nothing was, when [`forebay_store::Store::counts`] was `counts`, or later.
+    /// The last steps of opening the file with the live entry `live`: its use begins, and it is cut
+    /// if the flags say so. If it mustn't be opened, the description is released. Its home has
+    /// `told` what was said of it, or nothing but that nothing was, when
+    /// [`forebay_store::Store::counts`] was `counts`, or later.
     pub(crate) fn opened(
         &self,
         open: u32,
@@ -418,7 +426,8 @@ impl Fs {
         begun.map(|_| ())
     }
 
-    /// Does `f`, a change of the bytes of an open file, and tells of it if the controls of the file rule it out.
+    /// Does `f`, a change of the bytes of an open file, and tells of it if the controls of the file
+    /// rule it out.
     pub(crate) fn changing<T>(
         &self,
         open: u32,
@@ -506,8 +515,9 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::check_shared_writing`], by who has noted such a mapping already, and takes it back if it mustn't be: it may have
-    /// been said since. Who says it looks for mappings behind that.
+    /// As [`Fs::check_shared_writing`], by who has noted such a mapping already, and takes it back
+    /// if it mustn't be: it may have been said since. The declaring process looks for mappings
+    /// after that.
     ///
     /// # Errors
     /// EPERM.
@@ -614,7 +624,7 @@ impl From<Errno> for Unsaid {
 /// Most users that are named.
 const NAMED: usize = 6;
 
-/// Who has a file open, or maps it, in words; in a pool of several nodes, with them.
+/// The processes that have a file open, or map it, in words; in a pool of several nodes, with them.
 fn in_words(said: &Said, parallelism: Parallelism, of_several: Option<u32>) -> String {
     let nodes_only = parallelism == Parallelism::Node && !said.open.is_empty();
     let (users, what) = match said.open.is_empty() {

@@ -1,7 +1,7 @@
 //! Copying between open files: copy_file_range(2), and what other faces make of it.
 //!
-//! The store carries it out step by step, on the nodes that hold the bytes; here is what programs see of it: access, offsets,
-//! limits, controls.
+//! The store carries it out step by step, on the nodes that hold the bytes. This module does what
+//! programs see of it: access, offsets, limits, controls.
 
 use crate::Fs;
 use forebay_media::size_limit;
@@ -10,12 +10,13 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
 impl Fs {
-    /// copy_file_range(2): copies up to `len` bytes from one open file to another, each from an offset on, or from its current
-    /// one, which moves then. How many: fewer at the end of the first file, or if space runs out.
+    /// copy_file_range(2): copies up to `len` bytes from one open file to another, each from an
+    /// offset on, or from its current one, which moves then. How many: fewer at the end of the
+    /// first file, or if space runs out.
     ///
     /// # Errors
-    /// EBADF (not open for reading, or for writing; the second one is open for appending), EISDIR; EINVAL: both are one
-    /// file, and the ranges overlap; those of reading and writing.
+    /// EBADF (not open for reading, or for writing; the second one is open for appending), EISDIR;
+    /// EINVAL: both are one file, and the ranges overlap; those of reading and writing.
     pub fn copy_range(
         &self,
         (from, at): (u32, Option<u64>),

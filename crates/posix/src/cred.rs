@@ -33,7 +33,7 @@ impl Cred {
         Cred { judged: false, ..c }
     }
 
-    /// Of somebody for whom the kernel has judged.
+    /// Credentials of a user whom the kernel has judged.
     pub fn judged(uid: u32, gid: u32) -> Cred {
         Cred {
             uid: AtomicU32::new(uid),
@@ -103,6 +103,9 @@ impl Cred {
     }
 
     /// EACCES unless `want` is allowed on the directory; EROFS for changing one of the view.
+    ///
+    /// # Errors
+    /// EACCES.
     pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
         if want & WRITE != 0 && dir.id.is_view() {
             return Err(Errno::ROFS);
@@ -115,6 +118,9 @@ impl Cred {
     }
 
     /// EACCES unless `want` is allowed on the object.
+    ///
+    /// # Errors
+    /// EACCES.
     pub fn check(&self, inode: &Inode, want: u32) -> Result<()> {
         if self.allows(inode.mode, inode.uid, inode.gid, want) {
             Ok(())

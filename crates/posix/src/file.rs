@@ -429,7 +429,8 @@ impl Fs {
     /// fallocate(2).
     ///
     /// # Errors
-    /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC, EIO.
+    /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC,
+    /// EIO.
     pub fn allocate(&self, open: u32, mode: i32, at: u64, len: u64) -> Result<()> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
@@ -543,11 +544,18 @@ impl<'a> File<'a> {
     }
 
     /// flock(2).
+    ///
+    /// # Errors
+    /// As flock(2).
     pub fn flock(&self, want: LockType, wait: bool) -> Result<()> {
         self.fs.cluster().flock(self.open(), want, wait)
     }
 
-    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's own.
+    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's
+    /// own.
+    ///
+    /// # Errors
+    /// As fcntl(2) with F_SETLK or F_SETLKW.
     pub fn lock_range(
         &self,
         own: bool,
@@ -560,6 +568,9 @@ impl<'a> File<'a> {
     }
 
     /// Reads at `offset`; 0 at the end of the file.
+    ///
+    /// # Errors
+    /// As pread(2).
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         // SAFETY: the slice is writable.
         unsafe {
@@ -569,6 +580,9 @@ impl<'a> File<'a> {
     }
 
     /// Writes at `offset`; may write less than asked if space runs out.
+    ///
+    /// # Errors
+    /// As pwrite(2).
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         // SAFETY: the slice is readable.
         unsafe {
@@ -578,6 +592,9 @@ impl<'a> File<'a> {
     }
 
     /// Copies up to `len` bytes at `at` to `to_at` in another file: how many.
+    ///
+    /// # Errors
+    /// As copy_file_range(2).
     pub fn copy_to(&self, at: u64, to: &File<'_>, to_at: u64, len: u64) -> Result<u64> {
         let (from, to) = ((self.open(), Some(at)), (to.open(), Some(to_at)));
         self.fs.copy_range(from, to, len)
@@ -591,37 +608,61 @@ impl<'a> File<'a> {
             .unwrap_or(0)
     }
 
+    /// Set_len.
+    ///
+    /// # Errors
+    /// As ftruncate(2).
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.fs.truncate_open(self.open(), size)
     }
 
     /// The next offset with data; ENXIO if there is none.
+    ///
+    /// # Errors
+    /// As lseek(2) with SEEK_DATA.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, false)
     }
 
     /// The next offset without data (at the latest, the end of the file).
+    ///
+    /// # Errors
+    /// As lseek(2) with SEEK_HOLE.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, true)
     }
 
+    /// Attributes of the open file.
+    ///
+    /// # Errors
+    /// As fstat(2).
     pub fn stat(&self) -> Result<Stat> {
         self.fs.stat_open(self.open())
     }
 
     /// Sets times in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// As futimens(3).
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>) -> Result<()> {
         let id = ObjectId(self.fs.store().open_file(self.open()).id.load(Relaxed));
         self.fs.change_times(id, atime, mtime, false)
     }
 
+    /// Writes the file to stable storage.
+    ///
+    /// # Errors
+    /// As fsync(2).
     pub fn sync(&self) -> Result<()> {
         self.fs.sync_open(self.open())
     }
 
     /// Entries of a directory, `.` and `..` left out.
+    ///
+    /// # Errors
+    /// As readdir(3).
     pub fn entries(&self) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         self.fs.read_dir(self.open(), |name, ino, kind, _| {
@@ -638,6 +679,9 @@ impl<'a> File<'a> {
     }
 
     /// Closes it and says whether all could be written back.
+    ///
+    /// # Errors
+    /// As close(2): ENOSPC or EIO if the record can't be written.
     pub fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => self.fs.release(open),

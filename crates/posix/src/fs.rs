@@ -94,8 +94,9 @@ impl Fs {
         }
     }
 
-    /// The view of a program that publishes what it has written ([`Fs::publish`]) when it closes files, forks, ends and so
-    /// on: until then it may be kept back, and what is read may be read ahead, where the file's controls say so.
+    /// The view of a program that publishes what it has written ([`Fs::publish`]) when it closes
+    /// files, forks, ends and so on: until then it may be kept back, and what is read may be read
+    /// ahead, where the file's controls say so.
     pub fn for_program(pool: Arc<Pool>) -> Fs {
         Fs {
             kept: Some(Box::new((Places::new(), Places::new()))),
@@ -103,8 +104,8 @@ impl Fs {
         }
     }
 
-    /// The view of who writes files under other names than they will have, in pieces: they are strict until
-    /// [`Fs::settle`].
+    /// The view of who writes files under other names than they will have, in pieces: they are
+    /// strict until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
             settles: true,
@@ -144,12 +145,12 @@ impl Fs {
         self.settles
     }
 
-    /// What was written and isn't published.
+    /// Writes that aren't published.
     pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
         self.kept.as_ref().map(|kept| &kept.0)
     }
 
-    /// What was read ahead.
+    /// Bytes that were read ahead.
     pub(crate) fn windows(&self) -> Option<&Places<Window>> {
         self.kept.as_ref().map(|kept| &kept.1)
     }

@@ -1,5 +1,5 @@
-//! A value that one thread of a process at a time uses, and that a forked child can begin anew: the thread that was using it
-//! may be one that the child doesn't have.
+//! A value that one thread of a process at a time uses. A forked child can begin it again: the
+//! thread that was using it may not exist in the child.
 
 use forebay_store::process::{ProcessGuard, ProcessLock};
 use std::cell::UnsafeCell;
@@ -30,7 +30,8 @@ impl<T> Guarded<T> {
         Guard { value, _lock: lock }
     }
 
-    /// In a forked child, before anything else: a new value. What was there is left as it is, whatever state it is in.
+    /// In a forked child, before anything else: a new value. What was there is left as it is,
+    /// whatever state it is in.
     pub fn begin_anew(&self, value: T) {
         // SAFETY: the child has only this thread; nothing of the old value is touched.
         unsafe { self.value.get().write(value) };

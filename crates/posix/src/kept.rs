@@ -1,11 +1,11 @@
-//! What a process keeps of files with weaker consistency: bytes that were written and aren't published (`writeback.rs`), and bytes
-//! that were read ahead (`readahead.rs`).
+//! What a process keeps of files with weaker consistency: bytes that were written and aren't
+//! published (`writeback.rs`), and bytes that were read ahead (`readahead.rs`).
 
 use forebay_cluster::elsewhere::{Pieces, Sending};
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// What is kept back of a file.
+/// Bytes of a file that are kept back.
 #[derive(Default)]
 pub(crate) struct Kept {
     /// Its live entry, the description that was written to last, and its controls.
@@ -17,11 +17,11 @@ pub(crate) struct Kept {
     pub(crate) under_way: Option<(Pieces, Sending)>,
     /// Memory for the next.
     pub(crate) spare: Pieces,
-    /// What wasn't told yet.
+    /// An error that wasn't reported yet.
     pub(crate) error: Option<Errno>,
 }
 
-/// What was read ahead of a file.
+/// Bytes of a file that were read ahead.
 #[derive(Default)]
 pub(crate) struct Window {
     /// Where it begins, its bytes, and when they were asked for.
@@ -30,6 +30,6 @@ pub(crate) struct Window {
     pub(crate) asked: Option<Instant>,
     /// Where the last read ended: who goes on there reads one piece after the other.
     pub(crate) next: u64,
-    /// How much is fetched for the next.
+    /// Bytes to fetch for the next read.
     pub(crate) ahead: usize,
 }

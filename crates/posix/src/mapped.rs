@@ -1,6 +1,7 @@
-//! What programs have stored through mappings that aren't the bytes of the file itself: a node's copy of another node's file, the
-//! kernel's pages of a mount. Only what was changed is written; that somebody else has changed the same
-//! bytes meanwhile is noted in the pool's list of violations, and said on standard error.
+//! Stores through mappings that aren't the bytes of the file itself: a node's copy of another
+//! node's file, or the kernel's pages of a mount. Only changed bytes are written. If others have
+//! changed the same bytes meanwhile, that is recorded in the pool's list of violations, and
+//! reported on standard error.
 
 use crate::Fs;
 use forebay_client::Violation;
@@ -19,8 +20,9 @@ const SHOWN: usize = 80;
 const SEED: u64 = 100;
 
 impl Fs {
-    /// Writes what of a range of an open file, which was `before`, is different in `now`. The file doesn't become longer. What
-    /// somebody else has changed of the same bytes meanwhile is overwritten, and told.
+    /// Writes what of a range of an open file, which was `before`, is different in `now`. The file
+    /// doesn't become longer. What somebody else has changed of the same bytes meanwhile is
+    /// overwritten, and told.
     ///
     /// # Errors
     /// As for [`Fs::write`]. Some of the changes may have been written.
@@ -43,8 +45,8 @@ impl Fs {
         Ok(conflict)
     }
 
-    /// Notes that others have changed bytes of an open file that were stored through a mapping here, and says so; of a file once
-    /// a minute.
+    /// Notes that others have changed bytes of an open file that were stored through a mapping
+    /// here, and says so; of a file once a minute.
     pub fn tell_conflict(&self, open: u32, conflict: &Conflict) {
         let mut hash = XxHash3_64::with_seed(SEED);
         hash.write_u64(self.store().open_file(open).id.load(Relaxed));

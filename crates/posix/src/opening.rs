@@ -1,4 +1,4 @@
-//! Opening what is at a place: what is there, or made by it, becomes an open file description.
+//! Opening an object at a place: it is found or made, and becomes an open file description.
 
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;
@@ -34,8 +34,8 @@ impl Fs {
     /// As open(2).
     pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
         match self.open_place_once(place, flags, mode) {
-            // Those who died may have the table's places still, if there is no keeper. (What was made
-            // before that failed isn't to be found by who makes it.)
+            // Those who died may have the table's places still, if there is no keeper. (What was
+            // made before that failed isn't to be found by who makes it.)
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
                     && self.store().reap().is_ok_and(|r| r.processes > 0) =>

@@ -15,7 +15,7 @@ use libc::{
 };
 use rustix::io::{Errno, Result};
 
-/// What is needed to change a directory: the place of the entry.
+/// What a change of a directory needs: the place of the entry.
 pub(crate) struct EntryPlace<'a> {
     pub dir: &'a DirInfo,
     pub name: &'a Name,
@@ -33,7 +33,7 @@ pub struct FileToMake<'a> {
     pub name: &'a [u8],
     /// Its extended attributes, of users: names and values.
     pub attributes: &'a [(Vec<u8>, Vec<u8>)],
-    /// What is said of it, before what its directory and the rules say.
+    /// Its own controls, which come before those of its directory and of the rules.
     pub said: Declared,
 }
 
@@ -107,7 +107,7 @@ impl Fs {
         self.cred().check(&self.cluster().stat(e.id)?, want)
     }
 
-    /// What is made as `name` in `dir`.
+    /// A new object `name` in `dir`.
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`] and [`Fs::maker_of_new`].
@@ -271,11 +271,12 @@ impl Fs {
         self.cluster().draw_files(dir, names)
     }
 
-    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its name and its extended attributes,
-    /// which it has when it is first seen. Each by itself.
+    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its
+    /// name and its extended attributes, which it has when it is first seen. Each by itself.
     ///
     /// # Errors
-    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its attributes; ESTALE if names have changed meanwhile.
+    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its
+    /// attributes; ESTALE if names have changed meanwhile.
     pub fn make_files(
         &self,
         dir: ObjectId,
@@ -321,10 +322,12 @@ impl Fs {
         Ok(self.cluster().lookup_all(dir, names))
     }
 
-    /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it was that entry, and is gone.
+    /// Removes these entries of the directory `dir`, which are files'. Each by itself: whether it
+    /// was that entry, and is gone.
     ///
     /// # Errors
-    /// ENOENT, EACCES for all of them. Of each: EPERM; others as for [`forebay_store::Store::unlink_files`].
+    /// ENOENT, EACCES for all of them. Of each: EPERM; others as for
+    /// [`forebay_store::Store::unlink_files`].
     pub fn remove_files(
         &self,
         dir: ObjectId,

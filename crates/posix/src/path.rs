@@ -48,8 +48,8 @@ pub enum Purpose {
     Other,
     /// To open what is there.
     Open,
-    /// To make a file that isn't there yet. Where only another node knows whether it is, that is left
-    /// to be found out by making it.
+    /// To make a file that isn't there yet. Where only another node knows whether it is, that is
+    /// left to be found out by making it.
     MakeNew,
 }
 
@@ -160,7 +160,7 @@ pub enum Place {
     Entry {
         dir: DirInfo,
         name: Name,
-        /// What is there now.
+        /// The entry that is there now.
         entry: Option<Entry>,
         /// What came with it from another node.
         away: RefCell<Away>,
@@ -427,8 +427,9 @@ impl Fs {
         self.walk_slowly(base, path, epoch, follow, false, Rules::default())
     }
 
-    /// Whether a file may be made without knowing whether there is one: that takes a question to another
-    /// node, and so does making it. Who mayn't make one is told first if there is one.
+    /// Whether a file may be made without knowing whether there is one: that takes a request to
+    /// another node, and so does making it. A process without the right to make one is told first
+    /// if there is one.
     fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
         self.store().is_entry_away(dir.id, name) && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }

@@ -1,4 +1,5 @@
-//! What a process keeps of some files, by their ids: a fixed number of places, each used by one thread at a time.
+//! The per-file cache of a process: a fixed number of places by file id, each used by one thread at
+//! a time.
 
 use crate::guarded::{Guard, Guarded};
 use forebay_store::ObjectId;

@@ -1,9 +1,11 @@
-//! What a program has read ahead of files of which it was said `consistency = "session"` or `"eventual(BOUND)"`.
+//! What a program has read ahead of files of which it was said `consistency = "session"` or
+//! `"eventual(BOUND)"`.
 //!
-//! Of a file whose bytes lie on another node, who reads one small piece after the other gets them from a *window*: what
-//! lies behind the first is fetched with it. With `session` a window is used as long as this process doesn't open the
-//! file, or close it, or get a lock on it: so nothing is older than the description that it is read by. With `eventual`,
-//! as long as it isn't older than the bound. What the process itself writes ends it, too.
+//! Of a file whose bytes lie on another node, who reads one small piece after the other gets them
+//! from a *window*: what lies behind the first is fetched with it. With `session` a window is used
+//! as long as this process doesn't open the file, or close it, or get a lock on it: so nothing is
+//! older than the description that it is read by. With `eventual`, as long as it isn't older than
+//! the bound. What the process itself writes ends it, too.
 //!
 //! The end of the file isn't kept: who reads there asks the home.
 
@@ -52,7 +54,8 @@ impl Window {
 }
 
 impl Fs {
-    /// Reads by the file's window, if it has one or may get one; None: it is to be read where it lies.
+    /// Reads by the file's window, if it has one or may get one; None: it is to be read where it
+    /// lies.
     ///
     /// # Errors
     /// As for reading; EFAULT.
@@ -103,7 +106,7 @@ impl Fs {
         }
     }
 
-    /// From now on, what is read of the file is fetched anew.
+    /// From now on, what is read of the file is fetched again.
     pub(crate) fn look_again(&self, id: ObjectId) {
         if let Some(window) = self.windows().and_then(|windows| windows.of(id)) {
             self.end_window(window);
@@ -115,7 +118,8 @@ impl Fs {
         window.free();
     }
 
-    /// As [`Fs::look_again`], of an open file: when a lock on it was got, or it came from another process.
+    /// As [`Fs::look_again`], of an open file: when a lock on it was got, or it came from another
+    /// process.
     pub fn look_again_open(&self, open: u32) {
         if self.windows().is_some() {
             let id = self

@@ -1,7 +1,9 @@
-//! What a pool's rules know of the directories in which a process makes files, kept by this process.
+//! What a pool's rules know of the directories in which a process makes files, kept by this
+//! process.
 //!
-//! Rules go by path, and a directory knows but its own name: without this, each new file would take a question to the
-//! home of every directory above it. What is kept holds as long as the epoch of names: the path is the same then.
+//! Rules go by path, and a directory knows but its own name: without this, each new file would take
+//! a request to the home of every directory above it. What is kept holds as long as the epoch of
+//! names: the path is the same then.
 
 use crate::guarded::Guarded;
 use forebay_client::controls::At;
@@ -22,10 +24,11 @@ impl RuleCache {
         RuleCache((0..SLOTS).map(|_| Guarded::default()).collect())
     }
 
-    /// Does `f` with what the rules know of directory `dir` in this epoch of names: what is kept, or else what `find` says.
+    /// Does `f` with what the rules know of directory `dir` in this epoch of names: what is kept,
+    /// or else what `find` says.
     ///
     /// # Errors
-    /// Those of `find`.
+    /// As for `find`.
     pub fn with<T>(
         &self,
         (dir, epoch): (ObjectId, u64),

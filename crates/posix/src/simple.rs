@@ -1,4 +1,5 @@
-//! The simple path interface of a view: paths are absolute inside the pool, and links out of it are EXDEV.
+//! The simple path interface of a view: paths are absolute inside the pool, and links out of it are
+//! EXDEV.
 
 use crate::file::File;
 use crate::fs::{DirEntry, Fs, Stat};
@@ -8,7 +9,8 @@ use rustix::io::{Errno, Result};
 
 impl Fs {
     /// Tells those who watch what is at a place, or the directory it is in, that `what` (bits of
-    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told anyway.
+    /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told
+    /// anyway.
     pub fn tell_place(&self, place: &Place, what: u32) {
         if self.store().has_watches()
             && let Ok(e) = place.existing()
@@ -29,11 +31,17 @@ impl Fs {
     }
 
     /// Attributes of `path`.
+    ///
+    /// # Errors
+    /// As stat(2).
     pub fn stat(&self, path: &[u8], follow: bool) -> Result<Stat> {
         self.simple(path, follow, |p| self.stat_place(p))
     }
 
     /// Opens `path`; `flags` are libc's O_*.
+    ///
+    /// # Errors
+    /// As open(2).
     pub fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
         let open = self
             .open_at(ObjectId::ROOT, path, flags, mode)
@@ -42,17 +50,24 @@ impl Fs {
         Ok(File::new(self, open))
     }
 
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As mkdir(2).
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
         self.simple(path, false, |p| self.make_dir(p, mode))
     }
 
     /// Makes a directory whose content is distributed so.
+    ///
+    /// # Errors
+    /// As mkdir(2).
     pub fn mkdir_with(&self, path: &[u8], mode: u32, distribution: Distribution) -> Result<()> {
         self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
     }
 
-    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is distributed as of what is made there by
-    /// that name.
+    /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is
+    /// distributed as of what is made there by that name.
     ///
     /// # Errors
     /// As for `mkdir`.
@@ -60,41 +75,77 @@ impl Fs {
         self.simple(path, false, |p| self.make_dir_as(p, becomes, mode))
     }
 
+    /// Makes a FIFO, socket, device or file.
+    ///
+    /// # Errors
+    /// As mknod(2).
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
         self.simple(path, false, |p| self.make_node(p, mode, rdev).map(|_| ()))
     }
 
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As rmdir(2).
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {
         self.simple(path, false, |p| self.remove_dir(p))
     }
 
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// As unlink(2).
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
         self.simple(path, false, |p| self.remove_file(p))
     }
 
+    /// Renames `from` to `to`.
+    ///
+    /// # Errors
+    /// As rename(2).
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let root = ObjectId::ROOT;
         self.rename_at((root, from), (root, to), RenameMode::Replace)
             .map_err(no_outside)
     }
 
+    /// Gives the object at `from` another name.
+    ///
+    /// # Errors
+    /// As link(2).
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let id = self.simple(old, false, |p| p.existing())?.id;
         self.simple(new, false, |p| self.make_link(id, p))
     }
 
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As symlink(2).
     pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
         self.simple(path, false, |p| self.make_symlink(target, p))
     }
 
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// As readlink(2).
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
         self.simple(path, false, |p| self.read_symlink(p))
     }
 
+    /// Sets the mode.
+    ///
+    /// # Errors
+    /// As chmod(2).
     pub fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
         self.simple(path, true, |p| self.change_mode(p.existing()?.id, mode))
     }
 
+    /// Sets owner and group.
+    ///
+    /// # Errors
+    /// As chown(2).
     pub fn chown(
         &self,
         path: &[u8],
@@ -108,6 +159,9 @@ impl Fs {
     }
 
     /// Sets times in nanoseconds since 1970; None leaves one as it is.
+    ///
+    /// # Errors
+    /// As utimensat(2).
     pub fn set_times(
         &self,
         path: &[u8],
@@ -121,6 +175,9 @@ impl Fs {
     }
 
     /// All entries of a directory but `.` and `..`, in no particular order.
+    ///
+    /// # Errors
+    /// As opendir(3) and readdir(3).
     pub fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>> {
         self.simple(path, true, |p| {
             let e = p.existing()?;
@@ -142,22 +199,37 @@ impl Fs {
     }
 
     /// Names of the extended attributes.
+    ///
+    /// # Errors
+    /// As listxattr(2).
     pub fn xattrs(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
         self.simple(path, follow, |p| {
             self.cluster().attributes(p.existing()?.id)
         })
     }
 
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// As getxattr(2).
     pub fn xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
         self.simple(path, follow, |p| self.get_attribute(p.existing()?.id, name))
     }
 
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As setxattr(2).
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], follow: bool) -> Result<()> {
         self.simple(path, follow, |p| {
             self.set_attribute(p.existing()?.id, name, value, 0, Some(p.parent_and_name()))
         })
     }
 
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As removexattr(2).
     pub fn remove_xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
         self.simple(path, follow, |p| {
             self.remove_attribute(p.existing()?.id, name)

@@ -1,24 +1,25 @@
-//! What a program has written to files of which it was said `consistency = "commit"` or `"session"`, and what isn't at
-//! their homes yet.
+//! What a program has written to files of which it was said `consistency = "commit"` or
+//! `"session"`, and what isn't at their homes yet.
 //!
-//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to the home together with
-//! others: when there are [`MOST`] bytes (they are then under way while the next are written), and at the latest when it
-//! is *published*: at fsync, close, before a lock is given up, fork, exec and exit. What isn't published is lost with the
-//! process. The process itself sees what it wrote: what is read of it comes from here, or it is published before
+//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to
+//! the home together with others: when there are [`MOST`] bytes (they are then in progress while
+//! the next are written), and at the latest when it is *published*: at fsync, close, before a lock
+//! is given up, fork, exec and exit. What isn't published is lost with the process. The process
+//! itself sees what it wrote: what is read of it comes from here, or it is published before
 //! anything else is done to the file.
 //!
-//! An error of publishing is told once, by the next fsync or close of the file, or on standard error if nobody can be told. As
-//! long as it isn't, writes go through.
+//! An error of publishing is told once, by the next fsync or close of the file, or on standard
+//! error if nobody can be told. As long as it isn't, writes go through.
 //!
-//! A forked child begins without: what its parent has kept is the parent's to publish. A child of vfork keeps nothing back.
-//! Other faces than the library ([`Fs::for_program`]) don't, either.
+//! A forked child begins without: what its parent has kept is the parent's to publish. A child of
+//! vfork keeps nothing back. Other faces than the library ([`Fs::for_program`]) don't, either.
 
 use crate::fs::Fs;
 use crate::kept::Kept;
 use crate::places::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
-use forebay_cluster::elsewhere::{Pieces, Sending};
+use forebay_cluster::elsewhere::Pieces;
 use forebay_media::guard;
 use forebay_store::process::write_notice;
 use forebay_store::uses::said;
@@ -26,7 +27,7 @@ use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// So many bytes of a file are kept back; as many more may be under way.
+/// Bytes of a file that are kept back, at most; as many more may be in progress.
 const MOST: usize = 512 << 10;
 
 /// What becomes of a read.
@@ -43,7 +44,7 @@ impl Kept {
         !self.pieces.is_empty() || self.under_way.is_some()
     }
 
-    /// Waits for what is under way.
+    /// Waits for what is in progress.
     fn finish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         if let Some((mut pieces, sending)) = self.under_way.take() {
             if let Err(e) = cluster.end_pieces(id, &pieces, sending) {
@@ -54,7 +55,7 @@ impl Kept {
         }
     }
 
-    /// Sends what there is, behind what is under way.
+    /// Sends what there is, behind what is in progress.
     fn send(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         self.finish(cluster, id);
         if !self.pieces.is_empty() {
@@ -159,8 +160,8 @@ impl Fs {
             && id.0 != 0
     }
 
-    /// Keeps a write to an open file back, if that may be: how much of it. None: it is to go through, and what was
-    /// kept back has.
+    /// Keeps a write to an open file back, if that may be: how much of it. None: it is to go
+    /// through, and what was kept back has.
     ///
     /// # Errors
     /// EFAULT; EIO: its locks are lost ([`forebay_store::Store::check_lease`]).

@@ -1,8 +1,9 @@
 //! Operations over several nodes, killed at every step: what they change is then either undone or
 //! done, in one piece, and nothing is left over.
 //!
-//! A process of its own carries an operation out on all stores of a pool and kills itself at the n-th
-//! question that one node asks another, before it is carried out or behind it; for every n there is.
+//! A process of its own carries an operation out on all stores of a pool and kills itself at the
+//! n-th request that one node asks another, before it is carried out or behind it; for every n
+//! there is.
 
 mod support;
 
@@ -12,7 +13,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
-/// Everything that can be seen of a pool: paths, with the content of files and their number of links.
+/// Everything that can be seen of a pool: paths, with the content of files and their number of
+/// links.
 type Seen = BTreeMap<String, Option<(Vec<u8>, u32)>>;
 
 fn look(fs: &Fs) -> Seen {
@@ -201,7 +203,7 @@ fn nodes_of(dirs: &str) -> Nodes {
 }
 
 /// Carries an operation out: arguments are directories, operation, number, where to be killed (0:
-/// nowhere), whether behind the question. Prints how many questions there were.
+/// nowhere), whether behind the request. Prints how many requests there were.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {

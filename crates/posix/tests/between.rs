@@ -1,10 +1,11 @@
-//! Two operations over several nodes, the second in the middle of the first: at every question that one
-//! node asks another, before it is carried out and behind it. What both return and what is there then
-//! has to be what a local file system has when the one comes before the other, or the other way round.
+//! Two operations over several nodes, the second in the middle of the first: at every request that
+//! one node asks another, before it is carried out and behind it. What both return and what is
+//! there then has to be what a local file system has when the one comes before the other, or the
+//! other way round.
 //!
-//! The local file system is tmpfs. All pairs and all places are too many for every day: they come in
-//! random order, for as long as FOREBAY_BETWEEN_SECONDS says (all, if it is 0). FOREBAY_BETWEEN_ONLY=WORD
-//! leaves out pairs without that word.
+//! The local file system is tmpfs. All pairs and all places are too many for every day: they come
+//! in random order, for as long as FOREBAY_BETWEEN_SECONDS says (all, if it is 0).
+//! FOREBAY_BETWEEN_ONLY=WORD leaves out pairs without that word.
 
 mod support;
 
@@ -338,8 +339,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
     expected
 }
 
-/// Carries both out, the second at a place in the first, and compares. False if the first had no such
-/// place.
+/// Carries both out, the second at a place in the first, and compares. False if the first had no
+/// such place.
 fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
     let dir = format!("/between{n}");
     let view = |k: usize| InPool {
@@ -461,7 +462,8 @@ fn one_in_the_middle_of_the_other() {
     assert_eq!(nodes.used(), 0, "pages are left");
 }
 
-/// What a rename says of two names has to be so at one time: another one takes the file there between its looks, and back.
+/// What a rename says of two names has to be so at one time: another one takes the file there
+/// between its looks, and back.
 #[test]
 fn what_goes_there_and_back_is_never_in_both_places() {
     const THERE: &str = "rename a b";

@@ -1,4 +1,5 @@
-//! `temporality = "bursty"`: files land in memory and move to the medium behind it when nobody has them open.
+//! `temporality = "bursty"`: files land in memory and move to the medium behind it when nobody has
+//! them open.
 
 mod support;
 

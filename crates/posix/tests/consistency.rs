@@ -1,7 +1,8 @@
-//! The control `consistency`: what of a file may be seen when, over several nodes, and what a program sees of its own.
+//! The control `consistency`: what of a file may be seen when, over several nodes, and what a
+//! program sees of its own.
 //!
-//! Nodes are stores in one process (`support/nodes.rs`); a program is a view that may keep writes back
-//! (`Fs::for_program`), as the library has it.
+//! Nodes are stores in one process (`support/nodes.rs`); a program is a view that may keep writes
+//! back (`Fs::for_program`), as the library has it.
 
 mod support;
 
@@ -149,8 +150,8 @@ fn many_small_writes_cost_few_questions() {
     assert!(get(&nodes.views[2], "/f") == wanted);
 }
 
-/// Whatever a program does to a file that it alone uses: it sees it as if nothing was kept back, and after a commit the
-/// others see the same.
+/// Whatever a program does to a file that it alone uses: it sees it as if nothing was kept back,
+/// and after a commit the others see the same.
 #[test]
 fn a_program_sees_its_own_writes() {
     let nodes = nodes("own");
@@ -219,7 +220,8 @@ fn an_error_is_told_once() {
         let program = nodes.program(0);
         let f = open(&program, "/f");
         let block = pattern(5, 100_000);
-        // It doesn't fit: who writes learns that at the next commit, or by a write that goes through.
+        // It doesn't fit: who writes learns that at the next commit, or by a write that goes
+        // through.
         let written = (0..200).map_while(|i| f.write_at(&block, i * 100_000).ok());
         let written = written.take_while(|&n| n == block.len()).count();
         assert!(written > 60, "{written}");

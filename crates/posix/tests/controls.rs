@@ -1,4 +1,5 @@
-//! Controls of files, on one node and over several: what they rule out, what is told of it, what deaths leave.
+//! Controls of files, on one node and over several: what they rule out, what is told of it, what
+//! deaths leave.
 //!
 //! Nodes are stores in one process (`support/nodes.rs`); `open_as` opens files for another process.
 

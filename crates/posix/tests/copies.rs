@@ -1,7 +1,8 @@
-//! Copies of laminated files of other nodes: what is read a second time asks nobody, is never of an older edition, gives way to
-//! files, and goes with its file; whoever is killed on the way.
+//! Copies of laminated files of other nodes: what is read a second time asks nobody, is never of an
+//! older edition, gives way to files, and goes with its file; whoever is killed on the way.
 //!
-//! Nodes are stores in one process (`support/nodes.rs`), which counts the questions that they ask each other.
+//! Nodes are stores in one process (`support/nodes.rs`), which counts the requests that they ask
+//! each other.
 
 mod support;
 
@@ -60,7 +61,7 @@ fn open<'a>(fs: &'a Fs, path: &str) -> File<'a> {
     fs.open(path.as_bytes(), O_RDONLY, 0).unwrap()
 }
 
-/// How many questions `f` asked.
+/// How many requests `f` asked.
 fn asks(nodes: &Nodes, f: impl FnOnce()) -> usize {
     let before = nodes.together.asked.load(SeqCst);
     f();
@@ -139,8 +140,8 @@ fn what_may_change_or_is_used_once_is_not_copied() {
     assert_eq!(sweep(&nodes), [0, 0, 0]);
 }
 
-/// Laminated, written anew with the same size and the same times, laminated again: who opens it then reads what is new, also
-/// where another process has had it open all the time.
+/// Laminated, written again with the same size and the same times, laminated again: who opens it
+/// then reads what is new, also where another process has had it open all the time.
 #[test]
 fn a_later_edition_is_read_by_who_opens_it() {
     let nodes = nodes("editions", &["memory:64M"]);
@@ -263,7 +264,8 @@ fn copies_give_way_to_files() {
     nodes.assert_whole();
 }
 
-/// Killed at any question, and at any time between: what is read afterwards is right, and nothing is lost.
+/// Killed at any request, and at any time between: what is read afterwards is right, and nothing
+/// is lost.
 #[test]
 fn who_fetches_may_be_killed() {
     let nodes = nodes("killed", &["memory:64M"]);

@@ -1,5 +1,5 @@
-//! Copies between open files: what they leave is what reading and writing would leave, wherever the files lie; and the
-//! bytes go from node to node, past who asks.
+//! Copies between open files: what they leave is what reading and writing would leave, wherever the
+//! files lie; and the bytes go from node to node, past who asks.
 
 mod support;
 
@@ -173,7 +173,7 @@ fn as_reading_and_writing_on_several_nodes() {
 
 // ---- who moves the bytes ----
 
-/// What `f` makes each node ask: questions, and bytes that travel with them.
+/// What `f` makes each node ask: requests, and bytes that travel with them.
 fn traffic<T>(nodes: &Nodes, f: impl FnOnce() -> T) -> Vec<(usize, usize)> {
     let all = &nodes.together.traffic;
     let now = || -> Vec<_> {
@@ -205,7 +205,7 @@ fn bytes_go_past_who_asks() {
         assert!(read_all(&to) == bytes);
         all
     };
-    // The size, and three questions, each for 8 MiB.
+    // The size, and three requests, each for 8 MiB.
     let asks = (4, 0);
     let moves = 20 * MIB;
     assert_eq!(copy(&a, "/plain/b"), [asks, (0, 0), (0, 0)]);
@@ -258,7 +258,8 @@ fn holes_stay_holes() {
 
 // ---- what others do meanwhile ----
 
-/// Two files are copied to each other in both directions, and cut, while a third one's pages come and go.
+/// Two files are copied to each other in both directions, and cut, while a third one's pages come
+/// and go.
 #[test]
 fn others_cut_and_copy_meanwhile() {
     for media in [["memory:64M"], ["files:DIR:64M"]] {
@@ -309,8 +310,8 @@ fn others_cut_and_copy_meanwhile() {
 const SOURCE: usize = 5 * MIB / 2;
 const TARGET: usize = 3 * MIB / 2;
 
-/// Copies one file over another: arguments are directories, both paths, where to be killed, whether behind the
-/// question.
+/// Copies one file over another: arguments are directories, both paths, where to be killed, whether
+/// behind the request.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {

@@ -1,4 +1,4 @@
-//! How many questions to other nodes an operation takes: each costs a round trip.
+//! How many requests to other nodes an operation takes: each costs a round trip.
 
 mod support;
 
@@ -180,7 +180,8 @@ fn files_made_together_take_a_question_for_each_node() {
         let made = make_together(here, b"/d", &names, STEP).unwrap();
         assert!(made.iter().all(Result::is_ok), "{made:?}");
     });
-    // Three homes are asked for entries; besides, where the directory is, what it is, and when it has changed.
+    // Three homes are asked for entries; besides, where the directory is, what it is, and when it
+    // has changed.
     assert!(
         waited <= 3 + 8,
         "{waited} questions for {} files",

@@ -1,5 +1,6 @@
-//! `persistence=durable` over several nodes: what fsync has returned for outlives the power of all nodes at once, with the names
-//! that lead to it, wherever they lie. What the disks are left with: `support/disk.rs`.
+//! `persistence=durable` over several nodes: what fsync has returned for outlives the power of all
+//! nodes at once, with the names that lead to it, wherever they lie. What the disks are left with:
+//! `support/disk.rs`.
 
 #[allow(dead_code, reason = "what syncs do when they fail is for others")]
 #[path = "support/disk.rs"]

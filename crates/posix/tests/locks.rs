@@ -1,5 +1,5 @@
-//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to each
-//! other its nodes are strangers, as far as locks of the process go.
+//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to
+//! each other its nodes are strangers, as far as locks of the process go.
 
 mod support;
 
@@ -102,8 +102,8 @@ fn one_of_a_circle_is_told() {
     assert_eq!(told.into_inner(), ROUNDS);
 }
 
-/// What a node has locked on another one without knowing of it (its end wasn't told) is dropped when it
-/// is asked; what it knows of stays. With the node itself, all goes.
+/// What a node has locked on another one without knowing of it (its end wasn't told) is dropped
+/// when it is asked; what it knows of stays. With the node itself, all goes.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
@@ -139,8 +139,8 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert!(free((5, 5)) && cluster.nodes_with_locks().is_empty());
 }
 
-/// A node that was given up has lost its locks: what it had locked it can't change until it has closed it and opens it
-/// again, whatever daemon is asked. Other files it can.
+/// A node that was given up has lost its locks: what it had locked it can't change until it has
+/// closed it and opens it again, whatever daemon is asked. Other files it can.
 #[test]
 fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
@@ -155,7 +155,7 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     nodes.give_up(1, 0);
     home.flock(Exclusive, false).unwrap();
     for f in &far {
-        // Programs are told EIO, by what carries their questions.
+        // Programs are told EIO, by what carries their requests.
         assert_eq!(f.set_len(3), Err(Errno::OWNERDEAD));
         assert_eq!(f.flock(Shared, false), Err(Errno::OWNERDEAD));
     }
@@ -217,7 +217,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let on_third: Vec<u64> = (0..CHUNKS).filter(|&c| on(c) == 2).collect();
     assert!(!on_third.is_empty() && (0..CHUNKS).any(|c| on(c) == 0));
     lost.flock(Exclusive, false).unwrap();
-    // A question of the time before, which is late.
+    // A request of the time before, which is late.
     let cuts = nodes.views[0].cluster().cuts_of(id).unwrap();
     let late = (id, cuts, on_third[0] * MIB);
     let write = |question: &_| {
@@ -239,7 +239,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     }
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
     drop(all);
-    // Opened anew, it is as any other.
+    // Opened again, it is as any other.
     let again = nodes.views[0].open(name.as_bytes(), O_RDWR, 0).unwrap();
     again.flock(Exclusive, false).unwrap();
     assert_eq!(again.write_at(b"again.", on_third[0] * MIB), Ok(6));
@@ -247,8 +247,8 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     nodes.assert_whole();
 }
 
-/// A node that hasn't heard of a home for the lease leaves files alone that its programs have locked
-/// there, wherever their bytes lie: also what it needn't ask anybody for.
+/// A node that hasn't heard of a home for the lease leaves files alone that its programs have
+/// locked there, wherever their bytes lie: also what it needn't ask anybody for.
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
@@ -300,7 +300,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
         assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"nobody");
     }
-    // Closed and opened, it is as others. What the home says at the next question counts at once.
+    // Closed and opened, it is as others. What the home says at the next request counts at once.
     drop(all);
     let all: Vec<_> = (0..3)
         .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())

@@ -1,5 +1,5 @@
-//! `persistence = "process"`: files go with the process that made them, with all their names, however it ends and wherever
-//! they lie; and nothing else goes.
+//! `persistence = "process"`: files go with the process that made them, with all their names,
+//! however it ends and wherever they lie; and nothing else goes.
 //!
 //! What a keeper does every second, the tests do when they need it (`follow`).
 
@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
-/// Directories of the tests: in the first two what is made goes with its maker, the second one is striped.
+/// Directories of the tests: in the first two what is made goes with its maker, the second one is
+/// striped.
 const DIRS: [&str; 4] = ["/own", "/own-striped", "/other", "/mine"];
 const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
 
@@ -90,8 +91,8 @@ fn follow(nodes: &[&Fs]) -> Followed {
     }
 }
 
-/// Makes files in every way, numbered `n`; all of them go with this process. Names that don't lie in a directory of such
-/// files are among them.
+/// Makes files in every way, numbered `n`; all of them go with this process. Names that don't lie
+/// in a directory of such files are among them.
 fn make_all(fs: &Fs, n: usize) {
     put(fs, &format!("/own/small{n}"), b"small");
     put(fs, &format!("/own/large{n}"), &pattern(1, 300_000));
@@ -121,7 +122,8 @@ fn worker() {
         return;
     };
     match role.as_str() {
-        // On all stores of a pool of several nodes: is killed at a question in the middle of something.
+        // On all stores of a pool of several nodes: is killed at a request in the middle of
+        // something.
         "among" => among(&a),
         "makes" => {
             make_all(&fs, 0);
@@ -388,7 +390,8 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Arguments: the nodes' directories, operation, number, where to be killed, whether behind that question.
+/// Arguments: the nodes' directories, operation, number, where to be killed, whether behind that
+/// request.
 fn among(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let (n, at): (usize, usize) = (a[2].parse().unwrap(), a[3].parse().unwrap());
@@ -469,7 +472,8 @@ fn a_maker_on_another_node_is_asked_for() {
     let nodes = Nodes::new("makers-away", 3, &["memory:32M"], 60);
     let views: Vec<&Fs> = nodes.views.iter().collect();
     make_dirs(views[0]);
-    // Made on node 0, some of them at home elsewhere: the home of a striped file is that of its name.
+    // Made on node 0, some of them at home elsewhere: the home of a striped file is that of its
+    // name.
     for n in 0..12 {
         put(
             views[0],
@@ -487,7 +491,7 @@ fn a_maker_on_another_node_is_asked_for() {
     assert_eq!(homes.len(), 3);
     let asked = nodes.together.asked.load(SeqCst);
     assert_eq!(follow(&views), Followed { gone: 0, left: 24 });
-    // One question for all of a node, from each other one.
+    // One request for all of a node, from each other one.
     assert!(nodes.together.asked.load(SeqCst) - asked <= 6);
     fs_unlink_all(views[2]);
     assert_eq!(follow(&views), Followed::default());

@@ -1,5 +1,5 @@
-//! `persistence = "node"` in pools that have memory, too: the bytes of such files lie on `files` media from the first on, on
-//! all nodes, and nowhere else.
+//! `persistence = "node"` in pools that have memory, too: the bytes of such files lie on `files`
+//! media from the first on, on all nodes, and nowhere else.
 
 mod support;
 

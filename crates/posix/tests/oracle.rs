@@ -21,7 +21,7 @@ fn worker() {
     let Some((_, a, fs)) = worker_role() else {
         return;
     };
-    // Not made anew: killed right here, it has done nothing.
+    // Not made again: killed right here, it has done nothing.
     let counter = std::fs::File::options().write(true).open(&a[0]).unwrap();
     let (who, seed) = (a[1].parse().unwrap(), a[2].parse().unwrap());
     let mut script = Script::new(who, seed);

@@ -1,4 +1,4 @@
-//! Questions of other nodes with random and with damaged content: whatever comes is answered, or
+//! Requests of other nodes with random and with damaged content: whatever comes is answered, or
 //! refused; nothing panics, nothing is read or kept without bounds.
 
 mod support;
@@ -173,7 +173,7 @@ fn damaged_questions_are_refused() {
         if r.once_in(4) {
             body = r.bytes(3000);
         }
-        // Those that wait for others do so for as long as a pool has patience.
+        // Those that wait for others do so for as long as a pool has request timeout.
         if Server::class(kind).is_none_or(|c| c >= Class::Composite) && !r.once_in(200) {
             return;
         }

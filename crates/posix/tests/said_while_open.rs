@@ -40,8 +40,8 @@ fn only_map(fs: &Fs, a: &[String]) {
     fs.mkdir(b"/ready", 0o700).unwrap();
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
-/// Opens and closes a file for writing on all stores of a pool, and is killed at a question of closing it. Arguments: the nodes'
-/// directories, path, which question, whether behind it.
+/// Opens and closes a file for writing on all stores of a pool, and is killed at a request of
+/// closing it. Arguments: the nodes' directories, path, which request, whether behind it.
 fn laminate(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let f = nodes.views[1].open(a[1].as_bytes(), O_WRONLY, 0).unwrap();
@@ -55,7 +55,8 @@ fn laminate(a: &[String]) {
     unsafe { libc::_exit(0) };
 }
 
-/// Says of a file that it is exclusive, and is killed at a question of that. Arguments: as for [`laminate`].
+/// Says of a file that it is exclusive, and is killed at a request of that. Arguments: as for
+/// [`laminate`].
 fn say_and_be_killed(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let fs = &nodes.views[1];
@@ -96,8 +97,8 @@ fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
 /// Size of the files of [`opened_elsewhere`].
 const SIZE: usize = 5 << 20;
 
-/// Does `f` for some files, striped and not, with the views of three nodes: the second one has it open for writing and for appending,
-/// and has written to it.
+/// Does `f` for some files, striped and not, with the views of three nodes: the second one has it
+/// open for writing and for appending, and has written to it.
 fn opened_elsewhere(name: &str, f: impl Fn([&Fs; 3], &str, File<'_>, File<'_>)) {
     let nodes = Nodes::new(name, 3, &["memory:64M"], 60);
     let striped = Distribution::Striped(ChunkSize::LEAST);
@@ -161,7 +162,8 @@ fn what_is_said_while_it_is_open_holds_at_once() {
     );
 }
 
-/// As [`say`], without counting who has it open: as if they were on a node that was given up, and comes again.
+/// As [`say`], without counting who has it open: as if they were on a node that was given up, and
+/// comes again.
 fn say_uncounted(fs: &Fs, path: &str, what: &str) {
     let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
     let declared: Declared = what.parse().unwrap();
@@ -280,13 +282,15 @@ fn those_who_have_it_open_already_count() {
     });
 }
 
-/// Many threads, each for a process, open and close files on all nodes while `exclusive` is said of them and taken back.
+/// Many threads, each for a process, open and close files on all nodes while `exclusive` is said of
+/// them and taken back.
 #[test]
 fn who_opens_it_meanwhile_counts_too() {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     const ROUNDS: usize = 150;
     each("meanwhile", |nodes| {
-        // In which round it is exclusive just now, for sure; 0: in none. How many have it open, at least.
+        // In which round it is exclusive just now, for sure; 0: in none. How many have it open, at
+        // least.
         let (alone, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let done = AtomicBool::new(false);
         let (mut kept, mut refused) = (0, 0);
@@ -415,7 +419,8 @@ fn mappings_are_uses_as_long_as_they_last() {
                 v.path == path && v.what.starts_with("said while 1 process maps it")
             };
             assert!(all.iter().any(reported), "{all:?}");
-            // One that is to be laminated is so when the last of them goes; whoever writes it meanwhile.
+            // One that is to be laminated is so when the last of them goes; whoever writes it
+            // meanwhile.
             let open = open_as(other, ONE, &path, O_RDWR).unwrap();
             let mapping = map(other, open);
             close(other, open);

@@ -1,5 +1,5 @@
 //! A short write in the middle of a long one, of a file over several nodes, striped or grown there
-//! from a full one: at every question that one node asks another on the long one's way, before it
+//! from a full one: at every request that one node asks another on the long one's way, before it
 //! is carried out and behind it. The file has to be what the one before the other leaves, or the
 //! other before the one; and what was seen of the long write is never done a second time.
 
@@ -73,7 +73,7 @@ impl Drop for Full<'_> {
     }
 }
 
-/// False if the long write has no such question.
+/// False if the long write has no such request.
 fn try_one(
     nodes: &Nodes,
     n: usize,

@@ -1,4 +1,5 @@
-//! Watches, by the kernel's own inotify descriptors on shadows (`store/src/watches.rs`): what is told, to whom, and what is left.
+//! Watches, by the kernel's own inotify descriptors on shadows (`store/src/watches.rs`): what is
+//! told, to whom, and what is left.
 
 mod support;
 

@@ -43,7 +43,7 @@ struct Request {
     event_fd: u32,
 }
 
-/// What has become of one (struct io_event).
+/// The event of a finished request (struct io_event).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Event {
@@ -251,7 +251,7 @@ pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
         })
     });
     match found.flatten() {
-        // SAFETY: the program's own call. Who waits in it gets an error from the kernel.
+        // SAFETY: the program's own call. A thread that waits in it gets an error from the kernel.
         Some(context) => unsafe { raw(libc::SYS_io_destroy, [context.kernel, 0, 0, 0, 0, 0]) },
         None => PASS,
     }

@@ -1,10 +1,13 @@
-//! What this library calls of libc and the loader is theirs, whatever stands in front of them.
+//! Binds the library's own calls of libc and the loader to libc and the loader, whatever library
+//! stands in front of them.
 //!
-//! The loader binds our calls as it binds the program's: to sanitizers, profilers and other libraries that define
-//! functions of the same names. Theirs may wait for what another thread holds that waits for us (ThreadSanitizer finds a
-//! race in our `memset`, and opens files to report it, both under its locks), or call the pool, inside our own. So,
-//! before anything else, each reference of ours is bound again, to what the library that we were linked with defines under
-//! its name and version. Until then none is used, also not by what a compiler makes of code: texts are compared byte by byte.
+//! The loader binds our calls as it binds the program's: to sanitizers, profilers and other
+//! libraries that define functions of the same names. Theirs may wait for what another thread holds
+//! that waits for us (ThreadSanitizer finds a race in our `memset`, and opens files to report it,
+//! both under its locks), or call the pool, inside our own. So, before anything else, each
+//! reference of ours is bound again, to what the library that we were linked with defines under its
+//! name and version. Until then none is used, also not by what a compiler makes of code: texts are
+//! compared byte by byte.
 
 use crate::static_tls::{LinkMap, headers_in_memory};
 use forebay_intercept::raw;
@@ -63,7 +66,8 @@ impl Text {
     fn bytes(self) -> impl Iterator<Item = u8> {
         let mut at = self.0.cast::<u8>();
         std::iter::from_fn(move || {
-            // SAFETY: up to the null at its end. Volatile: no loop over it becomes a call of strlen.
+            // SAFETY: up to the null at its end. Volatile: no loop over it becomes a call of
+            // strlen.
             unsafe {
                 let byte = at.read_volatile();
                 at = at.add(usize::from(byte != 0));
@@ -155,8 +159,9 @@ impl Tables {
     /// Fills in the versions that this object needs, of libraries that are loaded; how many.
     fn find_needed(&self, found: &mut [MaybeUninit<Version>]) -> usize {
         let (mut count, mut file) = (0, self.needed);
-        // SAFETY: the layout of Elf64_Verneed (version and count, file, first, next) and Elf64_Vernaux
-        // (hash, flags and number, name, next), which the linker made; next is 0 at the end.
+        // SAFETY: the layout of Elf64_Verneed (version and count, file, first, next) and
+        // Elf64_Vernaux (hash, flags and number, name, next), which the linker made; next is 0 at
+        // the end.
         unsafe {
             while !file.is_null() {
                 let [_, name, first, next] = file.cast::<[u32; 4]>().read();
@@ -194,7 +199,8 @@ impl Tables {
     /// The number of a version that this object defines, from the version's hash.
     fn defines(&self, hash: u32) -> Option<u16> {
         let mut at = self.defined;
-        // SAFETY: the layout of Elf64_Verdef: version and flags, number and count, hash, first, next.
+        // SAFETY: the layout of Elf64_Verdef: version and flags, number and count, hash, first,
+        // next.
         unsafe {
             while !at.is_null() {
                 let [_, number, its, _, next] = at.cast::<[u32; 5]>().read();
@@ -219,8 +225,8 @@ impl Tables {
         let hash = name
             .bytes()
             .fold(5381_u32, |h, b| h.wrapping_mul(33).wrapping_add(b.into()));
-        // SAFETY: the layout of the table: a head, a filter, buckets, and for each symbol the hash of its name, whose
-        // lowest bit ends a bucket.
+        // SAFETY: the layout of the table: a head, a filter, buckets, and for each symbol the hash
+        // of its name, whose lowest bit ends a bucket.
         unsafe {
             let [buckets, first, filter, _] = self.hashes.cast::<[u32; 4]>().read();
             let bucket = self.hashes.add(4 + 2 * filter as usize);
@@ -258,8 +264,8 @@ impl Tables {
         }
     }
 
-    /// The places that hold functions' addresses, and where these should be: in ourselves what we define, else in the
-    /// library that we need it of.
+    /// The places that hold functions' addresses, and where these should be: in ourselves what we
+    /// define, else in the library that we need it of.
     fn bindings(&self, needed: &[Version]) -> impl Iterator<Item = (*mut usize, usize)> {
         let target = |number: usize| {
             // SAFETY: a symbol of ours.
@@ -291,7 +297,7 @@ impl Tables {
     }
 }
 
-/// What is loaded in the program's namespace.
+/// Objects that are loaded in the program's namespace.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
     // SAFETY: the loader's list, which doesn't change while constructors run.
     let first = unsafe { OBJECTS.first.as_ref() };
@@ -299,7 +305,8 @@ fn objects() -> impl Iterator<Item = &'static LinkMap> {
     std::iter::successors(first, |o| unsafe { o.next.as_ref() })
 }
 
-/// The loader's record of this instance of the library, if it is the one in the program's namespace.
+/// The loader's record of this instance of the library, if it is the one in the program's
+/// namespace.
 pub fn own_record() -> Option<&'static LinkMap> {
     objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
@@ -311,10 +318,12 @@ fn library(name: Text) -> Option<Tables> {
         .map(Tables::of)
 }
 
-/// Binds this library's references, if it is in the program's namespace: in its own it is alone with libc.
+/// Binds this library's references, if it is in the program's namespace: in its own it is alone
+/// with libc.
 ///
 /// # Safety
-/// To be called by this library's constructor, before anything that could be bound to others' functions.
+/// To be called by this library's constructor, before anything that could be bound to others'
+/// functions.
 pub unsafe fn to_their_own() {
     let Some(map) = own_record() else {
         return;

@@ -1,4 +1,4 @@
-//! The table of all system calls: which come to us, and what becomes of them.
+//! The table of all system calls: which are intercepted, and how they are served.
 //!
 //! One line for each call of Linux 6.18 on x86-64: number, way, what happens with paths and
 //! descriptors of the pool, and the test that shows it. What the interception asks
@@ -313,15 +313,15 @@ const fn map_of(bits: u8) -> [u64; 8] {
 const NO_PATH: u8 = bit(NoPath(None, 0));
 /// All calls that may concern us.
 pub static WANTED: [u64; 8] = map_of(!(bit(Kernel) | bit(Clone)));
-/// Those whose first argument is a descriptor, and that concern us only if it is watched.
+/// Calls whose first argument is a descriptor, and that are intercepted only if it is watched.
 pub static BY_FD: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(Wait) | bit(NoFd));
-/// Those of them that never wait for anything outside the pool.
+/// Calls of these that never wait for anything outside the pool.
 pub static SHORT: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(NoFd));
-/// Those that a descriptor opened with O_PATH can't do.
+/// Calls that a descriptor opened with O_PATH refuses.
 pub static NEED_FILE: [u64; 8] = map_of(bit(Io));
-/// Those refused on our descriptors.
+/// Calls that are refused on descriptors of the pool.
 pub static REFUSE_FD: [u64; 8] = map_of(bit(NoFd));
-/// Those refused on our paths.
+/// Calls that are refused on paths of the pool.
 pub static REFUSE_PATH: [u64; 8] = map_of(NO_PATH);
 
 /// Where a call of [`REFUSE_PATH`] has its path: index of the directory's descriptor, of the
@@ -340,7 +340,7 @@ mod tests {
     use std::fmt::Write;
     use std::path::PathBuf;
 
-    /// Those that name no file.
+    /// Calls that name no file.
     const OTHERS: &str = "
 15 rt_sigreturn; 22 pipe; 24 sched_yield; 29 shmget;
 30 shmat; 31 shmctl; 34 pause; 35 nanosleep; 36 getitimer; 37 alarm; 38 setitimer; 39 getpid;

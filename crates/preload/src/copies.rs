@@ -1,6 +1,7 @@
 //! System calls that copy between two descriptors: sendfile, copy_file_range, splice.
 //!
-//! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]); else they go through a buffer.
+//! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]); else
+//! they go through a buffer.
 
 use crate::io::{appends, offset, put};
 use crate::paths::{errno, give, take, value};
@@ -153,7 +154,8 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     }
 }
 
-/// Copies up to `len` bytes between two files of the pool, with offsets in the program's memory or the current ones (null).
+/// Copies up to `len` bytes between two files of the pool, with offsets in the program's memory or
+/// the current ones (null).
 unsafe fn between(
     fs: &Fs,
     (from, from_at): (u32, i64),

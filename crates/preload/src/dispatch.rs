@@ -1,4 +1,4 @@
-//! The one handler of all intercepted system calls: which call is answered where.
+//! The one handler of all intercepted system calls: it passes each to the function that serves it.
 //!
 //! Calls that don't concern the pool return [`PASS`] and are made by the trampoline with
 //! the program's own registers.

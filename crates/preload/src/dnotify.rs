@@ -1,8 +1,9 @@
 //! dnotify: signals when something changes in a directory of the pool (fcntl's F_NOTIFY).
 //!
-//! The kernel sends them, with the right number of a descriptor, by what it finds under that number. So as soon as a
-//! program chooses a signal or an owner, or asks to be told, the placeholder under the number of a directory
-//! is replaced by a shadow (`store/src/watches.rs`), opened.
+//! The kernel sends them, with the right number of a descriptor, by what it finds under that
+//! number. So as soon as a program chooses a signal or an owner, or asks to be told, the
+//! placeholder under the number of a directory is replaced by a shadow (`store/src/watches.rs`),
+//! opened.
 
 use crate::fds::{self, check};
 use crate::paths::errno;

@@ -1,11 +1,11 @@
 //! The library before the program's libraries are there.
 //!
-//! A program whose libraries lie in the pool is started with this library once more, in
-//! `LD_AUDIT` (crate `forebay-audit`): the loader then loads it before all others, in a namespace of its own with a libc
-//! of its own. That instance patches the loader only, so that it finds, opens and maps
-//! files of the pool. When the other instance, in the program's namespace, starts, it has
-//! this one take its patches back, close the pool, and hand its process slot over, with
-//! the mappings noted there. From then on the first instance does nothing.
+//! A program whose libraries lie in the pool is started with this library once more, in `LD_AUDIT`
+//! (crate `forebay-audit`): the loader then loads it before all others, in a namespace of its own
+//! with a libc of its own. That instance patches the loader only, so that it finds, opens and maps
+//! files of the pool. When the other instance, in the program's namespace, starts, it has this one
+//! take its patches back, close the pool, and hand its process slot over, with the mappings noted
+//! there. From then on the first instance does nothing.
 //!
 //! The two meet through `FOREBAY_EARLY`: exec puts sixteen zeros there, over which the
 //! first instance writes the address of [`hand_over`].

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::*;
 
 /// Most scripts in a row, as in Linux.
 const MAX_SCRIPTS: usize = 5;
-/// How much of a file's beginning the kernel looks at.
+/// Bytes of a file's beginning that the kernel reads to find out its format.
 const HEAD: usize = 256;
 /// Most links between pool and outside on the way to one program.
 const MAX_CROSSINGS: usize = 40;

@@ -145,7 +145,7 @@ pub fn any_open(store: &Store) -> bool {
         })
 }
 
-/// The next one is opened anew.
+/// The next one is opened again.
 pub fn forget_placeholder() {
     PLACEHOLDER.store(-1, Release);
 }

@@ -1,9 +1,10 @@
 //! inotify on paths of the pool.
 //!
-//! The descriptor is the kernel's own; what it watches for an object of the pool is a shadow in the node's directory
-//! (`store/src/watches.rs`). So all calls on it are the kernel's, but for those that add and remove
-//! watches, and for what is read: events about shadows are turned into those they stand for. That needs no
-//! memory of our own, so it works for whoever inherits the descriptor, too.
+//! The descriptor is the kernel's own; what it watches for an object of the pool is a shadow in the
+//! node's directory (`store/src/watches.rs`). So all calls on it are the kernel's, but for those
+//! that add and remove watches, and for what is read: events about shadows are turned into those
+//! they stand for. That needs no memory of our own, so it works for whoever inherits the
+//! descriptor, too.
 
 use crate::fds::{self, check};
 use crate::paths::{self, PathCall, Where, errno, locate, on_path, value};

@@ -176,8 +176,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     done
 }
 
-/// Writes as the flags of the description say, or as `append` says, as far as limits allow. Those who watch the file
-/// aren't told.
+/// Writes as the flags of the description say, or as `append` says, as far as limits allow. Those
+/// who watch the file aren't told.
 ///
 /// # Safety
 /// `from` has `len` bytes.

@@ -1,4 +1,5 @@
-//! Libraries that are loaded while the program runs: their own system calls are patched as the loader maps their code.
+//! Libraries that are loaded while the program runs: their own system calls are patched as the
+//! loader maps their code.
 
 use crate::{fds, map};
 use forebay_intercept::{File, PASS, raw};
@@ -13,8 +14,8 @@ pub fn stop() {
     FILTERED.store(true, Relaxed);
 }
 
-/// Whether it is the loader that maps code of a library: nobody else passes MAP_DENYWRITE, which has had no effect for
-/// decades. Code that a runtime makes itself isn't touched.
+/// Whether it is the loader that maps code of a library: nobody else passes MAP_DENYWRITE, which
+/// has had no effect for decades. Code that a runtime makes itself isn't touched.
 pub fn is_code(a: &[i64; 6]) -> bool {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_DENYWRITE;
     let (prot, flags) = (a[2] as i32, a[3] as i32);

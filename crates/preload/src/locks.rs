@@ -1,6 +1,6 @@
-//! Locks on files of a pool: flock(2) and fcntl's. They are the store's (`forebay_store::locks`), which
-//! knows who is in whose way, waits, and finds deadlocks. Here the arguments are read, and what a close gives up is
-//! given up.
+//! Locks on files of a pool: flock(2) and fcntl's. They are the store's (`forebay_store::locks`),
+//! which knows who is in whose way, waits, and finds deadlocks. Here the arguments are read, and
+//! what a close gives up is given up.
 
 use crate::paths::{errno, value};
 use forebay_posix::{Errno, Fs, ObjectId};
@@ -8,9 +8,9 @@ use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
 use std::sync::atomic::Ordering::*;
 
-/// When a descriptor of `open` has been closed: what was kept back is published (by close itself before that, which can
-/// tell of an error), and POSIX drops all locks that the process has on the file; those of the description go with its last
-/// descriptor.
+/// When a descriptor of `open` has been closed: what was kept back is published (by close itself
+/// before that, which can tell of an error), and POSIX drops all locks that the process has on the
+/// file; those of the description go with its last descriptor.
 pub fn on_close(fs: &Fs, open: u32) {
     fs.publish_unheard(open);
     let object = ObjectId(fs.store().open_file(open).id.load(Relaxed));
@@ -41,9 +41,9 @@ fn range(fs: &Fs, open: u32, asked: &libc::flock) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// Sets a lock. Programs that take turns by locks see what others have stored through mappings, or kept back: that is
-/// written back before a lock is given up (or made a weaker one), what was stored elsewhere fetched when one
-/// has been got.
+/// Sets a lock. Programs that take turns by locks see what others have stored through mappings, or
+/// kept back: that is written back before a lock is given up (or made a weaker one), what was
+/// stored elsewhere fetched when one has been got.
 fn around(
     fs: &Fs,
     open: u32,
@@ -127,8 +127,8 @@ fn ranges(
                 TO_THE_END => 0,
                 end => (end - other.start + 1) as i64,
             };
-            // Those of descriptions belong to no process, those of other nodes to none that could be
-            // told by a number here.
+            // Those of descriptions belong to no process, those of other nodes to none that could
+            // be told by a number here.
             let here = other.owner.node == fs.store().node();
             asked.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,

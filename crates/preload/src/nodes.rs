@@ -143,7 +143,7 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
             return result;
         };
         if result == 0 {
-            // Who may connect is decided by the name in the pool.
+            // The name in the pool decides which processes may connect.
             let mode = 0o600;
             raw(libc::SYS_chmod, [path.as_ptr() as i64, mode, 0, 0, 0, 0]);
             if let Some(given) = path_of(a[1], a[2]) {

@@ -1,8 +1,8 @@
-//! A stack of our own for work inside a signal handler: the program may have given its handlers
-//! a few KiB (`sigaltstack`), half of which the kernel's frame takes.
+//! A stack of the library's own for work inside a signal handler: the program may have given its
+//! handlers a few KiB (`sigaltstack`), half of which the kernel's frame takes.
 //!
-//! To the kernel a thread that is here isn't on its signal stack any more: the next signal would
-//! begin at that one's top, over the frames to which we go back. So all signals wait meanwhile.
+//! To the kernel a thread on this stack isn't on its signal stack any more: the next signal would
+//! begin at the top of that one, over frames that are still in use. So all signals wait meanwhile.
 
 use crate::mask;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};

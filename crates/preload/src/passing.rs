@@ -4,9 +4,9 @@
 //! sender puts a *ticket* in its stead: a memory file that says which open file description is
 //! meant. The description's extra reference lies in the sender's table meanwhile, at a number
 //! that no descriptor has (the store's parking places), so that it is released if the
-//! sender dies. Who receives a ticket takes the reference over and puts a descriptor of the
+//! sender dies. The receiver of a ticket takes the reference over and puts a descriptor of the
 //! pool in the ticket's place. If the reference is gone (the sender has ended), the file is
-//! opened anew at the same offset; if it can't be, the descriptor is one on which all is
+//! opened again at the same offset; if it can't be, the descriptor is one on which all is
 //! EBADF. A ticket that nobody receives keeps its file open until the sender ends.
 
 use crate::{fds, nodes, paths, runtime};
@@ -29,7 +29,7 @@ struct Ticket {
     holder: u32,
     place: u32,
     open: u32,
-    /// To open it anew.
+    /// To open it again.
     id: u64,
     parent: u64,
     offset: u64,

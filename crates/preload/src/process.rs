@@ -54,7 +54,7 @@ impl Drop for TableChange {
     }
 }
 
-/// Waits until no change is under way, and keeps new ones from beginning. Not for ever: a
+/// Waits until no change is in progress, and keeps new ones from beginning. Not for ever: a
 /// change that hangs must not keep the program from forking.
 fn begin_copy() {
     COPIES.fetch_add(1, SeqCst);
@@ -242,7 +242,7 @@ fn no_stranger(slot: u32) {
     }
 }
 
-/// A stranger with a slot of its own is gone.
+/// A shared-memory clone with a slot of its own is gone.
 pub fn end_stranger() {
     let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
 }
@@ -253,7 +253,7 @@ fn release(slot: u32) {
     }
 }
 
-/// After the clone that made a stranger, in its parent.
+/// After the clone that made a shared-memory clone, in its parent.
 #[inline(never)]
 fn after_stranger(call: &Call, ret: i64) {
     if ret == 0 || !strangers::supported() {
@@ -268,7 +268,7 @@ fn after_stranger(call: &Call, ret: i64) {
     mask::set(MASK.get());
 }
 
-/// In the stranger itself.
+/// In the shared-memory clone itself.
 #[inline(never)]
 fn begin_stranger(begun: &strangers::Begun) {
     if begun.slot != NONE {
@@ -540,7 +540,7 @@ fn leave(fs: &forebay_posix::Fs) {
 }
 
 /// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
-/// its parent's, and a stranger what is shared with others.
+/// its parent's, and a shared-memory clone what is shared with others.
 pub fn end_readers() {
     if !in_vfork_child()
         && !strangers::is_one()

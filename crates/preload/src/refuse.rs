@@ -1,5 +1,5 @@
-//! System calls that a pool can't answer: refused, rather than done wrongly by a kernel that
-//! knows nothing of it.
+//! System calls that a pool can't serve: refused, rather than done wrongly by a kernel that knows
+//! nothing of the pool.
 
 use crate::paths::{self, PathCall, Where, errno, on_path};
 use crate::{calls, fds, runtime};

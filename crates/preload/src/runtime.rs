@@ -278,8 +278,8 @@ pub fn open_all() {
 }
 
 /// Before prctl and seccomp. The program may be about to forbid itself, and so us, to open
-/// anything: all that work in the pool needs is opened first. What is left then are calls on memory and
-/// descriptors, getpid and futex.
+/// anything: all that work in the pool needs is opened first. What is left then are calls on memory
+/// and descriptors, getpid and futex.
 pub fn before_filter(nr: i64, a: &[i64; 6]) {
     let filters = match nr {
         libc::SYS_prctl => a[0] == i64::from(libc::PR_SET_SECCOMP),
@@ -299,7 +299,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
 }
 
 /// After a vfork: if it was the child that opened the pool, its descriptors went with it.
-/// The pool is opened anew when it is needed.
+/// The pool is opened again when it is needed.
 pub fn forget_childs() {
     if OPENED_BY_CHILD.swap(false, AcqRel) {
         FS.store(std::ptr::null_mut(), Release);

@@ -369,8 +369,9 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
             h.mask.set(before);
             sections::owe_signal();
         } else {
-            // One of both came in the handler of the other, perhaps before its first instruction (the kernel delivers
-            // all that is pending at once), and found that one's signals blocked: the program's mask is what both have.
+            // One of both came in the handler of the other, perhaps before its first instruction
+            // (the kernel delivers all that is pending at once), and found that one's signals
+            // blocked: the program's mask is what both have.
             h.mask.set(h.mask.get() & before);
             // SAFETY: the caller's promise.
             unsafe { let_wait(signal, info, context) };

@@ -1,10 +1,11 @@
-//! Processes and threads that share the memory and the thread area of the thread that made them, while both
-//! run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
+//! Processes and threads that share the memory and the thread area of the thread that made them,
+//! while both run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
 //!
 //! What libc and we keep for each thread (errno, critical sections, the slot of a vfork child) is
 //! found by the thread area, so two that run at once must not share one. Such a process, a
-//! *stranger*, has a thread area of its own while it is in our code, and the shared one again when it
-//! goes back. While a process has strangers, each intercepted call asks the kernel who makes it.
+//! *shared-memory clone*, has a thread area of its own while it is in our code, and the shared one
+//! again when it goes back. While a process has shared-memory clones, each intercepted call asks
+//! the kernel who makes it.
 
 use crate::paths;
 use forebay_intercept::{CALL_DEPTH, Call, raw};
@@ -15,9 +16,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::
 
 /// Places in the table's first part; each further one has twice as many as the one before.
 const FIRST: usize = 64;
-/// Parts, for more strangers than Linux has process ids.
+/// Parts, for more shared-memory clones than Linux has process ids.
 const PARTS: usize = 17;
-/// Calls of others after which it is looked which strangers still live.
+/// Calls of others after which it is looked which shared-memory clones still live.
 const SWEEP: u32 = 1024;
 /// The shared thread area begins with its own address, here.
 const SELF: usize = 16;
@@ -66,7 +67,8 @@ impl Stranger {
             && (self.tid.load(Relaxed) == tid || self.child.load(Relaxed) == tid)
     }
 
-    /// Whether who finds this call may be the process that it is making, on the thread area `shared`.
+    /// Whether who finds this call may be the process that it is making, on the thread area
+    /// `shared`.
     fn makes(&self, call: &Call, shared: usize) -> bool {
         self.state.load(Acquire) == USED
             && self.shared.load(Relaxed) == shared
@@ -94,7 +96,7 @@ thread_local! {
     static HAS_SLOT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this process has strangers.
+/// Whether this process has shared-memory clones.
 #[inline]
 pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
@@ -122,7 +124,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The stranger is about to make a process.
+    /// The shared-memory clone is about to make a process.
     pub fn makes(&self, call: &Call) {
         self.stranger.making.store(stack_of(call), Release);
     }
@@ -200,8 +202,8 @@ fn own_area() -> usize {
 #[cfg(not(target_arch = "x86_64"))]
 fn set_area(_: usize) {}
 
-/// If a stranger makes this call, goes over to its own thread area. Nothing that is kept for each
-/// thread may be touched by the function that calls this, only by those that it calls.
+/// If a shared-memory clone makes this call, goes over to its own thread area. Nothing that is kept
+/// for each thread may be touched by the function that calls this, only by those that it calls.
 #[inline(never)]
 pub fn enter() -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -212,8 +214,8 @@ pub fn enter() -> Option<Inside> {
     found.map(|s| go_over(s, shared))
 }
 
-/// As [`enter`], after a clone that returned `ret`: who runs may be the child that a stranger has made, which begins with
-/// what that has.
+/// As [`enter`], after a clone that returned `ret`: who runs may be the child that a shared-memory
+/// clone has made, which begins with what that has.
 #[inline(never)]
 pub fn enter_after(call: &Call, ret: i64) -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -233,7 +235,7 @@ fn go_over(stranger: &'static Stranger, shared: usize) -> Inside {
     Inside { shared, stranger }
 }
 
-/// Looks which strangers are gone.
+/// Looks which shared-memory clones are gone.
 fn sweep() {
     for s in all().filter(|s| s.state.load(Acquire) == USED) {
         let gone =
@@ -244,7 +246,7 @@ fn sweep() {
     }
 }
 
-/// A stranger is gone.
+/// A shared-memory clone is gone.
 fn end(s: &Stranger) {
     if s.goes(USED, DEAD) {
         COUNT.fetch_sub(1, AcqRel);
@@ -278,8 +280,8 @@ fn is_at(call: &Call, stack: usize) -> bool {
     (at..=at + CALL_DEPTH).contains(&stack)
 }
 
-/// The stranger that is prepared for and has this call near the end of its stack. (There may be more where
-/// stacks are smaller than that; its own end is the nearest.)
+/// The shared-memory clone that is prepared for and has this call near the end of its stack. (There
+/// may be more where stacks are smaller than that; its own end is the nearest.)
 fn awaited(call: &Call) -> Option<&'static Stranger> {
     let stack = |s: &&Stranger| s.stack.load(Relaxed);
     all()
@@ -287,8 +289,8 @@ fn awaited(call: &Call) -> Option<&'static Stranger> {
         .min_by_key(stack)
 }
 
-/// Before the clone that makes a stranger: a thread area for it. `slot`: its process slot, if it
-/// has one. `mask`: the signals that it blocks, once it has begun.
+/// Before the clone that makes a shared-memory clone: a thread area for it. `slot`: its process
+/// slot, if it has one. `mask`: the signals that it blocks, once it has begun.
 ///
 /// libc's own allocation is used for that, as by whoever makes a thread.
 ///
@@ -328,7 +330,7 @@ pub fn prepare(call: &Call, slot: u32, mask: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A stranger that begins.
+/// A shared-memory clone that begins.
 pub struct Begun {
     /// It is on its own thread area.
     _inside: Inside,
@@ -338,7 +340,8 @@ pub struct Begun {
     pub mask: u64,
 }
 
-/// In a child of clone: if it was prepared for, it is a stranger from now on. All signals are blocked.
+/// In a child of clone: if it was prepared for, it is a shared-memory clone from now on. All
+/// signals are blocked.
 #[inline(never)]
 pub fn begin(call: &Call) -> Option<Begun> {
     let s = awaited(call)?;
@@ -383,8 +386,8 @@ pub fn failed(call: &Call) -> Option<u32> {
     Some(s.slot.load(Relaxed))
 }
 
-/// In the child of a fork: only who forked is here, and it is alone now. If that was a stranger,
-/// what it shared may be in any state, so it goes on with its own area.
+/// In the child of a fork: only who forked is here, and it is alone now. If that was a
+/// shared-memory clone, what it shared may be in any state, so it goes on with its own area.
 pub fn after_fork_in_child(inside: Option<&Inside>) {
     COUNT.store(u32::from(inside.is_some()), Release);
     for s in all() {
@@ -421,7 +424,8 @@ impl Areas {
     }
 }
 
-/// Whether there can be strangers. If not, such children share all that they have with their parent.
+/// Whether there can be shared-memory clones. If not, such children share all that they have with
+/// their parent.
 pub fn supported() -> bool {
     Areas::of_libc().is_some()
 }

@@ -1,8 +1,9 @@
-//! Programs that this library doesn't reach, and which are to work in the pool: with a working
-//! directory there, or a path of the pool among their arguments.
+//! Executed programs that this library can't reach (static, Go, set-user-ID), and which are to work
+//! in the pool: with a working directory there, or a path of the pool among their arguments.
 //!
-//! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. Who
-//! executes one is told what to do, since the program will only say that there is no such file.
+//! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. The
+//! process that executes one prints what to do, since the program will only say that there is no
+//! such file.
 
 use crate::environ::Strings;
 use crate::exec::{File, Found};

@@ -1,4 +1,4 @@
-//! Everything about an object but its content: owner, mode, times, `user.*` attributes.
+//! All attributes of an object: owner, mode, times, `user.*` attributes.
 
 use crate::place::{Meta, Place};
 use rustix::io::{Errno, Result};
@@ -54,7 +54,8 @@ pub fn apply<S: Place, D: Place>(
     Ok(applied)
 }
 
-/// Makes the `user.*` attributes of the file `dst` those of `src`, and changes nothing else. True if `dst` can't have any, and `src` has some.
+/// Makes the `user.*` attributes of the file `dst` those of `src`, and changes nothing else. True
+/// if `dst` can't have any, and `src` has some.
 ///
 /// # Errors
 /// What failed, and how.

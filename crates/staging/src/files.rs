@@ -1,5 +1,5 @@
-//! The files of a staging: each is copied under a name of its own, verified, given its attributes and its
-//! name. Small ones go in parallel, large ones one by one with all threads on their ranges.
+//! The files of a staging: each is copied under a name of its own, verified, given its attributes
+//! and its name. Small ones go in parallel, large ones one by one with all threads on their ranges.
 
 use crate::attributes;
 use crate::copy::{self, RANGE, Trouble};
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LARGE: u64 = 2 * RANGE;
 /// Files from this size on are synced one by one, before they are read back.
 const SYNC_EACH: u64 = 1 << 20;
-/// So many smaller ones are synced together, before they get their names.
+/// Number of small files that are synced together, before they get their names.
 const SYNC_BATCH: usize = 4096;
 
 /// What came of one file.
@@ -303,7 +303,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         })
     }
 
-    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if that fails.
+    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if
+    /// that fails.
     fn copy(
         &self,
         entry: &Entry,

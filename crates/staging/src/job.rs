@@ -15,10 +15,12 @@ pub struct Options {
     pub checksum: bool,
     /// Write the destination to stable storage before success is reported.
     pub sync: bool,
-    /// Of a directory, only the files of these names directly in it, and nothing of its own attributes; None: all.
+    /// Of a directory, only the files of these names directly in it, and nothing of its own
+    /// attributes; None: all.
     #[serde(skip)]
     pub only: Option<Names>,
-    /// What the destination has room for: with more to be moved, nothing is. None: as much as there is.
+    /// What the destination has room for: with more to be moved, nothing is. None: as much as there
+    /// is.
     #[serde(skip)]
     pub room: Option<Room>,
 }

@@ -11,9 +11,9 @@
 //! by the next. Whatever could not be staged is in the [`Report`], which is then not
 //! [`Report::complete`]: there is no partial success.
 //!
-//! In a pool of several nodes, one process lists the source, makes the directories and deals the files out to
-//! *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in by their sizes, on stage-out to the
-//! node on which their bytes lie.
+//! In a pool of several nodes, one process lists the source, makes the directories and deals the
+//! files out to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in by their
+//! sizes, on stage-out to the node on which their bytes lie.
 
 mod attributes;
 mod copy;

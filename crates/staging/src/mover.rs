@@ -1,4 +1,4 @@
-//! A mover: moves the files it is told to, on its own node, for a staging that another process leads.
+//! A mover: moves files on its own node for a staging that another process leads.
 //!
 //! It ends when everything is done, or, leaving nothing half-made, when the other process has gone.
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 /// How often it tells what it did.
 const TELLS: Duration = Duration::from_millis(250);
 
-/// Moves files between the pool, if it could be opened, and the file system, as is said on `input`. `mount` is
-/// the prefix under which programs see the pool: for messages.
+/// Moves files between the pool, if it could be opened, and the file system, as is said on `input`.
+/// `mount` is the prefix under which programs see the pool: for messages.
 ///
 /// # Errors
 /// If the other side can't be told.
@@ -102,7 +102,8 @@ fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Prog
                     return;
                 }
             }
-            // Whoever waits for more sees the end of the channel; the end of the input still counts.
+            // A thread that waits for more sees the end of the channel; the end of the input still
+            // counts.
             Ok(Some(Order::End)) => give = None,
             _ => return progress.stop(),
         }

@@ -1,4 +1,4 @@
-//! The names of files that are not complete yet.
+//! The names of incomplete files.
 //!
 //! `.forebay-part-BOOT-PID-START-NAME`: by which process of which boot it is written, and
 //! a hash of its final name. So the next run can tell what an interrupted one has left
@@ -17,8 +17,8 @@ fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
 
-/// This boot of this node, unlike all others. Where it can't be found out: of no boot that there is,
-/// so that its parts count as another boot's.
+/// This boot of this node, unlike all others. Where it can't be found out: of no boot that there
+/// is, so that its parts count as another boot's.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| match std::fs::read("/proc/sys/kernel/random/boot_id") {

@@ -60,7 +60,8 @@ pub trait Place: Sync {
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
     /// Opens for reading; doesn't follow a symbolic link at the end unless `follow`.
     fn open(&self, path: &[u8], follow: bool) -> Result<Self::File<'_>>;
-    /// Creates for reading and writing, exclusively, with mode 0600, what is to become the file `to`.
+    /// Creates for reading and writing, exclusively, with mode 0600, what is to become the file
+    /// `to`.
     fn create(&self, path: &[u8], to: &[u8]) -> Result<Self::File<'_>>;
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()>;
     fn unlink(&self, path: &[u8]) -> Result<()>;

@@ -1,4 +1,4 @@
-//! What staging tells: progress while it runs, and the report at its end.
+//! Progress of a staging, and the report at its end.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,7 +36,7 @@ pub struct Report {
     pub skipped: u64,
     /// Time taken.
     pub seconds: f64,
-    /// How much failed; the list of failures ends at a thousand.
+    /// Number of failures; the list of them ends at a thousand.
     pub failed: u64,
     pub failures: Vec<Failure>,
     pub warnings: Vec<Failure>,
@@ -154,7 +154,7 @@ impl Ledger {
         });
     }
 
-    /// What was noted since the last time.
+    /// Events since the last call.
     pub fn take(&self) -> Report {
         self.with(std::mem::take)
     }

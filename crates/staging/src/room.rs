@@ -1,8 +1,8 @@
-//! Whether the destination has room for what is to be moved, before any of it is.
+//! Tests before a staging whether the destination has room for it.
 //!
-//! The sizes of the files are compared with what is free there. Only if that isn't enough, it is
-//! looked closer: holes take no room, nor does what is there already. What grows while it is
-//! staged can't be known.
+//! The sizes of the files are compared with the free room. Only if that isn't enough, holes and
+//! files that are there already are taken into account. Files that grow while they are staged can't
+//! be foreseen.
 
 use crate::StageError;
 use crate::job::{Entry, Job, lock};

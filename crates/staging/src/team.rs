@@ -1,8 +1,8 @@
 //! The processes that move a staging's files: this one, and a mover on each of the other nodes.
 //!
-//! Movers are started when there is enough for them to do, and only those are given files that see the
-//! same directory outside the pool as this process does. A mover that ends too early, or falls silent, is a
-//! failure of the report: what it was given and hadn't told of is not staged.
+//! Movers are started when there is enough work for them. Only those that see the same directory
+//! outside the pool as this process are given files. A mover that ends too early, or falls silent,
+//! is a failure in the report: its unreported files are not staged.
 
 use crate::job::{Entry, Job, lock};
 use crate::part;
@@ -69,8 +69,8 @@ fn weight(e: &Entry) -> u64 {
     e.bytes() + OVERHEAD
 }
 
-/// Who moves what: for each of `members` a list. What lies on a member's node is that member's; of the
-/// rest, each gets as much as the others.
+/// The share of each mover: for each of `members` a list. What lies on a member's node is that
+/// member's; of the rest, each gets as much as the others.
 fn deal(
     files: Vec<Entry>,
     members: &[u32],

@@ -1,9 +1,9 @@
 //! A whole staging: list the source, make the directories, move what differs, and set
 //! the directories' own attributes last, when nothing changes in them any more.
 //!
-//! Levels of the tree are listed one after the other, the directories of a level in
-//! parallel. Then the files are moved ([`crate::files`]), by processes of other nodes, too ([`team`]). Of
-//! several hard links to one file the first is a file like others; the rest are linked to it.
+//! Levels of the tree are listed one after the other, the directories of a level in parallel. Then
+//! the files are moved ([`crate::files`]), by processes of other nodes, too ([`team`]). Of several
+//! hard links to one file the first is a file like others; the rest are linked to it.
 
 use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
@@ -17,7 +17,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Stages `src` of `from` to `dst` of `to`, any two places, one of which the team's movers know as the pool.
+/// Stages `src` of `from` to `dst` of `to`, any two places, one of which the team's movers know as
+/// the pool.
 ///
 /// # Errors
 /// If it can't even begin. What goes wrong later is in the report.

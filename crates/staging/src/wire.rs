@@ -1,5 +1,5 @@
-//! What a staging and its movers say to each other: a line of JSON each, over the mover's standard input and
-//! output. Lines that are none come from a remote shell, and are skipped.
+//! Messages between a staging and its movers: a line of JSON each, over the mover's standard input
+//! and output. Other lines come from a remote shell, and are skipped.
 
 use crate::job::{Entry, path};
 use crate::{Meta, Options, Report};
@@ -54,7 +54,7 @@ pub enum Said {
     Ready,
     /// It can't take part.
     Cannot(String),
-    /// What it did since the last time. Said several times a second, in any case.
+    /// What the mover did since its last message. Sent several times a second, in any case.
     Did {
         files: u64,
         bytes: u64,

@@ -23,7 +23,6 @@ pub use on_files::word_of_part;
 pub use sums::is_summed;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
-use crate::lock::Acquired;
 use crate::parts::CHANGED;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
@@ -519,15 +518,6 @@ impl Store {
             at += n as u64;
         }
         Ok(())
-    }
-
-    /// Whether the lock of an open file was left by a dead process; for tests.
-    pub fn live_lock_state(&self, index: u32) -> Result<bool> {
-        let _critical = Critical::enter();
-        let live = self.live(index);
-        let state = live.lock.acquire(&self.control, self.me()?)?;
-        live.lock.release();
-        Ok(state == Acquired::Abandoned)
     }
 
     /// Notes a change of the data through a mapping.

@@ -1,6 +1,8 @@
-//! What verbs cost whose metadata lie in etcd: without a local copy, with one as of now, and with one of up to a minute ago.
+//! What verbs cost whose metadata lie in etcd: without a local copy, with one as of now, and with
+//! one of up to a minute ago.
 //!
-//! `make bench ONLY=etcd`. Starts an etcd of its own, which doesn't sync its disk, and makes 100,000 collections in it.
+//! `make bench ONLY=etcd`. Starts an etcd of its own, which doesn't sync its disk, and makes
+//! 100,000 collections in it.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs` compares sizes and places with what a C
-//! compiler makes of the headers.
+//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs`
+//! compares sizes and places with what a C compiler makes of the headers.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -7,6 +7,9 @@ use std::ffi::{c_char, c_int, c_void};
 pub const ABI: u32 = 2;
 /// The version of the table of a back end.
 pub const BACKEND_ABI: u32 = 1;
+
+/// Bytes of a token.
+pub const TOKEN: usize = 48;
 
 /// `struct iov_uuid`.
 #[repr(C)]
@@ -24,7 +27,7 @@ pub type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 #[derive(Clone, Copy)]
 pub struct Token {
     /// Its bytes.
-    pub bytes: [u8; crate::chunk::TOKEN],
+    pub bytes: [u8; TOKEN],
 }
 
 /// `struct iov_pair`.

@@ -1,9 +1,9 @@
 //! Back ends: where the bytes of collections lie.
 //!
-//! A back end makes, opens and deletes *objects*, the bytes of one collection each. What a collection is called
-//! and what was said of it isn't its business: the metadata store knows that, and a back end gets it as an [`Address`] that
-//! is unique in the session. A session has several at once, of different kinds or of one kind with
-//! different configurations; each collection names its own.
+//! A back end makes, opens and deletes *objects*, the bytes of one collection each. It doesn't know
+//! the names, metadata or controls of collections: the metadata store does, and gives the back end
+//! an [`Address`] that is unique in the session. A session has several back ends at once, of
+//! different kinds or of one kind with different configurations; each collection names its own.
 //!
 //! | kind | bytes lie | outlive the process |
 //! |---|---|---|
@@ -18,7 +18,7 @@ mod memory;
 mod null;
 mod pool;
 
-use crate::chunk::Access;
+use crate::mapped::Access;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Integrity, Mutability, Parallelism, Persistence};
 use std::sync::Arc;
@@ -51,8 +51,9 @@ pub trait Backend: Send + Sync {
     /// Whether bytes outlive this process.
     fn outlives_process(&self) -> bool;
 
-    /// Which of its kind it is, where another one under the same name would have other bytes: noted with each collection, so that a session
-    /// that has attached another one is told so. Empty where the name says enough.
+    /// Which of its kind it is, where another one under the same name would have other bytes: noted
+    /// with each collection, so that a session that has attached another one is told so. Empty
+    /// where the name says enough.
     fn place(&self) -> String {
         String::new()
     }
@@ -61,8 +62,8 @@ pub trait Backend: Send + Sync {
     /// ENOTSUP, naming the first of these controls that it can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;
 
-    /// Where its bytes lie in the files that are the metadata store's records: what of a collection's controls is said of the file,
-    /// from the start.
+    /// Where its bytes lie in the files that are the metadata store's records: what of a
+    /// collection's controls is said of the file, from the start.
     fn said_of_record(&self, _controls: &Controls) -> Declared {
         Declared::NOTHING
     }
@@ -134,8 +135,8 @@ pub trait Object: Send + Sync {
         ))
     }
 
-    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory: how many there were. None: not between
-    /// these two; they are read and written then.
+    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory: how
+    /// many there were. None: not between these two; they are read and written then.
     ///
     /// # Errors
     /// As for `read` and `write`: a first part may have been copied then.
@@ -177,8 +178,9 @@ pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// What back ends can keep that know nothing of controls: they are sequential, which is more than what any other
-/// consistency asks for, and a rhythm of use asks for nothing. But they refuse nobody.
+/// What back ends can keep that know nothing of controls: they are sequential, which is more than
+/// what any other consistency asks for, and a rhythm of use asks for nothing. But they refuse
+/// nobody.
 ///
 /// # Errors
 /// ENOTSUP for others, and for `persistence` unless it is one of these.

@@ -1,13 +1,15 @@
 //! Batches: operations that are collected, started, and run while the program does something else.
 //!
-//! What runs before what, the caller says. [`Order::Free`]: nothing is in order, but that what uses a collection which
-//! the batch opens waits for that, and that closing waits for all uses before it. [`Order::Chain`]: one after the
-//! other. [`Batch::after`]: this one needs those; if one of them fails, it is skipped.
+//! The caller declares the order. With [`Order::Free`] there is none, except that operations on a
+//! collection which the batch opens wait for that, and that closing waits for all uses before it.
+//! [`Order::Chain`]: one after the other. [`Batch::after`]: this operation needs those; if one of
+//! them fails, it is skipped.
 //!
-//! What a failure means, [`Failure`] says. `stop`: what hasn't begun is skipped. `continue`: all else is done that
-//! doesn't need what failed. `rollback`: as `stop`, and what was done is undone (see [`crate::undo`]); the same if the
-//! batch is cancelled. Others see the parts of such a batch while it runs, but for deletions, which come at its end.
-//! What they write meanwhile to the same chunks is lost if it is undone.
+//! What a failure means, [`Failure`] says. `stop`: what hasn't begun is skipped. `continue`: all
+//! else is done that doesn't need what failed. `rollback`: as `stop`, and what was done is undone
+//! (see [`crate::undo`]); the same if the batch is cancelled. Others see the parts of such a batch
+//! while it runs, but for deletions, which come at its end. What they write meanwhile to the same
+//! chunks is lost if it is undone.
 //!
 //! Buffers belong to the batch until it has ended.
 
@@ -54,9 +56,9 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Metadata.
     Meta(Meta),
-    /// What was looked up.
+    /// The look-up.
     Record(Record),
-    /// What was found.
+    /// The records found.
     Records(Vec<Record>),
 }
 
@@ -233,7 +235,8 @@ impl Batch {
         Ok(Op(number))
     }
 
-    /// Makes `op` need operations that were added before: it waits for them, and is skipped if one fails.
+    /// Makes `op` need operations that were added before: it waits for them, and is skipped if one
+    /// fails.
     ///
     /// # Errors
     /// EINVAL unless `op` is in this batch and comes behind all of `needed`.
@@ -263,8 +266,8 @@ impl Batch {
     /// Starts it.
     ///
     /// # Errors
-    /// EPERM in a forked child; if no thread can be started, or the log of a batch that can be undone; EAGAIN if
-    /// too many batches are under way. Nothing has been done then.
+    /// EPERM in a forked child; if no thread can be started, or the log of a batch that can be
+    /// undone; EAGAIN if too many batches are in progress. Nothing has been done then.
     pub fn start(self) -> Result<Running> {
         self.session.check()?;
         Running::start(self)
@@ -276,8 +279,8 @@ impl Batch {
     //
     // Errors of all: E2BIG if the batch is full.
 
-    /// [`Collection::create`]. The collection can be used by operations of this batch right away, by others when it
-    /// has been made.
+    /// [`Collection::create`]. The collection can be used by operations of this batch right away,
+    /// by others when it has been made.
     ///
     /// # Errors
     /// E2BIG if the batch is full.

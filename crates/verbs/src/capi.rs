@@ -1,8 +1,9 @@
-//! The C interface of `include/forebay/iov.h`: each function there is one here, and turns handles, texts and memory into what the
-//! Rust functions take, errors into numbers. What functions promise stands in the header.
+//! The C interface of `include/forebay/iov.h`: each function there is one here, and turns handles,
+//! texts and memory into what the Rust functions take, errors into numbers. What functions promise
+//! stands in the header.
 //!
-//! Handles are boxes. A program that passes what isn't one, or one that it has closed, has broken the
-//! header's rules, as with any C library; null is EINVAL.
+//! Handles are boxes. A program that passes what isn't one, or one that it has closed, has broken
+//! the header's rules, as with any C library; null is EINVAL.
 
 mod batches;
 mod bytes;

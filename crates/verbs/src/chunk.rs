@@ -1,38 +1,32 @@
-//! Chunks in memory: a range of a collection's bytes under an address, without a copy; and buffers that lie in the pool.
+//! Chunks in memory: a range of a collection's bytes under an address, without a copy; and buffers
+//! that lie in the pool.
 //!
-//! What is mapped are the pages of the pool's medium in which the bytes lie, so what is stored is the collection's
-//! content at once, for whoever reads it. That needs bytes that lie on this node, in one piece: a collection of this node that isn't striped. A
-//! buffer is a chunk of a file without a name, which goes when nobody has it mapped any more.
+//! The mapped pages are those of the pool's medium in which the bytes lie, so a store changes the
+//! collection's content at once, for every reader. That needs bytes that lie on this node, in one
+//! piece: a collection of this node that isn't striped. A buffer is a chunk of a file without a
+//! name, which goes when nobody has it mapped any more.
 //!
-//! A [`Token`] names a chunk to other processes on the node: who may open the collection, or is the buffer's user, attaches it. It is
-//! no secret, and it keeps nothing: what it names lives as long as the collection, or as long as some process has the buffer mapped. A process
-//! that dies loses its mappings, nobody else's.
+//! A [`Token`] names a chunk to other processes on the node: who may open the collection, or is the
+//! buffer's user, attaches it. It is no secret, and it keeps nothing: what it names lives as long
+//! as the collection, or as long as some process has the buffer mapped. A process that dies loses
+//! its mappings, nobody else's.
 
-use crate::mapped::Mapped;
+use crate::abi::TOKEN;
+use crate::mapped::{Access, Mapped};
 use crate::pool::Attached;
 use crate::{Collection, Error, Result, Session};
 use forebay_posix::ObjectId;
 use rustix::io::Errno;
 
-/// Bytes of a token.
-pub const TOKEN: usize = 48;
 /// What tokens begin with: their format.
 const MAGIC: [u8; 4] = *b"FBt1";
-
-/// What a mapped chunk may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Its memory is only read: storing into it ends the program.
-    Read,
-    /// It is read and written.
-    Write,
-}
 
 /// Names a chunk to other processes of the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(pub [u8; TOKEN]);
 
-/// Bytes of a collection, or a buffer, in this process's memory. It goes when it is dropped. A forked child doesn't have it.
+/// Bytes of a collection, or a buffer, in this process's memory. It goes when it is dropped. A
+/// forked child doesn't have it.
 pub struct Chunk(Mapped);
 
 /// What a token says.
@@ -46,11 +40,13 @@ struct Named {
 }
 
 impl Chunk {
-    /// Maps the `len` bytes at `at` of a collection. All of them have to be there: behind the end is nothing to map.
+    /// Maps the `len` bytes at `at` of a collection. All of them have to be there: behind the end
+    /// is nothing to map.
     ///
     /// # Errors
-    /// ENOTSUP if its back end has no memory to map; EREMOTE if the bytes lie on another node, or on several; EINVAL beyond the end, or for
-    /// nothing; ENOSPC if a hole can't be filled; EPERM, EBUSY for what its controls refuse; ENOMEM.
+    /// ENOTSUP if its back end has no memory to map; EREMOTE if the bytes lie on another node, or
+    /// on several; EINVAL beyond the end, or for nothing; ENOSPC if a hole can't be filled; EPERM,
+    /// EBUSY for what its controls refuse; ENOMEM.
     pub fn map(collection: &Collection, at: u64, len: usize, access: Access) -> Result<Chunk> {
         collection.map_object(at, len, access).map(Chunk)
     }
@@ -66,8 +62,8 @@ impl Chunk {
     /// Maps the chunk that another process of this node has named.
     ///
     /// # Errors
-    /// EINVAL for what is no token, EXDEV for that of another pool, EREMOTE for that of another node; ENOENT if it is gone; EACCES, EPERM, EBUSY if
-    /// this process mustn't open it.
+    /// EINVAL for what is no token, EXDEV for that of another pool, EREMOTE for that of another
+    /// node; ENOENT if it is gone; EACCES, EPERM, EBUSY if this process mustn't open it.
     pub fn attach(session: &Session, token: &Token) -> Result<Chunk> {
         let fs = pool_of(session)?;
         let named = Named::read(token)?;
@@ -120,25 +116,12 @@ impl Chunk {
     /// # Errors
     /// EINVAL if that isn't inside; EPERM in a forked child.
     pub fn share_part(&self, from: usize, len: usize) -> Result<Token> {
-        self.0.check()?;
-        if len == 0 || from.checked_add(len).is_none_or(|end| end > self.len()) {
-            let text = format!(
-                "{len} bytes at {from} aren't inside a chunk of {}",
-                self.len()
-            );
-            return Err(Error::invalid(text));
-        }
-        let fs = self.0.pool();
-        let (object, at) = self.0.object();
-        Ok(Named {
-            pool: identity(fs),
-            node: fs.store().node().0,
-            object,
-            at: at + from as u64,
-            len: len as u64,
-            access: self.0.access(),
-        }
-        .token())
+        share(&self.0, from, len)
+    }
+
+    /// What is mapped, for who keeps it.
+    pub(crate) fn into_mapped(self) -> Mapped {
+        self.0
     }
 
     /// Copies bytes out of it.
@@ -153,11 +136,35 @@ impl Chunk {
     /// Copies bytes into it.
     ///
     /// # Errors
-    /// EINVAL if they aren't all inside; EACCES if it was mapped for reading; EPERM in a forked child.
+    /// EINVAL if they aren't all inside; EACCES if it was mapped for reading; EPERM in a forked
+    /// child.
     pub fn write(&self, from: &[u8], at: usize) -> Result<()> {
         self.0.check()?;
         self.0.write(from, at)
     }
+}
+
+/// As [`Chunk::share_part`].
+pub(crate) fn share(mapped: &Mapped, from: usize, len: usize) -> Result<Token> {
+    mapped.check()?;
+    if len == 0 || from.checked_add(len).is_none_or(|end| end > mapped.len()) {
+        let text = format!(
+            "{len} bytes at {from} aren't inside a chunk of {}",
+            mapped.len()
+        );
+        return Err(Error::invalid(text));
+    }
+    let fs = mapped.pool();
+    let (object, at) = mapped.object();
+    Ok(Named {
+        pool: identity(fs),
+        node: fs.store().node().0,
+        object,
+        at: at + from as u64,
+        len: len as u64,
+        access: mapped.access(),
+    }
+    .token())
 }
 
 fn pool_of(session: &Session) -> Result<&Attached> {

@@ -1,8 +1,8 @@
-//! The threads that run batches: a few for each session, made when there is work.
+//! The worker pool that runs batches: a few threads for each session, made when there is work.
 //!
-//! They take operations that nothing holds up any more, in the order in which that came to be, whatever batch they
-//! belong to: a batch that is long or slow leaves the other threads to others. Signals stay with the program's
-//! own threads.
+//! They take operations that nothing holds up any more, in the order in which they became ready,
+//! from all batches: a long or slow batch leaves the other threads to others. Signals stay with the
+//! program's own threads.
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, available_parallelism};
 
-/// Operations under way in one session, at most.
+/// Operations in progress in one session, at most.
 pub(crate) const UNDER_WAY_MAX: usize = 1 << 20;
 
 /// Something to run.
@@ -50,7 +50,8 @@ pub(crate) struct Crew {
     generation: Generation,
 }
 
-/// Threads where operations ask other nodes: most of them wait, and so many questions can be on their way together.
+/// Threads where operations ask other nodes: most of them wait, and so many questions can be on
+/// their way together.
 const ASKING: usize = 32;
 
 impl Crew {
@@ -118,7 +119,7 @@ impl Crew {
         let wanted = tasks.len().min(queue.idle);
         queue.tasks.extend(tasks);
         drop(queue);
-        // Who is awake looks for more before it sleeps.
+        // A thread that is awake looks for more before it sleeps.
         (0..wanted).for_each(|_| self.shared.news.notify_one());
         Ok(())
     }

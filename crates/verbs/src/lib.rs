@@ -1,12 +1,13 @@
 //! The verbs face: I/O for programs that say what they need.
 //!
-//! A [`Session`] has a metadata store and back ends. In it are [`Workspace`]s, and in these [`Collection`]s: bytes with a
-//! name, a UUID, key-value metadata and controls. They are found by name, by UUID, or by a [`Predicate`] over
-//! metadata. Verbs are carried out at once, or collected in a [`Batch`] and run while the program does
-//! something else. Concepts and rules: `docs/verbs.md`.
+//! A [`Session`] has a metadata store and back ends. In it are [`Workspace`]s, and in these
+//! [`Collection`]s: bytes with a name, a UUID, key-value metadata and controls. They are found by
+//! name, by UUID, or by a [`Predicate`] over metadata. Verbs are carried out at once, or collected
+//! in a [`Batch`] and run while the program does something else. Concepts and rules:
+//! `docs/verbs.md`.
 //!
-//! Everything may be used by several threads. A forked child can't use its parent's sessions: every verb
-//! is EPERM there; it opens its own.
+//! Everything may be used by several threads. A forked child can't use its parent's sessions: every
+//! verb is EPERM there; it opens its own.
 //!
 //! ```
 //! use forebay_iov::{Collection, Options, Predicate, Session, Workspace};
@@ -42,14 +43,16 @@ mod process;
 pub mod query;
 mod said;
 mod session;
-pub mod undo;
+mod settle;
 mod uuid;
 
 pub use batch::{Batch, Op, Order, Outcome, Running, Status};
-pub use chunk::{Access, Chunk, Token};
+pub use chunk::{Chunk, Token};
 pub use error::{Error, Result};
 pub use forebay_controls::{Controls, Failure};
 pub use forebay_store::Term;
+pub use mapped::Access;
+pub use meta::undo;
 pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
 pub use query::{Meta, Predicate};

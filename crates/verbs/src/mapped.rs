@@ -1,14 +1,14 @@
 //! Pages of a file of a pool under an address.
 //!
-//! The store keeps the pages for the file as long as a place in this process's table of mappings refers to it
-//! (`forebay_store::mapped`); what dead processes had in theirs it gives back itself. Here the pages are put under a range of
-//! addresses, and taken away before the place is given back. All pages are made when it is mapped, so that nothing can go wrong when they are
-//! touched.
+//! The store keeps the pages for the file as long as a place in this process's table of mappings
+//! refers to it (`forebay_store::mapped`); what dead processes had in theirs it gives back itself.
+//! Here the pages are put under a range of addresses, and taken away before the place is given
+//! back. All pages are made when it is mapped, so that nothing can go wrong when they are touched.
 //!
-//! The range follows no cuts: a page that is cut off stays where it is, as zeros, and is the file's again if that grows again.
-//! So others needn't wait for this process when they cut the file (`map_flag::STAYS`).
+//! The range follows no cuts: a page that is cut off stays where it is, as zeros, and is the file's
+//! again if that grows again. So others needn't wait for this process when they cut the file
+//! (`map_flag::STAYS`).
 
-use crate::chunk::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
@@ -18,6 +18,15 @@ use forebay_store::{MapPiece, PAGE};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
+
+/// What a mapped chunk may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its memory is only read: storing into it ends the program.
+    Read,
+    /// It is read and written.
+    Write,
+}
 
 /// What a file is called that was opened by its id.
 const UNNAMED: &[u8] = b"#mapped";
@@ -30,14 +39,15 @@ pub struct Mapped {
     object: ObjectId,
     /// Where in the file it begins.
     at: u64,
-    /// Its first byte, in a range of whole pages.
+    /// The address of its first byte, in a range of whole pages.
     first: NonNull<u8>,
     len: usize,
     access: Access,
     generation: Generation,
 }
 
-// SAFETY: the place is made of atomics and released once, by drop; the memory is given out as an address only.
+// SAFETY: the place is made of atomics and released once, by drop; the memory is given out as an
+// address only.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -49,7 +59,7 @@ struct Range {
 }
 
 impl Range {
-    /// So many whole pages of addresses, without anything there.
+    /// Reserves addresses: whole pages, with nothing mapped there.
     fn reserve(len: usize) -> std::result::Result<Range, Errno> {
         // SAFETY: new addresses, which nothing refers to.
         let start = unsafe {
@@ -266,8 +276,9 @@ impl Mapped {
 
     pub(crate) fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
         inside(to.len(), at, self.len)?;
-        // SAFETY: inside the mapping, as was just checked. Who stores there at the same time is another thread's or
-        // process's business, as with any shared memory; bytes are bytes.
+        // SAFETY: inside the mapping, as was just checked. A process that stores there at the same
+        // time is another thread's or process's business, as with any shared memory; bytes are
+        // bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(self.first.as_ptr().add(at), to.as_mut_ptr(), to.len())
         };

@@ -1,8 +1,9 @@
-//! Metadata stores: who knows which workspaces and collections there are, and what was said of them.
+//! Metadata stores: which workspaces and collections there are, and their metadata.
 //!
-//! A store keeps *records*. A workspace is a record at its root, a collection a record in its workspace. A
-//! record has a name and a UUID, both unique where it is, key-value metadata, and what was said of it when it was
-//! made: its back end, and its controls. Where a collection's bytes lie is its back end's business.
+//! A store keeps *records*. A workspace is a record at its root, a collection a record in its
+//! workspace. A record has a name and a UUID, both unique where it is, key-value metadata, and the
+//! back end and controls that were declared when it was made. Where a collection's bytes lie is its
+//! back end's business.
 //!
 //! Every store passes the same tests (`tests/meta.rs`). What several threads or processes do at
 //! once happens in some order: of two that create a name one is told that it exists.
@@ -12,11 +13,12 @@ mod entries;
 mod etcd;
 mod memory;
 mod pool;
+pub mod undo;
 
-use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use rustix::io::Errno;
+use undo::UndoLog;
 
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
@@ -51,7 +53,7 @@ pub enum Key<'a> {
     Uuid(Uuid),
 }
 
-/// What is known of a workspace or a collection.
+/// The record of a workspace or a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its UUID, which the store gives.
@@ -62,9 +64,10 @@ pub struct Record {
     pub meta: Meta,
     /// Of a collection: the back end that has its bytes.
     pub backend: String,
-    /// What that back end was when it was made ([`crate::backend::Backend::place`]), as far as the store keeps that.
+    /// What that back end was when it was made ([`crate::backend::Backend::place`]), as far as the
+    /// store keeps that.
     pub place: String,
-    /// What was said of its use.
+    /// Its declared controls.
     pub controls: Controls,
 }
 
@@ -79,22 +82,24 @@ pub struct New<'a> {
     pub backend: &'a str,
     /// What that back end is, if it matters.
     pub place: &'a str,
-    /// What was said of its use.
+    /// Its declared controls.
     pub controls: Controls,
-    /// What of that is said of the record's own file, where that has the bytes ([`Backend::said_of_record`](crate::backend::Backend)).
+    /// What of that is said of the record's own file, where that has the bytes
+    /// ([`Backend::said_of_record`](crate::backend::Backend)).
     pub of_file: Declared,
 }
 
 /// A change of metadata: a key, and its new value or None.
 pub type Change = (String, Option<String>);
 
-/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and what the store has to say.
+/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and what the store has
+/// to say.
 pub trait Store: Send + Sync {
-    /// What it is called in messages.
+    /// Its name in messages.
     fn name(&self) -> &str;
 
-    /// Makes a record; all of it is seen at once. Before it is seen by others, `before` is told of it: if
-    /// that fails, nothing was made.
+    /// Makes a record; all of it is seen at once. Before it is seen by others, `before` is told of
+    /// it: if that fails, nothing was made.
     ///
     /// # Errors
     /// EEXIST if there is one of this name.
@@ -105,8 +110,8 @@ pub trait Store: Send + Sync {
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record>;
 
-    /// Makes several records of one scope, as `create` would, each by itself; what they need of others is asked for together. `before` is told which one
-    /// it is.
+    /// Makes several records of one scope, as `create` would, each by itself; what they need of
+    /// others is asked for together. `before` is told which one it is.
     fn create_all(
         &self,
         scope: Scope,
@@ -144,7 +149,8 @@ pub trait Store: Send + Sync {
         keys.iter().map(|key| self.find(scope, *key)).collect()
     }
 
-    /// Removes several records of one scope that were found just now, as `remove` would, each by itself.
+    /// Removes several records of one scope that were found just now, as `remove` would, each by
+    /// itself.
     fn remove_all(&self, scope: Scope, all: &[Record]) -> Vec<Result<()>> {
         all.iter().map(|r| self.remove(scope, r.uuid)).collect()
     }

@@ -1,8 +1,10 @@
 //! Workspaces and collections.
 //!
-//! A workspace is a namespace with metadata of its own. A collection is a sequence of bytes in one, with a name, a UUID,
-//! key-value metadata, controls, and a back end that keeps the bytes. A chunk is a range of them: a place and a
-//! length. Workspaces are in `workspace.rs`, what is done to bytes in `bytes.rs`. Every verb here is carried out before it returns; [`crate::Batch`] has the same verbs for later.
+//! A workspace is a namespace with metadata of its own. A collection is a sequence of bytes in one,
+//! with a name, a UUID, key-value metadata, controls, and a back end that keeps the bytes. A chunk
+//! is a range of them: a place and a length. Workspaces are in `workspace.rs`, what is done to
+//! bytes in `bytes.rs`. Every verb here is carried out before it returns; [`crate::Batch`] has the
+//! same verbs for later.
 
 mod bytes;
 mod workspace;
@@ -10,8 +12,8 @@ mod workspace;
 pub use workspace::Workspace;
 
 use crate::backend::{Address, Backend, Object};
+use crate::meta::undo::{Undo, UndoLog, changes_back};
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
-use crate::undo::{Undo, UndoLog, changes_back};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Controls;
 use rustix::io::Errno;
@@ -22,9 +24,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Options {
     /// Its metadata.
     pub meta: Meta,
-    /// What its use needs.
+    /// Its controls.
     pub controls: Controls,
-    /// The back end that shall have its bytes; None: what [`Session::choose`] says, or else the session's first.
+    /// The back end that shall have its bytes; None: what [`Session::choose`] says, or else the
+    /// session's first.
     pub backend: Option<String>,
 }
 
@@ -156,15 +159,16 @@ impl Collection {
     /// Makes a collection and opens it.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be; ENODEV without
-    /// the back end; ENOTSUP, naming it, for a control that the back end can't keep.
+    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be; ENODEV
+    /// without the back end; ENOTSUP, naming it, for a control that the back end can't keep.
     pub fn create(workspace: &Workspace, name: &str, options: &Options) -> Result<Collection> {
         let new = Collection::pending(workspace);
         new.fill_new(name, options, None)?;
         Ok(new)
     }
 
-    /// Makes several collections and opens them, each by itself, with what is asked of others for that asked together.
+    /// Makes several collections and opens them, each by itself, with what is asked of others for
+    /// that asked together.
     ///
     /// # Errors
     /// Of each, as for [`Collection::create`].
@@ -191,7 +195,7 @@ impl Collection {
         Ok(opened)
     }
 
-    /// What is known of a collection; its bytes aren't touched.
+    /// The record of a collection; its bytes aren't touched.
     ///
     /// # Errors
     /// ENOENT if there is none.
@@ -201,7 +205,8 @@ impl Collection {
         store.find(Scope::In(workspace.uuid), key)
     }
 
-    /// Whether this session has the back end in which a collection's bytes lie. They aren't looked for.
+    /// Whether this session has the back end in which a collection's bytes lie. They aren't looked
+    /// for.
     ///
     /// # Errors
     /// ENODEV if it isn't attached, or another one is under its name; it says which one has them.
@@ -220,7 +225,8 @@ impl Collection {
         store.search(Scope::In(workspace.uuid), predicate, usize::MAX)
     }
 
-    /// Deletes a collection. Who has it open goes on with it, where the back end can have that.
+    /// Deletes a collection. Processes that have it open go on with it, where the back end can have
+    /// that.
     ///
     /// # Errors
     /// ENOENT if there is none; ENODEV without its back end.
@@ -239,7 +245,8 @@ impl Collection {
         }
     }
 
-    /// Deletes several collections, each by itself: what other nodes are asked for that, they are asked together.
+    /// Deletes several collections, each by itself: what other nodes are asked for that, they are
+    /// asked together.
     ///
     /// # Errors
     /// Of each, as for [`Collection::delete`].
@@ -288,7 +295,8 @@ impl Collection {
         self.become_new(made, &*chosen.backend, options, name)
     }
 
-    /// As [`Collection::fill_new`] for several of one workspace, each by itself: what other nodes are asked for that, they are asked together.
+    /// As [`Collection::fill_new`] for several of one workspace, each by itself: what other nodes
+    /// are asked for that, they are asked together.
     pub(crate) fn fill_all(all: &[NewCollection], log: Log<'_>) -> Vec<Result<()>> {
         let Some(first) = all.first() else {
             return Vec::new();
@@ -348,7 +356,8 @@ impl Collection {
                 Ok(())
             }
             Err(error) => {
-                // The name goes back. If that fails as well, it is a collection without bytes, which can be deleted.
+                // The name goes back. If that fails as well, it is a collection without bytes,
+                // which can be deleted.
                 let _ = session
                     .store()
                     .remove(Scope::In(workspace.uuid), record.uuid);
@@ -438,7 +447,7 @@ impl Collection {
         set_meta(&workspace.session, scope, uuid, changes, log)
     }
 
-    /// Ends its use, behind all verbs that are under way in other threads.
+    /// Ends its use, behind all verbs that are in progress in other threads.
     ///
     /// # Errors
     /// EBADF if it isn't open; what couldn't be written back.

@@ -1,8 +1,8 @@
 //! Pools that this process has open: each once, whatever sessions and back ends use it.
 //!
-//! The records of a pool must not be opened twice in a process, so all uses share one [`Fs`], and the last one
-//! closes it before anybody can open it again. In a forked child nothing of the parent's is touched, not even
-//! to close it; the child opens the pool anew.
+//! The records of a pool must not be opened twice in a process, so all uses share one [`Fs`], and
+//! the last one closes it before anybody can open it again. In a forked child nothing of the
+//! parent's is touched, not even to close it; the child opens the pool again.
 
 use crate::process::{Generation, patient};
 use crate::{Error, Result};

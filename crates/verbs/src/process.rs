@@ -1,9 +1,10 @@
-//! What the process brings: forked children, and signals.
+//! Forked children, and signals, of the process that uses the verbs.
 //!
-//! A child has none of its parent's worker threads, and may have been forked while one of them held a lock. So
-//! what the parent opened is refused in it, before any lock is touched. Each session notes the
-//! generation it belongs to; a handler that the C library runs in every forked child begins a new one. A look at
-//! it costs one load, which getpid(2) wouldn't.
+//! A child has none of its parent's worker threads, and may have been forked while one of them held
+//! a lock. So sessions that the parent opened are refused in it, before any lock is touched. Each
+//! session records the generation it belongs to; a handler that the C library runs in every forked
+//! child begins a new one. Comparing generations costs one load, getpid(2) would cost a system
+//! call.
 
 use crate::{Error, Result};
 use rustix::io::Errno;
@@ -26,7 +27,8 @@ impl Generation {
     pub fn now() -> Generation {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler changes an atomic and nothing else, which is allowed after a fork.
+            // SAFETY: the handler changes an atomic and nothing else, which is allowed after a
+            // fork.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             assert_eq!(failed, 0, "no memory to watch for forks");
         });
@@ -51,7 +53,8 @@ impl Generation {
     }
 }
 
-/// How long one waits for another thread that holds a lock of all sessions. For ever, if a fork has left it behind.
+/// How long one waits for another thread that holds a lock of all sessions. For ever, if a fork has
+/// left it behind.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes a lock that another thread may have held when this process was forked.

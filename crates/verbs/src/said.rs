@@ -1,5 +1,6 @@
-//! Controls as texts: `mutability=append,temporality=once`, what isn't named being the default. So they cross C
-//! interfaces, where an unknown one is refused by name rather than lost in a number.
+//! Controls as texts: `mutability=append,temporality=once`; controls that aren't named have their
+//! defaults. As texts they cross C interfaces, where an unknown one is refused by name rather than
+//! lost in a number.
 
 use crate::{Error, Result};
 use forebay_controls::Controls;

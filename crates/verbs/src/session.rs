@@ -1,17 +1,16 @@
 //! A session: a metadata store, the back ends that are attached, and the threads that run batches.
 //!
-//! Everything else hangs on one. A program has one session, or several with different stores. It may be used by
-//! any number of threads; see [`crate`] for forks.
+//! Everything else hangs on one. A program has one session, or several with different stores. It
+//! may be used by any number of threads; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
-use crate::chunk::Chunk;
 use crate::crew::Crew;
+use crate::mapped::Mapped;
 #[cfg(feature = "etcd")]
 use crate::meta::Etcd;
 use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
-use crate::undo::settle;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Pattern};
 use rustix::io::Errno;
@@ -35,25 +34,28 @@ struct Inner {
     /// The pool that is the store.
     pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
-    /// The back end of collections that name none: the store's, or else the first attached one that outlives the process.
+    /// The back end of collections that name none: the store's, or else the first attached one that
+    /// outlives the process.
     default: OnceLock<String>,
     /// Whether operations ask other nodes.
     asks: bool,
     crew: Crew,
-    /// The thread that tells programs what has ended: apart from those that work, so that it may wait for them.
+    /// The thread that tells programs what has ended: apart from those that work, so that it may
+    /// wait for them.
     teller: Crew,
     /// Which back end new collections get that name none, the last that fits first.
     choices: RwLock<Vec<Choice>>,
     /// What the C interface has mapped, by its address.
-    mapped: Mutex<BTreeMap<usize, Chunk>>,
+    mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
 impl Session {
-    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone; `pool:NAME` is a pool
-    /// on this node, `pool` the one that the command line would take ($FOREBAY_POOL, or `default`);
-    /// `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty text is what $FOREBAY_METADATA says, or `pool`. The back
-    /// ends `memory` and `null` are attached, and for a pool `forebay`, which is then that of collections that name none; with etcd, it is
-    /// the first one that is attached and outlives the process.
+    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone;
+    /// `pool:NAME` is a pool on this node, `pool` the one that the command line would take
+    /// ($FOREBAY_POOL, or `default`); `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty
+    /// text is what $FOREBAY_METADATA says, or `pool`. The back ends `memory` and `null` are
+    /// attached, and for a pool `forebay`, which is then that of collections that name none; with
+    /// etcd, it is the first one that is attached and outlives the process.
     ///
     /// # Errors
     /// EINVAL for a place that isn't known; if the pool can't be opened, or etcd doesn't answer.
@@ -86,7 +88,8 @@ impl Session {
         }
     }
 
-    /// A session over this store; collections that name no back end get `default`, or the first attached one that outlives the process.
+    /// A session over this store; collections that name no back end get `default`, or the first
+    /// attached one that outlives the process.
     fn over(
         store: Arc<dyn Store>,
         default: Option<&str>,
@@ -157,18 +160,6 @@ impl Session {
         known.map(|(n, b)| (n.clone(), b.kind().into())).collect()
     }
 
-    /// Settles batches that dead processes have left half done.
-    ///
-    /// # Errors
-    /// ENODEV if a back end that one of them used isn't attached; what couldn't be undone.
-    pub(crate) fn settle(&self) -> Result<()> {
-        for log in self.store().left_behind()? {
-            let settled = settle(self, &*log);
-            settled.map_err(|e| e.about("a batch that a killed process has left half done"))?;
-        }
-        Ok(())
-    }
-
     /// # Errors
     /// EPERM in a forked child of the process that opened it.
     pub(crate) fn check(&self) -> Result<()> {
@@ -189,7 +180,7 @@ impl Session {
     ///
     /// # Errors
     /// EPERM in a forked child.
-    pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Chunk>>> {
+    pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Mapped>>> {
         self.check()?;
         Ok(self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -207,8 +198,9 @@ impl Session {
         &self.0.teller
     }
 
-    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of which all of `controls` is said, get `backend`.
-    /// Of several choices that fit, the one made last counts; where none fits, it is the session's first back end.
+    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of
+    /// which all of `controls` is said, get `backend`. Of several choices that fit, the one made
+    /// last counts; where none fits, it is the session's first back end.
     ///
     /// The pattern is one of paths, as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
     ///
@@ -320,7 +312,8 @@ impl Session {
         Ok((record, object))
     }
 
-    /// Deletes collections that were found just now, each by itself, as [`Session::delete_collection`] does.
+    /// Deletes collections that were found just now, each by itself, as
+    /// [`Session::delete_collection`] does.
     pub(crate) fn delete_found(
         &self,
         workspace: Uuid,

@@ -1,4 +1,4 @@
-//! Names that nobody has to agree on: 16 bytes, random or made from the ids of a pool.
+//! UUIDs: 16 bytes, random or made from the ids of a pool.
 
 use crate::{Error, Result};
 use rustix::rand::{GetRandomFlags, getrandom};

@@ -1,4 +1,5 @@
-//! What Rust makes of the C types is what `tests/verbs/abi.txt` has; `tests/verbs/run.py` compares that with the headers.
+//! What Rust makes of the C types is what `tests/verbs/abi.txt` has; `tests/verbs/run.py` compares
+//! that with the headers.
 
 use forebay_iov::abi::*;
 use std::mem::offset_of;

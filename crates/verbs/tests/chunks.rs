@@ -1,4 +1,5 @@
-//! Chunks in memory: what is stored is the collection's, other processes attach it, and nothing is left of the dead.
+//! Chunks in memory: what is stored is the collection's, other processes attach it, and nothing is
+//! left of the dead.
 
 mod support;
 
@@ -126,7 +127,8 @@ fn what_is_stored_is_the_collections() {
     assert_eq!(errno(reading.write(b"x", 0)), Errno::ACCESS);
     assert_eq!(errno(chunk.write(b"xx", (2 << 20) - 1)), Errno::INVAL);
 
-    // Cut, its memory is zeros, and what is stored there isn't the collection's; grown, it is again.
+    // Cut, its memory is zeros, and what is stored there isn't the collection's; grown, it is
+    // again.
     c.truncate(8).unwrap();
     assert_eq!(bytes(&chunk)[..6], *b"4Xbc\0\0");
     assert_eq!(bytes(&chunk)[(2 << 20) - 3..], [0; 3]);

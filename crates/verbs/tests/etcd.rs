@@ -1,4 +1,5 @@
-//! etcd as metadata store, when things go wrong: it is away, answers get lost, others answer, processes die.
+//! etcd as metadata store, when things go wrong: it is away, answers get lost, others answer,
+//! processes die.
 
 mod support;
 
@@ -281,7 +282,8 @@ fn a_creation_cannot_come_true_late() {
     assert_eq!(names(plain.store(), Scope::Root, ""), [""; 0]);
 }
 
-/// Whoever may write to etcd has made a record of a name that leads out of the back end's directory.
+/// Whoever may write to etcd has made a record of a name that leads out of the back end's
+/// directory.
 #[test]
 fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
     let etcd = TestEtcd::new();

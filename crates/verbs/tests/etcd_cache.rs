@@ -1,4 +1,5 @@
-//! The local copy of what etcd has: what reads by it may see, and what becomes of it when it is damaged, old, or shared.
+//! The local copy of what etcd has: what reads by it may see, and what becomes of it when it is
+//! damaged, old, or shared.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Controls of collections that lie in a pool: they are the file's own, as far as the pool's media can keep them.
+//! Controls of collections that lie in a pool: they are the file's own, as far as the pool's media
+//! can keep them.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Predicates: what they mean, what is wrong with wrong ones, and that nothing makes the parser fall.
+//! Predicates: what they mean, what is wrong with wrong ones, and that nothing makes the parser
+//! fall.
 
 use forebay_fuzz::Random;
 use forebay_iov::{Meta, Predicate, Term};

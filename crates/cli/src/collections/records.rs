@@ -1,6 +1,8 @@
-//! Collections as a place that files are staged from: their bytes through this process, their metadata as attributes `user.*`.
+//! Collections as a place that files are staged from: their bytes through this process, their
+//! metadata as attributes `user.*`.
 //!
-//! All lie in one directory, `/`, with this run's beginning as their time, as collections have none. Nothing can be changed.
+//! All lie in one directory, `/`, with this run's beginning as their time, as collections have
+//! none. Nothing can be changed.
 
 use forebay_iov::{Collection, Key, Record, Workspace};
 use forebay_staging::{Meta, Place, PlaceFile};

@@ -1,15 +1,16 @@
 //! `import` and `export`: files of a directory become collections, and collections files.
 //!
-//! What lies in the pool is staged there and back, by all nodes that hold it. Where the pool is the metadata store, that is all: files
-//! are records. Metadata in etcd are said and read by this process, besides; and what lies in directories that were attached goes
-//! through it. A pool is open once in a process, so the session is closed before its files are staged.
+//! What lies in the pool is staged there and back, by all nodes that hold it. Where the pool is the
+//! metadata store, that is all: files are records. Metadata in etcd are said and read by this
+//! process, besides; and what lies in directories that were attached goes through it. A pool is
+//! open once in a process, so the session is closed before its files are staged.
 
 use super::records::Records;
 use super::{At, FILES, Said, failed};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, say};
 use crate::stage::{Way, summary, tell_troubles, transfer};
-use crate::{exec, paths};
+use crate::{found, paths};
 use forebay_client::PoolConfig;
 use forebay_iov::meta::{Scope, check_changes, check_name};
 use forebay_iov::{Change, Collection, Key, Meta, Options, Predicate, Record, Session, Workspace};
@@ -85,7 +86,7 @@ fn told(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result
 
 /// Stages files of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
-    let open = exec::open(pool, None)?;
+    let open = found::open(pool, None)?;
     transfer(&open, way, (0, false), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
@@ -186,7 +187,7 @@ fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, 
     match at.attached.first() {
         _ if there.contains(FILES) => Ok(FILES.into()),
         Some((name, _)) => Ok(name.clone()),
-        None => Err(exec::open(at.pool, None)
+        None => Err(found::open(at.pool, None)
             .err()
             .unwrap_or_else(|| Fail::failed("the pool has come up just now; repeat the command"))),
     }
@@ -201,8 +202,8 @@ struct File<'a> {
     meta: Meta,
 }
 
-/// Makes those collections that aren't there, says what is to be said of all, and fills those that don't lie in the pool. Returns the names of the
-/// others.
+/// Makes those collections that aren't there, says what is to be said of all, and fills those that
+/// don't lie in the pool. Returns the names of the others.
 fn import_records(
     workspace: &Workspace,
     directory: &Path,
@@ -289,7 +290,8 @@ enum Made {
     Failed,
 }
 
-/// Makes the collections of those files that have none, together. Not in a batch, whose threads may hold the session for a moment longer.
+/// Makes the collections of those files that have none, together. Not in a batch, whose threads may
+/// hold the session for a moment longer.
 fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Report) -> Vec<Made> {
     let missing = files.iter().filter(|file| file.record.is_none());
     let new = missing.map(|file| {
@@ -510,7 +512,8 @@ pub(super) fn export(
     told(report, began, &what, as_json)
 }
 
-/// Collections that don't lie in the pool, through this process. Contents are compared with what is there: collections have no times.
+/// Collections that don't lie in the pool, through this process. Contents are compared with what is
+/// there: collections have no times.
 fn through(
     workspace: Workspace,
     records: Vec<Record>,
@@ -547,7 +550,7 @@ fn export_files(
 
 /// The files of a workspace in the pool.
 fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
-    let fs = Fs::for_staging(exec::open(pool, None)?);
+    let fs = Fs::for_staging(found::open(pool, None)?);
     match fs.list(format!("/{workspace}").as_bytes()) {
         Ok(entries) => Ok(entries
             .into_iter()
@@ -562,7 +565,7 @@ fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
     }
 }
 
-/// What is known of collections in etcd becomes attributes of the files that were staged.
+/// Writes metadata of collections in etcd as attributes of the staged files.
 fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) {
     let names: Vec<String> = records.iter().map(|r| r.name.clone()).collect();
     let records = Records::new(None, records);

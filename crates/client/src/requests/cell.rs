@@ -1,4 +1,4 @@
-//! Who may do what with a cell, and how it passes on.
+//! The states of a request cell, and which side may use it in each.
 //!
 //! ```text
 //!          asker           asker            daemon            daemon           asker
@@ -7,12 +7,13 @@
 //!                                      v                 v                 v
 //!                                   CLAIMED          ABANDONED --------> FREE
 //! ```
-//! The asker has the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`; in `POSTED` it
-//! belongs to who changes the state first. With [`HELD`] the network may still be using the cell's bytes:
-//! the asker may read the answer then, but leaves it to the daemon to free the cell.
+//! The asker has the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`; in
+//! `POSTED` it belongs to who changes the state first. With [`HELD`] the network may still be using
+//! the cell's bytes: the asker may read the answer then, but leaves it to the daemon to free the
+//! cell.
 //!
-//! If nobody waits for the answer (`told`), the cell is the daemon's from `POSTED` on, whoever dies: it frees
-//! the cell instead of making it `DONE`.
+//! If nobody waits for the answer (`told`), the cell is the daemon's from `POSTED` on, whoever
+//! dies: it frees the cell instead of making it `DONE`.
 
 use super::SMALL_BODY;
 use super::region::{ASLEEP, CELLS, Cell, LARGE, Shared};
@@ -47,7 +48,8 @@ pub struct Claim {
     pub node: NodeId,
     /// Bytes of the body, or of the room for it.
     pub body: usize,
-    /// Nobody may look at the answer for long: such questions get half of the cells, and only large ones.
+    /// Nobody may look at the answer for long: such requests get half of the cells, and only large
+    /// ones.
     pub is_kept: bool,
 }
 
@@ -94,7 +96,8 @@ impl Shared {
         found.unwrap_or(Err(&header.room))
     }
 
-    /// How many of the first `of` cells are taken for a node. One that doesn't answer must not get all.
+    /// How many of the first `of` cells are taken for a node. One that doesn't answer must not get
+    /// all.
     fn cells_for(&self, node: NodeId, of: usize) -> usize {
         let theirs = |&i: &usize| {
             let cell = self.cell(i);
@@ -208,7 +211,8 @@ impl Shared {
         count
     }
 
-    /// Says that something was posted for which nobody waits: the daemon needn't wake for that at once.
+    /// Says that something was posted for which nobody waits: the daemon needn't wake for that at
+    /// once.
     pub fn ring_softly(&self) {
         if self.header().sleeps.load(SeqCst) == ASLEEP {
             self.ring();

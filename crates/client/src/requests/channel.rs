@@ -1,8 +1,8 @@
-//! The asker's end: how the store of a process asks other nodes.
+//! The asker's end of the request cells: the store of a process asks other nodes through it.
 //!
-//! Runs inside any program: on any thread, in forked children and in vfork children (which use their parent's
-//! memory, but have cells of their own: an owner is a process id, asked of the kernel each time).
-//! Nothing here is locked while waiting.
+//! Runs inside any program: on any thread, in forked children and in vfork children (which use
+//! their parent's memory, but have cells of their own: an owner is a process id, asked of the
+//! kernel each time). Nothing here is locked while waiting.
 
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// The daemon says so much earlier that the patience is over, at most; for who can't wait for that either.
+/// The daemon says so much earlier that the request timeout is over, at most; for who can't wait
+/// for that either.
 const EARLIER: u64 = 300_000_000;
 /// Longest sleep between looks at the clock.
 const TURN: Duration = Duration::from_secs(1);
@@ -28,10 +29,10 @@ const LOOKS: u64 = 40_000;
 const OTHERS: u64 = 20_000;
 /// Then there is no more looking for so long.
 const CALM: u64 = 50_000_000;
-/// After so many questions in a row that took longer, one in so many is looked for.
+/// After so many requests in a row that took longer, one in so many is looked for.
 const MISSES: u32 = 4;
 const ONE_IN: u32 = 32;
-/// Questions of one caller under way at the same time.
+/// Requests of one caller in progress at the same time.
 const AT_ONCE: usize = 64;
 /// Of a node that is down, a process tells its user once in so long.
 const TELLS: u64 = 60_000_000_000;
@@ -88,7 +89,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Who this process is.
+    /// This process's owner word.
     fn owner(&self) -> u64 {
         let known = self.owner.load(Relaxed);
         if known != 0 && process::pid_of(known) == process::pid() {
@@ -134,7 +135,7 @@ impl Channel {
         clock() + u64::from(self.shared.header().patience.load(Relaxed)) * 1_000_000
     }
 
-    /// Copies a question into a cell. The cell is this thread's until it is posted.
+    /// Copies a request into a cell. The cell is this thread's until it is posted.
     ///
     /// # Safety
     /// `bytes` are the caller's to read.
@@ -243,7 +244,7 @@ impl Channel {
         }
     }
 
-    /// Passes on what came of a question. If the node is down, the user is told which, as no errno
+    /// Passes on what came of a request. If the node is down, the user is told which, as no errno
     /// can; and if this node has lost its locks there, that it has.
     fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
         match answer {
@@ -328,7 +329,7 @@ impl Channel {
         Ok(Told { head, received })
     }
 
-    /// Posts a question in a cell that was claimed. The bell is to be rung.
+    /// Posts a request in a cell that was claimed. The bell is to be rung.
     ///
     /// # Safety
     /// Its bytes are the caller's to read.
@@ -344,7 +345,7 @@ impl Channel {
     /// Waits for the answer.
     ///
     /// # Safety
-    /// The question's bytes are the caller's to write.
+    /// The request's bytes are the caller's to write.
     unsafe fn take(&self, mine: &Mine<'_>, question: &Question<'_>, until: u64) -> Result<Told> {
         if !self.wait(mine.index, until) {
             self.gave_up();
@@ -443,7 +444,7 @@ impl Elsewhere for Channel {
             {
                 let until = self.until();
                 let claim = self.claim(question);
-                // Who has cells already doesn't wait for more: others may do the same.
+                // A process that has cells already doesn't wait for more: others may do the same.
                 let claimed = match (self.check(question), open.is_empty()) {
                     (Err(e), _) => Err(e),
                     (_, true) => self.shared.claim_waiting(&claim, until),
@@ -524,7 +525,7 @@ impl Elsewhere for Channel {
             head,
             bytes,
         };
-        // If no cell is free, one waits as for a question.
+        // If no cell is free, one waits as for a request.
         let claimed = match head.len() <= MAX_HEAD {
             true => self.shared.claim(&self.claim(&question)).ok(),
             false => None,

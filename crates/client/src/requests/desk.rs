@@ -1,7 +1,7 @@
-//! The daemon's end: takes what was posted, and answers.
+//! The daemon's end of the request cells: takes posted requests, and answers them.
 //!
-//! What lies in a cell was written by a process of the same user, which may be dying or mad: every length
-//! is checked when the cell is taken, and used as it was then.
+//! A cell was written by a process of the same user, which may be dying or corrupt. Every length is
+//! checked when the cell is taken, and used as it was then.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};
@@ -22,8 +22,9 @@ const DYING: Duration = Duration::from_secs(3);
 /// The daemon looks for what is posted at least so often: a word that was written to by who
 /// shouldn't must not make it sleep for ever.
 const TURN: Duration = Duration::from_secs(3600);
-/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer than a tick of the
-/// kernel's: a nearer timer has the processor's set for each question, 10 us in a virtual machine.
+/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer
+/// than a tick of the kernel's: a nearer timer has the processor's set for each request, 10 us in
+/// a virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 
 /// The daemon's end of all cells of a node. There is one per node: it is locked.
@@ -66,8 +67,8 @@ impl Desk {
         self.shared.header().lease.store(lease, Relaxed);
     }
 
-    /// Begins to serve: the questions that the daemon before had taken and not answered. What it had sent
-    /// keeps its number.
+    /// Begins to serve: the requests that the daemon before had taken and not answered. What it
+    /// had sent keeps its number.
     pub fn begin(&self, patience: Duration) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
@@ -93,12 +94,12 @@ impl Desk {
         left
     }
 
-    /// Tells these questions from those of all other nodes.
+    /// Tells these requests from those of all other nodes.
     pub fn id(&self) -> u64 {
         self.shared.header().id.load(Relaxed)
     }
 
-    /// A number for a question, higher than all before.
+    /// A number for a request, higher than all before.
     pub fn next_number(&self) -> u64 {
         self.shared.header().numbers.fetch_add(1, Relaxed) + 1
     }
@@ -108,7 +109,8 @@ impl Desk {
         self.shared.header().map.fetch_add(1, AcqRel);
     }
 
-    /// The questions that are posted; sleeps until there are some. Empty once [`Desk::stop`] was called.
+    /// The requests that are posted; sleeps until there are some. Empty once [`Desk::stop`] was
+    /// called.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         // Something was asked a moment ago.
@@ -135,7 +137,7 @@ impl Desk {
         }
     }
 
-    /// The questions that are posted just now.
+    /// The requests that are posted just now.
     pub fn take(&self) -> Vec<Arc<Taken>> {
         let mut all = Vec::new();
         for (i, word) in self.shared.header().posted.iter().enumerate() {
@@ -200,18 +202,18 @@ impl Drop for Desk {
     }
 }
 
-/// The bytes that belong to a question, and how many.
+/// The bytes that belong to a request, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// None.
     Nothing,
     /// These go with it.
     Send(usize),
-    /// At most so many come with the answer.
+    /// Bytes that come with the answer, at most.
     Receive(usize),
 }
 
-/// A question that the daemon has taken. The cell is the daemon's until this is dropped.
+/// A request that the daemon has taken. The cell is the daemon's until this is dropped.
 pub struct Taken {
     shared: Arc<Shared>,
     index: usize,
@@ -232,7 +234,7 @@ impl Taken {
         self.node
     }
 
-    /// What is asked.
+    /// The request.
     pub fn kind(&self) -> u16 {
         self.kind
     }
@@ -258,7 +260,7 @@ impl Taken {
         cell.deadline.fetch_max(deadline, AcqRel);
     }
 
-    /// The question, encoded.
+    /// The request, encoded.
     pub fn head(&self) -> &[u8] {
         // SAFETY: the area has so many bytes (checked when it was taken), and whoever plays by the
         // rules leaves it alone until the answer is there.

@@ -16,9 +16,9 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
-/// Questions that may be under way on a node.
+/// Requests that may be in progress on a node.
 pub const CELLS: usize = 256;
-/// Those of them that may carry much.
+/// Cells with an area for large bytes.
 pub const LARGE: usize = 64;
 
 /// The daemon sleeps until it is woken.
@@ -38,9 +38,9 @@ const LEN: usize = BODIES_AT + LARGE * MAX_BODY;
 #[repr(C, align(64))]
 pub struct Header {
     magic: AtomicU64,
-    /// Tells these questions from those of all other nodes; random.
+    /// Tells these requests from those of all other nodes; random.
     pub id: AtomicU64,
-    /// The last number that a question has got.
+    /// The last number that a request has got.
     pub numbers: AtomicU64,
     /// The daemon, as in [`forebay_store::process::own_word`]; 0: none so far.
     pub daemon: AtomicU64,
@@ -61,7 +61,8 @@ pub struct Header {
     pub room: AtomicU32,
     /// How many do.
     pub wanting: AtomicU32,
-    /// The same of cells for a node, by its number: who may have no more for this node sleeps there.
+    /// The same of cells for a node, by its number: who may have no more for this node sleeps
+    /// there.
     share: [AtomicU32; SHARES],
     /// When cells of dead processes were looked for last.
     pub reclaimed: AtomicU64,
@@ -76,10 +77,10 @@ impl Header {
     }
 }
 
-/// One question and its answer.
+/// One request and its answer.
 #[repr(C, align(128))]
 pub struct Cell {
-    /// Who asks: an owner word; 0: the cell is free.
+    /// The asker: an owner word; 0: the cell is free.
     pub owner: AtomicU64,
     /// Which program asks: exec leaves the process, but not its threads.
     pub image: AtomicU64,
@@ -90,7 +91,7 @@ pub struct Cell {
     pub reserved: AtomicU32,
     pub node: AtomicU32,
     pub kind: AtomicU32,
-    /// 0: no bytes; 1: they go with the question; 2: with the answer.
+    /// 0: no bytes; 1: they go with the request; 2: with the answer.
     pub way: AtomicU32,
     /// Bytes of the head, and of the body or of the room for it.
     pub head: AtomicU32,
@@ -98,7 +99,7 @@ pub struct Cell {
     /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
     /// other node says that it is at work.
     pub deadline: AtomicU64,
-    /// The question's number, once the daemon has given it one.
+    /// The request's number, once the daemon has given it one.
     pub number: AtomicU64,
     /// The home's records that know of it, once it was sent ([`super::Replies::id`]); 0: it wasn't.
     pub sent_to: AtomicU64,
@@ -121,6 +122,9 @@ pub struct Shared {
 
 impl Shared {
     /// Maps the file in the node's directory `dir`; makes it if there is none.
+    ///
+    /// # Errors
+    /// If the file can't be opened or mapped, or isn't of this format.
     pub fn open(dir: &Path) -> Result<Shared> {
         let path = dir.join("requests");
         let region = match Region::open(&path, LEN) {
@@ -148,7 +152,7 @@ impl Shared {
         unsafe { self.region.at(CELLS_AT + index * size_of::<Cell>()) }
     }
 
-    /// Where the head of a question or an answer lies: room for [`MAX_HEAD`] bytes.
+    /// Where the head of a request or an answer lies: room for [`MAX_HEAD`] bytes.
     pub fn head_at(&self, index: usize) -> *mut u8 {
         assert!(index < CELLS);
         // SAFETY: inside the region.
@@ -168,6 +172,9 @@ impl Shared {
 
     /// Makes sure that the pages of a cell's areas are there: touching them must not fail where
     /// the file system is full.
+    ///
+    /// # Errors
+    /// ENOSPC if the file system has no room.
     pub fn reserve(&self, index: usize, body: usize) -> Result<()> {
         let cell = self.cell(index);
         let head = (1, HEADS_AT + index * HEAD_AREA, HEAD_AREA);
@@ -185,7 +192,8 @@ impl Shared {
     }
 }
 
-/// How many questions the processes of the node in `dir` have asked others, and its daemon, since the file is there.
+/// How many requests the processes of the node in `dir` have asked others, and its daemon, since
+/// the file is there.
 ///
 /// # Errors
 /// ENOENT if there is none; EINVAL if it isn't of this version.

@@ -1,10 +1,9 @@
-//! What a node's daemon has carried out for others, in the node's directory: it outlives the
-//! daemon.
+//! Records of the requests that a node's daemon has carried out for others, in a file of the node's
+//! directory. They outlive the daemon.
 //!
 //! A request that changes something has a record from before it is carried out until its asker has
-//! the answer. So a daemon that is started after another was killed knows which requests that one
-//! had begun, and what it would have answered: a request that comes again is answered, never
-//! carried out a second time.
+//! the reply. So the next daemon knows which requests a killed one had begun, and what it would
+//! have answered: a request that comes again is answered, never carried out a second time.
 //!
 //! ```text
 //! 0       header: magic, id, how many records have their pages
@@ -64,7 +63,7 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() == 256);
 
-/// What is known of a request that an earlier daemon was asked.
+/// The outcome of a request that an earlier daemon was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     /// It was begun: perhaps it was carried out, perhaps in part.
@@ -78,13 +77,13 @@ pub enum Known {
 /// A request that an earlier daemon was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Who asked, and the number of the request among the asker's.
+    /// The asker, and the number of the request among the asker's.
     pub asker: u64,
     /// See `asker`.
     pub number: u64,
-    /// Its record.
+    /// Its outcome.
     pub record: u32,
-    /// What is known of it.
+    /// Its outcome.
     pub known: Known,
 }
 
@@ -136,7 +135,7 @@ impl Replies {
         Ok((replies, left))
     }
 
-    /// What was left by an earlier daemon. Looks only at records that have their pages.
+    /// Records that an earlier daemon has left. Looks only at those that have their pages.
     fn load(&self) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         let mut places = self.places();

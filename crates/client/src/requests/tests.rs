@@ -262,7 +262,7 @@ fn a_cell_isnt_used_again_while_the_network_has_it() {
 }
 
 /// Words of cells and header with anything in them: lengths are checked, nothing is touched
-/// outside of the areas, and good questions are answered afterwards.
+/// outside of the areas, and good requests are answered afterwards.
 #[test]
 fn garbage_in_cells_harms_nobody() {
     let dir = Dir::new();

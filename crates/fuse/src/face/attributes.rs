@@ -1,4 +1,4 @@
-//! Attributes: those of stat, and the extended ones.
+//! Attributes: those of stat, and extended ones.
 
 use super::{Face, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
@@ -144,7 +144,7 @@ impl Face {
         self.fs().store().tell(id, mode & libc::S_IFMT, at, what);
     }
 
-    /// After somebody without rights has written a file.
+    /// After a user without rights has written a file.
     pub(super) fn drop_privileges(&self, node: u64) -> Result<(), Errno> {
         let mode = self.fs().stat_id(object(node))?.mode;
         match privileges(mode) {

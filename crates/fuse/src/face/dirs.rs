@@ -1,5 +1,5 @@
-//! Reading directories. The kernel asks for a page of entries at a time; we get more from the store at
-//! once and keep the rest for the next requests.
+//! Reading directories. The kernel asks for a page of entries at a time; we get more from the store
+//! at once and keep the rest for the next requests.
 
 use super::{Face, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};

@@ -6,8 +6,8 @@ use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it can
-/// be changed.
+/// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it
+/// can be changed.
 const KEPT: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
 /// Most bytes that one request copies: the kernel asks again for the rest, and signals get through.
 const MOST_COPIED: u64 = 64 << 20;
@@ -19,7 +19,8 @@ impl Face {
             id: object(node),
             kind: libc::S_IFREG,
         };
-        // The kernel names only the object: for messages about it, and those who watch its directory.
+        // The kernel names only the object: for messages about it, and those who watch its
+        // directory.
         let (dir, name) = self
             .known
             .name(node)
@@ -206,7 +207,8 @@ impl Face {
         Ok(())
     }
 
-    /// Some of what was removed may only be kept for a moment: without room, `f` is done once more without that.
+    /// Some of what was removed may only be kept for a moment: without room, `f` is done once more
+    /// without that.
     fn with_room<T>(&self, f: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match f() {
             Err(Errno::NOSPC) => {
@@ -231,8 +233,8 @@ impl Face {
         })
     }
 
-    /// Pages to which programs have stored through mappings, from `offset` on. They make no file longer: where they reach behind the
-    /// end, the file has been cut beside the mount.
+    /// Pages to which programs have stored through mappings, from `offset` on. They make no file
+    /// longer: where they reach behind the end, the file has been cut beside the mount.
     fn write_back(&self, node: u64, open: u32, offset: u64, pages: &[u8]) -> Result<(), Errno> {
         let fs = self.fs();
         self.cached.note(fs, open, node);

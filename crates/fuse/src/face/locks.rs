@@ -1,6 +1,6 @@
-//! Locks: flock(2)'s belong to the handle. Those on ranges belong to a process or a descriptor, which
-//! the kernel gives a number; for each of them and each file we keep a description of our own, to
-//! which they belong in the pool. They go with it.
+//! Locks: flock(2)'s belong to the handle. Those on ranges belong to a process or a descriptor,
+//! which the kernel gives a number; for each of them and each file we keep a description of our
+//! own, to which they belong in the pool. They go with it.
 
 use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -64,7 +64,7 @@ impl Locks {
     }
 }
 
-/// What is asked for.
+/// The requested lock.
 struct Asked {
     handle: u32,
     owner: u64,
@@ -119,7 +119,8 @@ impl Face {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // Not under the mutex: others needn't wait for this file. By this nobody uses it: the program has it open besides.
+        // Not under the mutex: others needn't wait for this file. By this nobody uses it: the
+        // program has it open besides.
         let open = keeping_for(fs.store().node(), || {
             fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
         })?;
@@ -129,7 +130,8 @@ impl Face {
             handle: asked.handle,
             pid: asked.pid,
         });
-        // Another thread of the process may have been faster; then this one is closed after the mutex.
+        // Another thread of the process may have been faster; then this one is closed after the
+        // mutex.
         let holder = (self.locks.all())
             .entry((asked.owner, node))
             .or_insert_with(|| new.clone())

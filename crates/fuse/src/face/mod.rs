@@ -1,4 +1,4 @@
-//! The answers: each request becomes a call or two of `posix`.
+//! The answers to the kernel: each request becomes a call or two of `posix`.
 
 mod attributes;
 mod dirs;
@@ -74,8 +74,8 @@ impl Face {
         })
     }
 
-    /// There are no more requests, and nobody answers: what is kept for the next ones is closed, and what
-    /// the kernel hasn't closed.
+    /// There are no more requests, and nobody answers: what is kept for the next ones is closed,
+    /// and what the kernel hasn't closed.
     ///
     /// # Errors
     /// What writing files back says.
@@ -206,7 +206,7 @@ impl Face {
         Ok(())
     }
 
-    /// What is kept for a moment gives its room back.
+    /// Gives back the room of files that are kept for a moment.
     ///
     /// # Errors
     /// [`ASIDE`]: by another thread.

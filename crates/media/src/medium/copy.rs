@@ -1,8 +1,8 @@
 //! Copying from one extent to another, of whatever media.
 //!
-//! Out of memory that is mapped it is one `memcpy`, or one `pwrite`. Between `files` media bytes go through a buffer:
-//! copy_file_range(2) might have both files share blocks, and a later write to them would need room that
-//! nobody has reserved.
+//! Out of memory that is mapped it is one `memcpy`, or one `pwrite`. Between `files` media bytes go
+//! through a buffer: copy_file_range(2) might have both files share blocks, and a later write to
+//! them would need room that nobody has reserved.
 
 use super::*;
 
@@ -10,8 +10,9 @@ use super::*;
 const PIECE: usize = 256 << 10;
 
 impl Medium {
-    /// Copies `len` bytes of an extent of this medium, from byte `offset` on, to byte `at` of `into`, an extent of `to`.
-    /// Pages that aren't initialised are copied as what they hold: look before.
+    /// Copies `len` bytes of an extent of this medium, from byte `offset` on, to byte `at` of
+    /// `into`, an extent of `to`. Pages that aren't initialised are copied as what they hold: look
+    /// before.
     ///
     /// # Errors
     /// EIO and the like from `files` media.
@@ -27,7 +28,8 @@ impl Medium {
     ) -> Result<()> {
         let start = e.start() as usize * PAGE + offset;
         if let Some(from) = self.mapped(start)? {
-            // SAFETY: `from` lies in the segment's mapping, as all of the extent; the rest is the caller's promise.
+            // SAFETY: `from` lies in the segment's mapping, as all of the extent; the rest is the
+            // caller's promise.
             return unsafe { to.write(into, at, from, len) };
         }
         let mut buffer = vec![0; len.min(PIECE)];

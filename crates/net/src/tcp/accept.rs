@@ -1,8 +1,8 @@
 //! The thread that accepts connections and takes them through the handshake.
 //!
-//! It is alone with what strangers send: nothing that they do makes the I/O threads wait, and what they
-//! take of memory and descriptors is bounded ([`super::half_open`]). Whoever doesn't prove the key is
-//! answered by silence.
+//! It alone handles unauthenticated peers: nothing that they do makes the I/O threads wait, and
+//! their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the
+//! key gets no answer.
 
 use super::half_open::{Brought, Table};
 use super::session::{Proved, Session};

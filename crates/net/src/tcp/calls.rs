@@ -1,7 +1,7 @@
-//! Requests of ours that wait for an answer.
+//! Requests of this side that wait for a reply.
 //!
-//! A request that ran into its deadline keeps its place until its answer comes or the connection ends:
-//! the other side is still busy with it, and may have no more than [`WINDOW`].
+//! A request past its deadline keeps its place until its reply comes or the connection ends: the
+//! other side is still busy with it, and may have no more than [`WINDOW`].
 
 use super::timers::Timers;
 use crate::transport::{Done, Landing, Peer, Reply, WINDOW};
@@ -113,7 +113,7 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
-        // Who is told may want the place for something else.
+        // The receiver of the error may want the place for something else.
         drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));

@@ -1,8 +1,8 @@
-//! Connections that haven't proved the key yet, or not on both lanes: few, small, not for long.
+//! Connections that have not proved the key yet, or not on both lanes: few, small, short-lived.
 //!
-//! When there are too many, the oldest goes that hasn't proved anything; so somebody who opens
-//! thousands of connections pushes out his own. What has proved the key on its control lane waits for
-//! its bulk lane in a table of its own, which he can't reach.
+//! When there are too many, the oldest unproved connection is closed; so a peer that opens
+//! thousands of connections displaces its own. A connection that has proved the key on its control
+//! lane waits for its bulk lane in a table of its own, which such a peer can't reach.
 
 use super::Limits;
 use super::session::Proved;
@@ -94,7 +94,7 @@ pub(super) struct Table {
     limits: Limits,
     /// By number, that is by age.
     open: BTreeMap<u64, HalfOpen>,
-    /// Those that haven't sent a hello.
+    /// Connections that haven't sent a hello.
     unproved: BTreeSet<u64>,
     of_one: HashMap<IpAddr, BTreeSet<u64>>,
     next: u64,

@@ -1,7 +1,8 @@
 //! A limit on bytes per second, in one direction, for all connections of a node.
 //!
-//! What is sent and received is counted as it goes; who moves bulk and is ahead of the limit sleeps. Only the
-//! threads of bulk lanes do, so that messages without a body are never held up; they count all the same.
+//! Bytes are counted as they are sent and received. A thread that moves bulk and is ahead of the
+//! limit sleeps. Only the threads of bulk lanes do, so messages without a body are never held up;
+//! they count all the same.
 
 use crate::lock;
 use std::sync::Mutex;
@@ -21,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many bytes per second.
+    /// The limit. Bytes per second.
     pub fn new(rate: u64) -> Pace {
         Pace {
             each: 1.0 / rate.max(1) as f64,

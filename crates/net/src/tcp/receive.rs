@@ -21,8 +21,8 @@ const FRAMES: usize = 4 << 10;
 const STEP: usize = 128 << 10;
 /// Received of a body before other sockets have their turn.
 const BUDGET: u64 = 2 << 20;
-/// In the middle of a body, look so often whether more has come before sleeping: some 20 us. Who sends
-/// pays for waking us.
+/// In the middle of a body, look so often whether more has come before sleeping: some 20 us. Who
+/// sends pays for waking us.
 const SPINS: u32 = 40;
 
 /// A request and the way back.
@@ -48,7 +48,7 @@ pub(super) struct Input {
     watched: Option<u64>,
 }
 
-/// What comes next.
+/// The next message.
 enum Stage {
     Frames,
     Body(Box<Arriving>),
@@ -80,8 +80,8 @@ impl Input {
         }
     }
 
-    /// Nothing more is received, and what has come last isn't served: it has hold of the session, which
-    /// would never go.
+    /// Nothing more is received, and what has come last isn't served: it has hold of the session,
+    /// which would never go.
     pub fn close(&mut self) {
         self.stage = Stage::Closed;
         self.rest = Vec::new();
@@ -114,8 +114,9 @@ fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
 }
 
 impl Session {
-    /// Reads what there is, or some of it; of a control lane all. Returns the last requests, which aren't
-    /// served yet. With `ends`, the other side sends nothing more. An error ends the session.
+    /// Reads what there is, or some of it; of a control lane all. Returns the last requests, which
+    /// aren't served yet. With `ends`, the other side sends nothing more. An error ends the
+    /// session.
     pub fn receive(
         self: &Arc<Self>,
         index: usize,

@@ -4,7 +4,7 @@
 //! queue is empty: the thread that put a message there, if nobody else is at it. So what several
 //! threads have to send at once goes out in one write. When the socket is full, the writer is
 //! *parked*, and the I/O thread goes on when there is room. The queue is bounded by the number of
-//! requests that may be under way.
+//! requests that may be in progress.
 
 use super::Way;
 use super::engine::on_io_thread;
@@ -86,7 +86,8 @@ impl Outbox {
 }
 
 impl Session {
-    /// Sends a message, or leaves it to who is sending; with `lazily`, to who sends next. Never waits.
+    /// Sends a message, or leaves it to who is sending; with `lazily`, to who sends next. Never
+    /// waits.
     pub fn send(&self, message: Message, lazily: bool) {
         let index = if message.body.is_some() { BULK } else { 0 };
         let lane = &self.lanes[index];
@@ -222,7 +223,7 @@ impl Session {
     }
 }
 
-/// What is being sent.
+/// The message that is being sent.
 struct Writer {
     nonce: u64,
     encrypt: bool,
@@ -343,7 +344,8 @@ impl Writer {
         if !body.trailer.is_empty() || body.at + piece.len() < body.length {
             return Ok(());
         }
-        // What the source says for the sum, and again when it goes, is the same, or it arrives damaged.
+        // What the source says for the sum, and again when it goes, is the same, or it arrives
+        // damaged.
         let rest = body.source.piece(body.at);
         body.sum.add(&rest[..body.length - body.at]);
         let sum = body.sum.value().to_le_bytes();

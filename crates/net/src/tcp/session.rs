@@ -1,4 +1,4 @@
-//! A connection behind the handshake: two lanes, and what is under way on them.
+//! A connection after the handshake: two lanes, and the requests in progress on them.
 
 use super::calls::Calls;
 use super::engine::{Group, Scratch, in_passing, pass};
@@ -227,7 +227,7 @@ impl Session {
         self.retire();
     }
 
-    /// Ends the session: all that is under way fails.
+    /// Ends the session: all that is in progress fails.
     pub fn cut(&self, why: String) {
         let error = Error::Cut {
             peer: self.peer,
@@ -240,7 +240,7 @@ impl Session {
             self.io(lane).remove(&lane.socket);
             let _ = lane.socket.shutdown(Shutdown::Both);
             lock(&lane.out).close();
-            // Landings go, whoever still has the session. Who receives just now does it itself.
+            // Landings go, whoever still has the session. A receiving thread does it itself.
             if let Ok(mut input) = lane.input.try_lock() {
                 input.close();
             }
@@ -302,8 +302,9 @@ impl Connection for Session {
     }
 }
 
-/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it takes a third of
-/// the throughput between nodes that are near each other. Others are left as the host has them.
+/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it
+/// takes a third of the throughput between nodes that are near each other. Others are left as the
+/// host has them.
 fn unpaced(socket: &TcpStream) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
         // Which ones a user may take is the host's business.

@@ -1,5 +1,5 @@
-//! Deadlines of all sessions, on one timer of the kernel. It is armed only while something waits;
-//! after that it may fire once more for something that has been answered meanwhile.
+//! Deadlines of all sessions, on one timer of the kernel. It is armed only while something waits,
+//! and may fire once more for a request that has been answered meanwhile.
 
 use super::local;
 use crate::{Error, lock};
@@ -47,7 +47,7 @@ impl Timers {
         lock(&self.set).due.remove(&(at, what));
     }
 
-    /// What is due by now.
+    /// Deadlines that have passed by now.
     pub fn due(&self) -> Vec<Due> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.fd, &mut count);

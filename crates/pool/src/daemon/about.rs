@@ -1,4 +1,4 @@
-//! What a daemon tells of its node to whoever asks: for `forebay status` and `df`.
+//! The state of a daemon's node, as `forebay status` and `df` ask for it.
 
 use super::core::Core;
 use super::{Reach, wire};
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kind of this question: the last that isn't the daemons' own. It has no head, and is answered by an
-/// [`About`] as JSON.
+/// The kind of this request: the last that isn't the daemons' own. It has no head, and is answered
+/// by an [`About`] as JSON.
 pub const ABOUT: u16 = wire::OWN - 1;
 /// Nodes out of reach that are told of.
 const MOST: usize = 200;

@@ -1,8 +1,8 @@
-//! How large and how full the whole pool is: for statfs in programs, which ask their own daemon.
+//! Size and use of the whole pool, for statfs in programs, which ask their own daemon.
 //!
-//! Remembered for a second, so that however many programs ask, each node is asked once a second at
-//! most. A node that doesn't answer soon counts with what it had last; of one that can't be
-//! reached, nothing is free.
+//! An answer is cached for a second, so each node is asked once a second at most, however many
+//! programs ask. A node that doesn't answer soon counts with its last answer; a node that can't be
+//! reached counts as full.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};
@@ -40,11 +40,11 @@ struct Known {
     rooms: Vec<u8>,
 }
 
-/// What is known of the other nodes.
+/// The last answers of the other nodes.
 #[derive(Default)]
 pub struct Capacity {
     known: Mutex<Known>,
-    /// The last sum, for who comes while it is found out anew.
+    /// The last sum, for who comes while it is found out again.
     last: Mutex<(Bytes, Vec<u8>)>,
 }
 
@@ -63,9 +63,10 @@ impl Capacity {
                 (known.sum, known.rooms.clone())
             }
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
-            // Somebody finds it out just now. Who knows nothing yet waits for that.
+            // Somebody finds it out just now. A thread without an older answer waits for that.
             Err(TryLockError::WouldBlock) => {
-                // Not in a match on the guard: it would be held while this waits for who is to write there.
+                // Not in a match on the guard: it would be held while this waits for who is to
+                // write there.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {
                     let known = lock(&self.known);

@@ -1,4 +1,4 @@
-//! The connecting side of a [`Link`]: a thread, of which there is one while it is needed.
+//! The connecting side of a [`Link`]: a thread that exists while a connection is needed.
 
 use super::core::Core;
 use super::link::{Link, Live, Reach, State};

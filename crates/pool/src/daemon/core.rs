@@ -1,4 +1,4 @@
-//! What the threads of a daemon share.
+//! State that all threads of a daemon share.
 
 use super::home::{Served, Way};
 use super::link::{Link, NodeState};
@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The threads for the questions of each class, in the order of [`Class`], and the most there are of each.
+/// The threads for the requests of each class, in the order of [`Class`], and the most there are
+/// of each.
 const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
     ("fb-entry", usize::MAX),
@@ -39,7 +40,7 @@ pub struct Core {
     pub desk: Desk,
     pub maps: Maps,
     pub memory: Memory<Way>,
-    /// Questions that this daemon carries out for its own node.
+    /// Requests that this daemon carries out for its own node.
     pub own: Mutex<BTreeSet<u64>>,
     pub renewals: Arc<Renewals>,
     pub served: Served,
@@ -177,13 +178,13 @@ impl Core {
         }
     }
 
-    /// Whether questions of this kind may be repeated, and whether they may take long.
+    /// Whether requests of this kind may be repeated, and whether they may take long.
     fn sort_of(&self, kind: u16) -> (bool, bool) {
         let serve = self.serve.get();
         serve.map_or((false, false), |s| (s.repeatable(kind), s.is_long(kind)))
     }
 
-    /// How a question of this kind may be repeated.
+    /// How a request of this kind may be repeated.
     pub fn nature(serve: &dyn Serve, kind: u16) -> Nature {
         Nature {
             repeatable: serve.repeatable(kind),
@@ -191,7 +192,7 @@ impl Core {
         }
     }
 
-    // ---- questions of this node ----
+    // ---- requests of this node ----
 
     /// A process of this node asks.
     pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {
@@ -273,9 +274,9 @@ impl Core {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// The daemon of `node` is the one with this incarnation. If there was another one before, it is
-    /// told what this node has open there. What its processes have open and locked here stays: they
-    /// live on, and what those held that have died meanwhile, their node gives back.
+    /// The daemon of `node` is the one with this incarnation. If there was another one before, it
+    /// is told what this node has open there. What its processes have open and locked here stays:
+    /// they live on, and what those held that have died meanwhile, their node gives back.
     pub fn met(&self, node: NodeId, incarnation: u64) {
         let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0

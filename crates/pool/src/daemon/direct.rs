@@ -1,4 +1,4 @@
-//! How the daemon's own store asks other nodes: straight over the network.
+//! Requests of the daemon's own store to other nodes: straight over the network.
 
 #![allow(
     unsafe_code,
@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// What the answer may need beyond the patience, at which it is an error.
+/// What the answer may need beyond the request timeout, at which it is an error.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// The way to other nodes from inside the daemon.
@@ -54,7 +54,7 @@ fn answered(waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
 }
 
 impl Direct {
-    /// Sends a question; where its answer comes, and until when it is waited for.
+    /// Sends a request; where its answer comes, and until when it is waited for.
     ///
     /// # Safety
     /// Its bytes are the caller's to read.
@@ -80,7 +80,7 @@ impl Direct {
     /// Waits for the answer.
     ///
     /// # Safety
-    /// The question's bytes are the caller's to write.
+    /// The request's bytes are the caller's to write.
     unsafe fn take(
         &self,
         question: &Question<'_>,

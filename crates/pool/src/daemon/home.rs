@@ -1,6 +1,6 @@
-//! The serving side: what other nodes ask of this one.
+//! The serving side: requests of other nodes to this one.
 //!
-//! The transport's threads only note a question and pass it to a worker of its class.
+//! The transport's threads only record a request and pass it to a worker of its class.
 
 use super::Serve;
 use super::core::{Core, lock};
@@ -27,7 +27,7 @@ const WAITS: Duration = Duration::from_secs(2);
 /// Serves other nodes.
 pub struct Home(pub Weak<Core>);
 
-/// What it takes of memory.
+/// Memory that it takes. Bytes.
 pub struct Served {
     buffers: Arc<Buffers>,
     answers: Outgoing,
@@ -96,7 +96,7 @@ impl Handler for Home {
     }
 }
 
-/// The way back of a question.
+/// The way back of a request.
 pub enum Way {
     /// Another node asks.
     Peer(Responder),
@@ -129,7 +129,7 @@ impl Way {
     }
 }
 
-/// Answers as soon as there is room, by `until`. Without an answer, the question comes again.
+/// Answers as soon as there is room, by `until`. Without an answer, the request comes again.
 fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
     // Those who take no answers don't hold up the others for long.
     let until = until.min(Instant::now() + WAITS);
@@ -151,7 +151,7 @@ fn fail(reply: Responder, error: Errno) {
     reply.reply(code(error), wire::encode_answer(&[], &[]));
 }
 
-/// A question of a store.
+/// A request of a store.
 /// With `here`, this thread may carry it out if it needs nobody else.
 fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(serve) = core.serving().cloned() else {
@@ -198,14 +198,15 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
         // Not answering says that it wasn't carried out: it comes again.
         Verdict::Full(way) => return drop(way),
     };
-    // The thread may wait for other nodes: as long as it does, others are left to receive their answers.
+    // The thread may wait for other nodes: as long as it does, others are left to receive their
+    // answers.
     if here && class <= Class::Entry {
         return job();
     }
     core.workers(class).submit(job);
 }
 
-/// A question of this node, of which this node is the home.
+/// A request of this node, of which this node is the home.
 pub fn own_question(
     core: &Arc<Core>,
     serve: &Arc<dyn Serve>,
@@ -243,7 +244,7 @@ pub fn own_question(
     core.workers(class).submit(job);
 }
 
-/// Carries a question out that was begun, remembers the answer, and gives it.
+/// Carries a request out that was begun, remembers the answer, and gives it.
 fn carry_out(
     core: &Core,
     serve: &dyn Serve,
@@ -252,7 +253,7 @@ fn carry_out(
     f: impl FnOnce() -> Result<Reply, Errno>,
 ) {
     if !core.memory.is_wanted(asker, number) {
-        // Who asked has been told that there was no answer. It must not happen later.
+        // The asker has been told that there was no answer. It must not happen later.
         if let Some(way) = core.memory.finish(asker, number, None, false) {
             way.fail(core, Errno::HOSTDOWN);
         }
@@ -286,7 +287,7 @@ fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
     way.fail(core, Errno::IO);
 }
 
-/// Says which questions are still being carried out, and goes on waiting for those to be wanted.
+/// Says which requests are still being carried out, and goes on waiting for those to be wanted.
 fn progress(core: &Core, head: &[u8], reply: Responder) {
     let Some(asked) = AtWork::decode(head) else {
         return reply.reply(code(Errno::PROTO), Vec::new());
@@ -371,7 +372,7 @@ fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply:
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
     let node = connection.peer().node;
-    // Our own questions for that node go by it, too.
+    // Our own requests for that node go by it, too.
     if let Some(link) = core.link(node) {
         let live = Live {
             connection: connection.clone(),

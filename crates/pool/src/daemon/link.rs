@@ -1,15 +1,16 @@
-//! The link to one other node: the questions for it, and the connection by which they go, made when
-//! there is a question, made anew when it was cut. Whoever of the two has made it, both use it
-//! ([`Link::offer`]).
+//! The link to one other node: the requests for it, and the connection that carries them. The
+//! connection is made when there is a request, and again after it was cut. Both nodes use it,
+//! whichever has made it ([`Link::offer`]).
 //!
-//! A question goes out on the thread that brings it, if there is a connection. Otherwise it waits,
-//! and a thread connects ([`super::connect`]), again and again with pauses, until the patience of
-//! who asks is over. A question that a cut has left without an answer is sent again with the same
-//! number, by which the other daemon knows whether it has carried it out, also if it was started
-//! anew in between. If it has lost its records ([`forebay_client::requests::Replies`]) nobody
-//! knows; then the question is only sent again if that can't do harm.
+//! The thread that brings a request sends it, if there is a connection. Otherwise the request
+//! waits, and a thread connects ([`super::connect`]), again and again with pauses, until the
+//! request timeout is over. A request that a cut has left without a reply is sent again with the
+//! same number. By the number the other daemon knows whether it has carried the request out, also
+//! if it was started again in between. If it has lost its records
+//! ([`forebay_client::requests::Replies`]), the outcome is unknown; then the request is only sent
+//! again if that can't do harm.
 //!
-//! Each question says which ones are settled, so that the other daemon forgets their answers: all
+//! Each request says which ones are settled, so that the other daemon forgets their replies: all
 //! below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
@@ -24,11 +25,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Questions under way on a connection; the rest is for the daemons' own.
+/// Requests in progress on a connection; the rest is for the daemons' own.
 const MOST: usize = WINDOW - 16;
-/// The open questions are listed with every so many, if there are others above the lowest one.
+/// The open requests are listed with every so many, if there are others above the lowest one.
 const LIST_EVERY: u32 = 64;
-/// Kinds of questions to which the planted fault `lost-reply` applies: they are answered by nothing.
+/// Kinds of requests to which the planted fault `lost-reply` applies: they are answered by nothing.
 const CHANGES: [u16; 7] = [
     kind::TRUNCATE,
     kind::ADD_LINK,
@@ -39,11 +40,11 @@ const CHANGES: [u16; 7] = [
     kind::END_LOCKS,
 ];
 
-/// The transport's bound for a question that is waited for as long as its home is at work: it is
+/// The transport's bound for a request that is waited for as long as its home is at work: it is
 /// this daemon that gives up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Two connections that are made within this time, one by each side, were made because neither knew of the other's.
-/// More than the time for a connection.
+/// Two connections that are made within this time, one by each side, were made because neither knew
+/// of the other's. More than the time for a connection.
 const CROSSING: Duration = Duration::from_secs(5);
 /// Once a node is given up, a try that failed speaks for so long.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
@@ -104,20 +105,20 @@ impl Live {
 }
 
 pub(super) struct State {
-    /// The one that questions go by.
+    /// The one that requests go by.
     pub connection: Option<Live>,
     /// Not sent yet, or to be sent again.
     pub queue: VecDeque<Arc<Question>>,
     /// Numbers of all that isn't answered.
     pub open: BTreeSet<u64>,
-    /// Questions sent since these were listed.
+    /// Requests sent since these were listed.
     unlisted: u32,
     pub under_way: usize,
     /// When an answer came last.
     pub heard: Instant,
     /// There is a thread that connects.
     pub connecting: bool,
-    /// It is to be found out whether the node is there, even without a question.
+    /// It is to be found out whether the node is there, even without a request.
     pub watch: bool,
     pub reach: Reach,
     pub since: SystemTime,
@@ -170,8 +171,8 @@ impl Link {
         }
     }
 
-    /// Sends a question; its answer, or an error, comes to who waits for it. With `lazily` it goes with the
-    /// next one, or when the connection is flushed.
+    /// Sends a request; its answer, or an error, comes to who waits for it. With `lazily` it goes
+    /// with the next one, or when the connection is flushed.
     pub fn post(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
         let Some(core) = self.core.upgrade() else {
             return question.fail(Errno::HOSTDOWN);
@@ -193,12 +194,12 @@ impl Link {
         self.pump_some(&core, lazily);
     }
 
-    /// A question with this number, which an earlier daemon gave it, is about to be posted.
+    /// A request with this number, which an earlier daemon gave it, is about to be posted.
     pub fn expect(&self, number: u64) {
         self.state().open.insert(number);
     }
 
-    /// Asks the node whether it still carries out these questions, and waits longer for those.
+    /// Asks the node whether it still carries out these requests, and waits longer for those.
     pub(super) fn ask_progress(self: &Arc<Self>, questions: Vec<Arc<Question>>) {
         let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
             return;
@@ -228,7 +229,7 @@ impl Link {
         let _ = connection.start(request, until, done);
     }
 
-    /// Nobody has said for the whole patience that this question is being carried out.
+    /// Nobody has said for the whole request timeout that this request is being carried out.
     pub(super) fn expire(self: &Arc<Self>, question: &Arc<Question>) {
         let Some(core) = self.core.upgrade() else {
             return question.fail(Errno::HOSTDOWN);
@@ -247,7 +248,8 @@ impl Link {
         }
     }
 
-    /// The node has been heard of: questions to it don't fail at once, and who is connecting tries again now.
+    /// The node has been heard of: requests to it don't fail at once, and who is connecting tries
+    /// again now.
     pub fn heard(&self) {
         let mut state = self.state();
         if state.connection.is_none() {
@@ -280,8 +282,8 @@ impl Link {
         state.connection.as_ref().map(|c| c.connection.clone())
     }
 
-    /// Both sides have said hello on this one: questions go by it from now on, unless there is a better one. What
-    /// is under way on one that has to go for it is sent again, or waited for.
+    /// Both sides have said hello on this one: requests go by it from now on, unless there is a
+    /// better one. What is in progress on one that has to go for it is sent again, or waited for.
     pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
         let mut state = self.state();
         state.drop_ended();
@@ -399,7 +401,7 @@ impl Link {
         }
     }
 
-    /// What became of a question that was sent.
+    /// What became of a request that was sent.
     fn done(
         self: &Arc<Self>,
         question: Arc<Question>,
@@ -464,7 +466,7 @@ impl Link {
         self.need_connection(state);
     }
 
-    /// The daemon ends: nothing more is sent. Who waits is answered by the next one.
+    /// The daemon ends: nothing more is sent. The next one answers waiting askers.
     pub fn stop(&self) {
         let mut state = self.state();
         state.queue.clear();
@@ -477,7 +479,7 @@ fn milliseconds(time: Duration) -> u32 {
 }
 
 impl State {
-    /// What the other daemon is told to be settled with the next question.
+    /// What the other daemon is told to be settled with the next request.
     fn settled(&mut self) -> Settled {
         let lowest = self.open.first().copied().unwrap_or(0);
         self.unlisted += 1;

@@ -1,7 +1,8 @@
-//! The pool's map as this daemon has it, in memory and in its file, and how maps meet.
+//! The pool map as this daemon has it, in memory and in its file, and how two maps are merged.
 //!
-//! What changes in this version are addresses: a daemon that was started again and didn't get its port
-//! back. Each node is right about its own; for the rest, the map with the higher epoch is.
+//! Only addresses change in this version: those of a daemon that was started again and didn't get
+//! its port back. Each node is right about its own address, the map with the higher epoch about
+//! everything else.
 
 use super::core::{Core, lock};
 use super::wire::{GET_MAP, Hello, MAP};
@@ -111,7 +112,8 @@ impl Core {
         }
     }
 
-    /// Sends the map to all to whom there is a connection; the others learn of it when there is one.
+    /// Sends the map to all to whom there is a connection; the others learn of it when there is
+    /// one.
     fn tell_all(&self) {
         for link in self.all_links() {
             if let Some(connection) = link.connection() {

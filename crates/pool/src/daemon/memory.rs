@@ -1,24 +1,25 @@
-//! The reply cache: what a daemon remembers of the questions it was asked, so that one that comes
-//! again, because a connection was cut or a daemon killed, is carried out once.
+//! The reply cache (duplicate request cache): which requests this daemon was asked and what it
+//! answered. A request that comes again, because a connection was cut or a daemon killed, is
+//! carried out once.
 //!
-//! A question that is still being carried out when it comes again gets its answer by the later way.
-//! An answer is remembered until its asker says that it has it ([`Settled`]); one with bytes only
-//! if carrying the question out again would do harm, and if there is room. A question that changes
-//! something has a record in the node's directory as well ([`Replies`]), from before it is carried
-//! out: that outlives the daemon, so the next one answers from it.
+//! A request that is still being carried out when it comes again gets its reply by the later way. A
+//! reply is remembered until its asker has acknowledged it ([`Settled`]); one with bytes only if
+//! carrying the request out again would do harm, and if there is room. A request that changes
+//! something also has a record in the node's directory ([`Replies`]), from before it is carried
+//! out. The record outlives the daemon, so the next one answers from it.
 //!
-//! Where there is no room for another question, it isn't carried out and isn't answered
-//! ([`Verdict::Full`]): its asker sends it again, until its patience is over.
+//! Without room for another request, it is neither carried out nor answered ([`Verdict::Full`]):
+//! its asker sends it again, until its timeout is over.
 
 use forebay_client::requests::{Known, Left, Replies, ahead, clock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Questions of one asker that are remembered. It has at most 256 under way, and says at least
-/// every 64 questions which ones are settled.
+/// Requests of one asker that are remembered. It has at most 256 in progress, and says at least
+/// every 64 requests which ones are settled.
 const MOST: usize = 4096;
-/// A record is kept for so long after its question was given up by its asker, at least. Seconds.
+/// A record is kept for so long after its request was given up by its asker, at least. Seconds.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// An answer.
@@ -28,7 +29,7 @@ pub struct Kept {
     pub status: u32,
     /// Its head, encoded with the small bytes.
     pub head: Vec<u8>,
-    /// What goes with it.
+    /// Its bytes.
     pub body: Option<Arc<Vec<u8>>>,
 }
 
@@ -43,7 +44,7 @@ impl Kept {
     }
 }
 
-/// Which questions their asker doesn't wait for any more: all with a number below `lowest`; and all
+/// Which requests their asker doesn't wait for any more: all with a number below `lowest`; and all
 /// below `upto` that aren't in `open`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
@@ -60,7 +61,7 @@ impl Settled {
     }
 }
 
-/// How a question may be repeated when nobody knows whether it was carried out.
+/// How a request may be repeated when nobody knows whether it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// Carrying it out twice does no harm.
@@ -69,7 +70,7 @@ pub struct Nature {
     pub recorded: bool,
 }
 
-/// What is to be done about a question.
+/// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<R> {
     /// It is new: carry it out; the way back is kept here until [`Memory::finish`].
@@ -133,7 +134,7 @@ struct State<R> {
 }
 
 impl<R> State<R> {
-    /// Gives up what is remembered of a question that is carried out.
+    /// Gives up what is remembered of a request that is carried out.
     fn drop_seen(&mut self, seen: &Seen<R>, records: &Replies) {
         if let Seen::Done { kept, .. } = seen {
             self.bytes -= kept.takes();
@@ -143,7 +144,7 @@ impl<R> State<R> {
         }
     }
 
-    /// Gives up records of questions that nobody sends again, whose askers haven't said so.
+    /// Gives up records of requests that nobody sends again, whose askers haven't said so.
     fn drop_old(&mut self, records: &Replies) {
         let now = clock();
         let mut old = Vec::new();
@@ -161,7 +162,7 @@ impl<R> State<R> {
     }
 }
 
-/// The questions of all askers; `R` is the way back.
+/// The requests of all askers; `R` is the way back.
 pub struct Memory<R> {
     state: Mutex<State<R>>,
     records: Replies,
@@ -206,7 +207,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// Tells the records from those of all other nodes, and of this one if it had to begin anew.
+    /// Tells the records from those of all other nodes, and of this one if it had to begin again.
     pub fn id(&self) -> u64 {
         self.records.id()
     }
@@ -215,7 +216,7 @@ impl<R> Memory<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A question has come, of `asker`, which has settled these.
+    /// A request has come, of `asker`, which has settled these.
     pub fn begin(
         &self,
         asker: u64,
@@ -378,7 +379,7 @@ impl<R> Memory<R> {
     }
 }
 
-/// The time on the records' clock until which a question may come again that is waited for until
+/// The time on the records' clock until which a request may come again that is waited for until
 /// `deadline`.
 fn until(deadline: Instant) -> u64 {
     let left = deadline.saturating_duration_since(Instant::now()) + SLACK;
@@ -503,7 +504,7 @@ mod tests {
         assert_eq!(begin(3 * MOST as u64, 100, HARMLESS), Verdict::Full(()));
     }
 
-    /// One question stays open while thousands of others are answered: all are carried out.
+    /// One request stays open while thousands of others are answered: all are carried out.
     #[test]
     fn an_open_question_holds_up_nobody() {
         let dir = Dir::new("one-open");

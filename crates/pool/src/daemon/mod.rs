@@ -1,13 +1,14 @@
-//! The daemon of a node: serves the node's store to other nodes, and carries the questions of the node's
-//! processes to them. It runs inside the node's keeper.
+//! The daemon of a node: serves the node's store to other nodes, and carries the requests of the
+//! node's processes to them. It runs inside the node's keeper.
 //!
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`question`]: a question and who waits for it; [`link`]: the questions for one other node; [`direct`]: those
-//!   of the daemon's own store;
-//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who carries it out;
-//! - [`renewals`]: what takes longer than the patience;
+//! - [`question`]: a request and who waits for it; [`link`]: the requests for one other node;
+//!   [`direct`]: those of the daemon's own store;
+//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who
+//!   carries it out;
+//! - [`renewals`]: what takes longer than the request timeout;
 //! - [`room`]: bounds of what is held in memory meanwhile;
 //! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
 //! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
@@ -64,9 +65,9 @@ pub struct Options {
     pub encrypt: bool,
     /// How long who asks waits for an answer: then the other node is down.
     pub patience: Duration,
-    /// After so long out of reach, what a node held here is given up.
+    /// How long a node may be out of reach before its locks and open files here are given up.
     pub gone_after: Duration,
-    /// What it may take of its host.
+    /// Limits of its use of the host.
     pub limits: crate::Limits,
     /// How many cores that leaves it; None: all.
     pub cores: Option<usize>,
@@ -86,9 +87,9 @@ impl Default for Options {
     }
 }
 
-/// What answers questions: the store, or what tests have in its place.
+/// What answers requests: the store, or what tests have in its place.
 pub trait Serve: Send + Sync {
-    /// The class of a kind of question; None if there is none.
+    /// The class of a kind of request; None if there is none.
     fn class(&self, kind: u16) -> Option<Class>;
 
     /// Whether it may be carried out a second time.
@@ -100,15 +101,16 @@ pub trait Serve: Send + Sync {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying it out may take longer than the patience. It comes without room for bytes.
+    /// Whether carrying it out may take longer than the request timeout. It comes without room for
+    /// bytes.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
 
-    /// `from` is about to get the answer that an earlier daemon has given to this question.
+    /// `from` is about to get the answer that an earlier daemon has given to this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
-    /// Carries a question out. May wait.
+    /// Carries a request out. May wait.
     ///
     /// # Errors
     /// What the asker is told.
@@ -117,15 +119,15 @@ pub trait Serve: Send + Sync {
     /// Gives up what is kept for `node`.
     fn gone(&self, node: NodeId);
 
-    /// The daemon of `node` has been started anew: it doesn't know what it kept for this node.
+    /// The daemon of `node` has been started again: it doesn't know what it kept for this node.
     ///
     /// # Errors
     /// EHOSTDOWN: it is gone already.
     fn anew(&self, node: NodeId) -> Result<(), Errno>;
 }
 
-/// Between two looks at the locks that programs of this node have on others: an eighth of the lease,
-/// within these.
+/// Between two looks at the locks that programs of this node have on others: an eighth of the
+/// lease, within these.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -325,7 +327,8 @@ impl Daemon {
     /// Makes the daemon of the node in `dir` and listens. Nobody is served yet.
     ///
     /// # Errors
-    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened on.
+    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened
+    /// on.
     pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
         Daemon::listen_over(dir, options, tcp)
     }
@@ -457,8 +460,8 @@ impl Daemon {
         self.pool.as_ref()
     }
 
-    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map` says,
-    /// others are told.
+    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map`
+    /// says, others are told.
     ///
     /// # Errors
     /// If the map is of another pool, or can't be written.
@@ -533,7 +536,7 @@ impl Daemon {
         self.core.maps.get()
     }
 
-    /// Ends it. Questions of processes that have no answer are left to the next daemon.
+    /// Ends it. Requests of processes that have no answer are left to the next daemon.
     pub fn shutdown(self) {}
 }
 
@@ -553,8 +556,8 @@ fn dispatch(core: &Arc<Core>) {
         if core.stopped() {
             return;
         }
-        // What is only told goes before what the same process has asked since, in one write with it. Sending
-        // much takes a while; others needn't wait for it.
+        // What is only told goes before what the same process has asked since, in one write with
+        // it. Sending much takes a while; others needn't wait for it.
         all.sort_by_key(|t| match t.asked() {
             _ if t.is_told() => 0,
             Asked::Send(n) if n > SMALL_BODY => 2,

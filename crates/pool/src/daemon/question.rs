@@ -1,5 +1,5 @@
-//! A question on its way to another node: from a cell of a process of this node, or from this daemon
-//! itself.
+//! A request on its way to another node: from a cell of a process of this node, or from this
+//! daemon itself.
 
 use forebay_client::requests::{self, Asked, Taken, clock};
 use forebay_net::{Body, Landing, NodeId, Source};
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A question and who waits for its answer.
+/// A request and who waits for its answer.
 pub struct Question {
     pub node: NodeId,
     pub kind: u16,
     /// Whether it may be carried out twice.
     pub repeatable: bool,
-    /// Carrying it out may take longer than the patience: it is waited for as long as its home is
-    /// at it.
+    /// Carrying it out may take longer than the request timeout: it is waited for as long as its
+    /// home is at it.
     pub is_long: bool,
-    /// Who asks stops waiting then, unless it is renewed.
+    /// The asker stops waiting then, unless it is renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
@@ -41,7 +41,7 @@ pub enum Got<'a> {
     Landed(Body),
 }
 
-/// A question of the daemon's own.
+/// A request of the daemon's own.
 pub struct Waiting {
     head: Vec<u8>,
     bytes: Option<Arc<Vec<u8>>>,
@@ -102,7 +102,7 @@ impl Question {
         })
     }
 
-    /// Who asks stops waiting then.
+    /// The asker stops waiting then.
     pub fn deadline(&self) -> Instant {
         *lock(&self.deadline)
     }
@@ -131,7 +131,7 @@ impl Question {
         lock(&self.origin).is_none()
     }
 
-    /// Its number among all questions of this node; 0: it has none yet.
+    /// Its number among all requests of this node; 0: it has none yet.
     pub fn number(&self) -> u64 {
         self.number.load(Acquire)
     }
@@ -158,7 +158,7 @@ impl Question {
         }
     }
 
-    /// Who waits, if anybody does.
+    /// The waiting asker, if any.
     pub fn origin(&self) -> Option<Origin> {
         lock(&self.origin).clone()
     }
@@ -221,7 +221,7 @@ fn answer_cell(taken: Arc<Taken>, status: u32, head: &[u8], got: Got<'_>) {
 }
 
 impl Origin {
-    /// The question, encoded by the store.
+    /// The request, encoded by the store.
     pub fn head(&self) -> &[u8] {
         match self {
             Origin::Cell(taken) => taken.head(),
@@ -278,7 +278,7 @@ impl Origin {
 }
 
 impl Waiting {
-    /// A question with these bytes, or room for so many.
+    /// A request with these bytes, or room for so many.
     pub fn new(head: Vec<u8>, bytes: Option<Vec<u8>>, room: usize) -> Arc<Waiting> {
         Arc::new(Waiting {
             head,

@@ -1,11 +1,11 @@
-//! Long work: questions whose carrying out may take longer than the patience (a sync on a slow
-//! disk, a large copy).
+//! Long work: requests that may take longer than the request timeout (a sync on a slow disk, a
+//! large copy).
 //!
-//! As long as their home says that it is at work, they are waited for. Each tick, an eighth of the
-//! patience, the homes of those that are open are asked ([`PROGRESS`](super::wire::PROGRESS)); a
-//! home that says so gets the whole patience again, from the moment it was asked. So one that has
-//! died or stands still is noticed within the patience. What this daemon carries out for its own
-//! node it knows itself.
+//! They are waited for as long as their home reports that it is at work. Each tick, an eighth of
+//! the request timeout, the homes of the open ones are asked ([`PROGRESS`](super::wire::PROGRESS));
+//! a home at work gets the whole timeout again, from the moment it was asked. So a home that has
+//! died or stands still is noticed within the timeout. This daemon knows by itself what it carries
+//! out for its own node.
 
 use super::core::{Core, lock};
 use super::question::Question;
@@ -26,7 +26,7 @@ struct State {
     stopped: bool,
 }
 
-/// The long questions of a daemon that may still be open.
+/// The long requests of a daemon that may still be open.
 #[derive(Default)]
 pub struct Renewals {
     state: Mutex<State>,
@@ -34,7 +34,7 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// From now on the question is waited for as long as its home is at work.
+    /// From now on the request is waited for as long as its home is at work.
     pub fn add(&self, question: &Arc<Question>) {
         let mut state = lock(&self.state);
         state.open.push(question.clone());

@@ -1,12 +1,12 @@
-//! Memory that questions and answers have on their way, bounded: buffers for what comes, and room for what is
-//! to be sent.
+//! Bounded memory for requests and replies on their way: buffers for what is received, and room for
+//! what is to be sent.
 
 use super::core::lock;
 use forebay_net::{Landing, Source};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a question waits for room before it is refused, and comes again later.
+/// How long a request waits for room before it is refused, and comes again later.
 const WAITS: Duration = Duration::from_millis(50);
 
 /// Bytes that may be in use.
@@ -49,7 +49,7 @@ impl Room {
     }
 }
 
-/// Buffers for the bytes of questions. Their memory is used again.
+/// Buffers for the bytes of requests. Their memory is used again.
 pub struct Buffers {
     room: Room,
     keeps: usize,
@@ -90,7 +90,7 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// What it holds, at most `length` bytes.
+    /// Its content, at most `length` bytes.
     pub fn bytes(&self, length: usize) -> &[u8] {
         &self.bytes[..length]
     }

@@ -1,8 +1,8 @@
-//! What daemons put into the heads of their messages. Pure: no I/O.
+//! The heads of messages between daemons. Pure: no I/O.
 //!
-//! A question of the store travels with who asks, its number, how long it is waited for, and which
-//! of the asker's questions are settled. Small bytes go in the head, too: on the control lane they
-//! are faster.
+//! A request of the store travels with its asker, its number, its remaining time, and which of the
+//! asker's requests are settled. Small bytes go in the head, too: on the control lane they are
+//! faster.
 
 use super::memory::Settled;
 use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
@@ -16,7 +16,7 @@ pub const HELLO: u16 = 0x8000;
 pub const MAP: u16 = 0x8001;
 /// Asks for the map.
 pub const GET_MAP: u16 = 0x8002;
-/// Asks whether questions are still being carried out, which are waited for longer then.
+/// Asks whether requests are still being carried out, which are waited for longer then.
 pub const PROGRESS: u16 = 0x8003;
 
 /// Bytes up to this many go in the head if there is room for them.
@@ -26,13 +26,13 @@ const MOST: usize = 56 << 10;
 /// Most bytes of an encoded map.
 pub const MAX_MAP: usize = 16 << 20;
 
-/// Before the list of open questions: asker, number, lowest, upto, how long it is waited for, how
+/// Before the list of open requests: asker, number, lowest, upto, how long it is waited for, how
 /// many open.
 const FIXED: usize = 4 * 8 + 2 * 4;
 const ANSWER: usize = 4;
-/// Open questions that one message lists, at most.
+/// Open requests that one message lists, at most.
 pub const MOST_OPEN: usize = 512;
-/// Questions that one [`PROGRESS`] is about, at most.
+/// Requests that one [`PROGRESS`] is about, at most.
 pub const MOST_AT_WORK: usize = 1024;
 
 const _: () = assert!(
@@ -40,12 +40,12 @@ const _: () = assert!(
 );
 const _: () = assert!(MAX_BODY <= forebay_net::envelope::MAX_BODY);
 
-/// What precedes the store's part of a question.
+/// What precedes the store's part of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asking {
     /// Tells the askers of all nodes apart.
     pub asker: u64,
-    /// Tells an asker's questions apart; never used twice.
+    /// Tells an asker's requests apart; never used twice.
     pub number: u64,
     /// How long it is waited for, unless [`PROGRESS`] says that it is longer. Milliseconds.
     pub within: u32,
@@ -102,7 +102,7 @@ impl Asking {
     }
 }
 
-/// Which questions of an asker are asked about, and how long they are waited for from now on.
+/// Which requests of an asker are asked about, and how long they are waited for from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AtWork {
     /// As in [`Asking`].
@@ -170,7 +170,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Who calls, or answers a call.
+/// The two sides of a hello: the caller, and the called node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Another one after each start of the daemon.
@@ -180,7 +180,7 @@ pub struct Hello {
     /// Bytes of its map.
     pub map: u64,
     /// Its records of what was carried out: as long as they are the same, they know of each
-    /// question.
+    /// request.
     pub records: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Threads that carry out questions. They are started when there is work and nobody idle, up to a
-//! limit, and end when fewer would have done for a while: work now and then, which wakes one after the
-//! other, keeps one.
+//! The worker pool that carries out requests. A thread is started when there is work and no idle
+//! thread, up to a limit, and ends when fewer would have done for a while. Occasional work, which
+//! wakes one thread after the other, keeps one.
 
 use forebay_store::threads::{STACK, start};
 use std::collections::VecDeque;
@@ -67,7 +67,8 @@ impl Workers {
         let this = self.clone();
         let thread = std::thread::Builder::new().name(self.name.into());
         if start(thread, STACK, 0, move || this.run()).is_err() {
-            // The others will get there; if there are none, the asker's patience is its bound.
+            // The others will get there; if there are none, the asker's request timeout is its
+            // bound.
             self.state().threads -= 1;
         }
     }

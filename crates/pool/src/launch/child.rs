@@ -1,4 +1,4 @@
-//! A daemon that was launched: its process, what is said to it, what it says.
+//! A launched daemon: its process, and the messages to and from it.
 
 use super::Launcher;
 use super::messages::{Begin, Unread, encode_down, greet, hear_greeting, read_up};
@@ -15,12 +15,12 @@ use zeroize::Zeroizing;
 
 /// How long what a dead daemon's launch has to say is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How much of it is kept.
+/// Bytes of it that are kept.
 const WORDS: usize = 4096;
 
 /// The launch of one daemon.
 pub struct Child {
-    /// What is still to be said to it; dropped to close the pipe.
+    /// Messages that are still to be sent to it; dropped to close the pipe.
     to: Option<Sender<Zeroizing<Vec<u8>>>>,
     said: Receiver<()>,
     process: OwnedFd,

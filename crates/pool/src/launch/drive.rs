@@ -1,4 +1,4 @@
-//! Carries out what the protocol of a start says: launches, pipes, the node's own work, the time.
+//! Carries out the acts of the start protocol: launches, pipes, the node's own work, time.
 
 use super::messages::{Begin, encode_up, greet, read_down};
 use super::{Child, Launcher};
@@ -30,8 +30,9 @@ pub trait Work: Send + 'static {
     fn remove(self);
 }
 
-/// Starts the node that `begin` says: with what the one above says on `from`, and saying to it on `to`.
-/// Returns its work if the pool runs, None if it doesn't; then nothing is left of it, nor of those below.
+/// Starts the node that `begin` says: with what the one above says on `from`, and saying to it on
+/// `to`. Returns its work if the pool runs, None if it doesn't; then nothing is left of it, nor of
+/// those below.
 pub fn drive<W: Work>(
     begin: &Begin,
     launcher: &dyn Launcher,

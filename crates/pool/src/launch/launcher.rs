@@ -1,4 +1,5 @@
-//! By what command the daemon of a node is launched: here, by a remote shell, by Slurm, by a rank of an MPI launcher.
+//! The command that launches a node's daemon: fork, a remote shell, Slurm, or a rank of an MPI
+//! launcher.
 
 use super::{How, Plan};
 use std::ffi::{OsStr, OsString};
@@ -6,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Knows how to launch a daemon on a host. The daemon's messages go over the command's standard input and
-/// output; what it says on its standard error tells people why nothing came of it.
+/// Knows how to launch a daemon on a host. The daemon's messages go over the command's standard
+/// input and output; what it says on its standard error tells people why nothing came of it.
 pub trait Launcher: Send + Sync {
     /// The command that launches the daemon of node `node`.
     fn command(&self, node: u32) -> Command;
@@ -40,8 +41,8 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     }
 }
 
-/// The command of a daemon. Pool and node stand there for people who look at a list of processes; the
-/// daemon is told what counts by messages.
+/// The command of a daemon. Pool and node stand there for people who look at a list of processes;
+/// the daemon is told what counts by messages.
 struct Words {
     executable: OsString,
     pool: String,

@@ -8,8 +8,8 @@
 //! up:   17  report: nodes              18  failed: count:4, then (node:4 below:4 length:2 why)
 //!       19  ready
 //! ```
-//! Numbers are little-endian. Everything is bounded, and memory is only taken for bytes that have come. The
-//! line's end is there because srun passes on whole lines.
+//! Numbers are little-endian. Everything is bounded, and memory is only taken for bytes that have
+//! come. The line's end is there because srun passes on whole lines.
 
 use super::Plan;
 use crate::start::{Down, Missing, Up};

@@ -1,4 +1,5 @@
-//! A node's own part in the start of its pool: its store, its keeper and daemon, its place in the map.
+//! A node's own part in the start of its pool: its store, its keeper and daemon, its place in the
+//! map.
 
 use super::{Begin, How, Plan, Work};
 use crate::daemon::{self, Daemon, read_map};
@@ -38,7 +39,7 @@ struct Made {
 pub struct Running {
     keeper: Keeper,
     daemon: Daemon,
-    /// What its threads are bound to.
+    /// The cores that its threads are bound to.
     cores: Option<Vec<usize>>,
 }
 
@@ -70,7 +71,8 @@ impl Running {
         })
     }
 
-    /// Goes on with the node in `dir`, whose daemon has ended, at those of these addresses that its pool uses.
+    /// Goes on with the node in `dir`, whose daemon has ended, at those of these addresses that its
+    /// pool uses.
     ///
     /// # Errors
     /// If its pool never came up, it has a daemon, or can't be opened.

@@ -1,4 +1,4 @@
-//! What a pool is to be: all that its daemons are told when they are launched, but for the key.
+//! The plan of a pool: all that its daemons are told at their launch, except the key.
 
 use crate::Tree;
 use crate::limits::{self, Limits};
@@ -205,7 +205,7 @@ impl Plan {
         Some(bytes)
     }
 
-    /// What is wrong with it, if it can't be node `me`'s.
+    /// Its error, if it can't be node `me`'s.
     pub(crate) fn check(&self, me: u32) -> Option<&'static str> {
         let count = self.hosts.len();
         let sound = (1..=MAX_NODES).contains(&count)
@@ -250,7 +250,8 @@ impl Plan {
     /// Reads it from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged, or others could have written it: it names programs that are run.
+    /// If it isn't there, or damaged, or others could have written it: it names programs that are
+    /// run.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
         use forebay_client::private::{Above, check};
         check(dir, Above::Strict).map_err(std::io::Error::other)?;

@@ -1,6 +1,6 @@
-//! What the tests of daemons share: nodes with directories of their own on loopback, served by something
-//! simple instead of a store; daemons and askers as processes of their own, which are this very test
-//! program, started again.
+//! What the tests of daemons share: nodes with directories of their own on loopback, served by
+//! something simple instead of a store; daemons and askers as processes of their own, which are
+//! this very test program, started again.
 #![allow(
     dead_code,
     unused_imports,

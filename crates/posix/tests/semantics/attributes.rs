@@ -94,7 +94,7 @@ fn modes_and_owners() {
     assert_eq!(p.chmod(b"/no", 0o600), Err(Errno::NOENT));
     let me = p.stat(b"/f", true).unwrap();
     p.chown(b"/f", Some(me.uid), Some(me.gid), true).unwrap();
-    // Who owns it is settled anew: set-user-id goes.
+    // Who owns it is settled again: set-user-id goes.
     assert_eq!(p.stat(b"/f", true).unwrap().mode, libc::S_IFREG | 0o751);
     if me.uid == 0 {
         p.chown(b"/f", Some(123), None, true).unwrap();

@@ -1,5 +1,6 @@
-//! Pools of several nodes in one process: each node has its store, and asks the others by calling what
-//! their daemons call. So everything that a store does about other nodes is tried, without networks.
+//! Pools of several nodes in one process: each node has its store, and asks the others by calling
+//! what their daemons call. So everything that a store does about other nodes is tried, without
+//! networks.
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// Kind, head, bytes.
 pub type Question = (u16, Vec<u8>, Vec<u8>);
 
-/// What is done in the middle of an operation: at its so manieth question, or behind it.
+/// What is done in the middle of an operation: at its so manieth request, or behind it.
 pub struct Between {
     pub at: usize,
     pub behind: bool,
@@ -38,7 +39,7 @@ pub fn end_between() -> bool {
     BETWEEN.take().is_some()
 }
 
-/// Counts a question, and whether it is the one.
+/// Counts a request, and whether it is the one.
 fn count_between() -> Option<Between> {
     BETWEEN.with_borrow_mut(|between| {
         let b = between.as_mut()?;
@@ -56,13 +57,14 @@ pub struct Together {
     numbers: Vec<NodeId>,
     pools: OnceLock<Vec<Arc<Pool>>>,
     pub servers: Vec<Server>,
-    /// Questions asked so far.
+    /// Requests asked so far.
     pub asked: AtomicUsize,
     /// Those of them whose answers nobody waits for.
     pub told: AtomicUsize,
-    /// Of each node: questions it has asked, and bytes that went with them or came with the answers.
+    /// Of each node: requests it has asked, and bytes that went with them or came with the
+    /// answers.
     pub traffic: Vec<[AtomicUsize; 2]>,
-    /// The process is killed at this question; 0: at none.
+    /// The process is killed at this request; 0: at none.
     pub kill_at: AtomicUsize,
     /// When it is carried out, not before.
     pub kill_behind: AtomicBool,
@@ -70,7 +72,7 @@ pub struct Together {
     pub down: AtomicUsize,
     /// [`Elsewhere::lease`] of all nodes, in milliseconds; 0: none.
     pub lease: AtomicUsize,
-    /// The questions asked, if they are to be kept.
+    /// The requests asked, if they are to be kept.
     pub kept: Mutex<Option<Vec<Question>>>,
 }
 
@@ -257,7 +259,7 @@ impl Nodes {
         Fs::for_program(pools[k].clone())
     }
 
-    /// What node `k` answers to a question of node 0.
+    /// What node `k` answers to a request of node 0.
     pub fn serve(&self, k: usize, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
         let cluster = self.views[k].cluster();
         self.together.servers[k].serve(&cluster, NodeId(0), kind, head, body)

@@ -1,4 +1,5 @@
-//! Controls of files: saying, looking, and short ways of writing and reading a file. Shared by tests.
+//! Controls of files: saying, looking, and short ways of writing and reading a file. Shared by
+//! tests.
 
 use super::nodes::Nodes;
 use super::*;

@@ -1,10 +1,11 @@
-//! Shared mappings of files whose bytes lie on other nodes: when what is stored through them gets there, and what others
-//! write gets here. The bytes themselves are in a [`Twin`].
+//! Shared mappings of files whose bytes lie on other nodes: when what is stored through them gets
+//! there, and what others write gets here. The bytes themselves are in a [`Twin`].
 //!
-//! What was changed is written back at msync, when a mapping goes, at close, fsync, exec and exit, before this process
-//! reads, writes or cuts the file, and before it gives up a lock on it. What was changed elsewhere is taken over when the
-//! file is mapped, at msync(MS_INVALIDATE), after this process has written to it, and when it has got a lock on it:
-//! so nodes that take turns by locks see each other's stores.
+//! What was changed is written back at msync, when a mapping goes, at close, fsync, exec and exit,
+//! before this process reads, writes or cuts the file, and before it gives up a lock on it. What
+//! was changed elsewhere is taken over when the file is mapped, at msync(MS_INVALIDATE), after this
+//! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
+//! see each other's stores.
 
 use super::spans::{self, Span, Spans};
 use super::twin::{self, Merged, Twin};
@@ -17,8 +18,8 @@ use std::sync::atomic::Ordering::*;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// Names of files through which processes share locks or indexes without system calls: SQLite, LMDB, Berkeley DB. A copy would
-/// let two nodes do at once what only one may.
+/// Names of files through which processes share locks or indexes without system calls: SQLite,
+/// LMDB, Berkeley DB. A copy would let two nodes do at once what only one may.
 fn needs_one_memory(name: &[u8]) -> bool {
     let is_locks = name == b"lock.mdb" || name.ends_with(b"-lock");
     is_locks || name.ends_with(b"-shm") || name.starts_with(b"__db.")
@@ -79,7 +80,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     }
 }
 
-/// The twin of an open file, if a process of this node maps it.
+/// The shadow copy of an open file, if a process of this node maps it.
 fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
     let live = fs.live_of(open).ok()?;
     match fs.store().may_be_copied(live) {
@@ -156,7 +157,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
 /// fsync: what mappings have changed goes first.
 ///
 /// # Errors
-/// Those of writing back.
+/// As for writing back.
 pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
     report(fs, open, write_back(fs, open, ALL))
 }

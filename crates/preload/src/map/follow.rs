@@ -1,5 +1,5 @@
-//! What mappings show follows their files: pages come when they are touched and go when a
-//! file becomes shorter.
+//! Mappings follow their files: pages come when they are touched and go when a file becomes
+//! shorter.
 
 use super::pages::{self, How};
 use super::spans::{self, Span};

@@ -16,7 +16,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
-/// So many bytes behind the page that is touched are mapped with it, if they are there.
+/// Bytes behind a touched page that are mapped with it, if they are there.
 const AROUND: u64 = 16 * CHUNK;
 
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
@@ -146,7 +146,7 @@ pub unsafe fn put_pieces(
 unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
     if let Some(fd) = piece.medium.checked_sub(twin::MEDIUM) {
         let flags = libc::MAP_FIXED | how.flags;
-        // SAFETY: the caller's range; the descriptor is that of an open twin.
+        // SAFETY: the caller's range; the descriptor is that of an open shadow copy.
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
             .map(|_| ());
     }
@@ -329,8 +329,8 @@ pub fn cut(spans: &Spans) {
         if span.open().is_none() || span.len() == 0 {
             continue;
         }
-        // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't asked for. What the file
-        // still has of it comes back when it is touched.
+        // What lies elsewhere may be about to be cut, by somebody who waits for us: its size isn't
+        // asked for. What the file still has of it comes back when it is touched.
         let size = match span.has(map_flag::COPY) {
             true => Some(u64::MAX),
             false => span.file(spans.fs).map(|(_, size)| size),
@@ -378,7 +378,7 @@ fn segments(fs: &Fs) -> Vec<u64> {
     media.filter_map(|m| m.file().and_then(ino).ok()).collect()
 }
 
-/// So many pages are fetched at once for a new mapping of a file that lies elsewhere.
+/// Pages that are fetched at once for a new mapping of a remote file.
 pub fn fetched_pages(how: How) -> usize {
     match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
         0 => twin::EAGER / PAGE,

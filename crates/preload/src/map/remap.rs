@@ -2,7 +2,7 @@
 //!
 //! The kernel can't do it for us: to it, a mapping of a file of the pool is many. Each of
 //! them is moved by the kernel, with its protection and the pages that were written
-//! privately; what the mapping gets in addition is mapped anew.
+//! privately; what the mapping gets in addition is mapped again.
 
 use super::pages::{self, How};
 use super::spans::{Span, Spans};

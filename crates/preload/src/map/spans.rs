@@ -237,7 +237,7 @@ impl Spans {
         before.set(span.0.flags.load(Relaxed));
         // Nothing went: its times don't change.
         span.0.flags.store(0, Relaxed);
-        // Who marks what it has finds the one before too, or has marked it before.
+        // A process that marks what it has finds the one before too, or has marked it before.
         before.0.len.store(len, SeqCst);
         self.inherit_cut(before, span);
         self.release(span);

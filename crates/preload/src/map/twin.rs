@@ -1,14 +1,16 @@
-//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *twin*.
+//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *shadow copy*.
 //!
-//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of the node that map the
-//! file map it, so their stores are seen by all of them at once, over fork too. It holds, at the file's own offsets,
-//! what is mapped; from [`BEFORE`] on the same bytes as they were fetched or last written back, which tell what has been
-//! changed; from [`STATE`] on for each chunk how much of it has been fetched. It is sparse: what nobody has asked for
-//! takes no room.
+//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of
+//! the node that map the file map it, so their stores are seen by all of them at once, over fork
+//! too. It holds, at the file's own offsets, what is mapped; from [`BEFORE`] on the same bytes as
+//! they were fetched or last written back, which tell what has been changed; from [`STATE`] on for
+//! each chunk how much of it has been fetched. It is sparse: what nobody has asked for takes no
+//! room.
 //!
-//! Who fetches or writes back has a lock on it, which the kernel gives up for who dies. Nothing is kept open. It is made
-//! by the first process that maps the file and removed after the last; that is known from the table of mappings, so a
-//! process that is killed leaves nothing behind that would be taken for newer than it is.
+//! A process that fetches or writes back has a lock on it, which the kernel releases at its death.
+//! Nothing is kept open. It is made by the first process that maps the file and removed after the
+//! last; that is known from the table of mappings, so a process that is killed leaves nothing
+//! behind that would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
 use crate::process;
@@ -32,15 +34,15 @@ const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
 const OWN: u16 = u16::MAX;
 /// Pieces of it have this added to the descriptor for a medium.
 pub const MEDIUM: usize = 1 << 32;
-/// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't fault for system calls,
-/// so what is there at once works as a buffer for all of them.
+/// So much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't
+/// fault for system calls, so what is there at once works as a buffer for all of them.
 pub const EAGER: usize = 64 << 20;
-/// So much behind what is touched is fetched with it.
+/// Bytes behind a touched page that are fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
 /// How long one process waits for another to have fetched, or written back.
 const TURNS: u32 = 30_000;
 
-/// The twin of a file, open.
+/// The shadow copy of a file, open.
 pub struct Twin<'a> {
     pub file: OwnedFd,
     fs: &'a Fs,
@@ -58,7 +60,7 @@ fn path(fs: &Fs, id: ObjectId) -> PathBuf {
     directory(fs).join(format!("{:016x}", id.0))
 }
 
-/// Held while twins are made or removed, by one process at a time.
+/// Held while shadow copies are made or removed, by one process at a time.
 fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     let path = directory(fs);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -87,7 +89,7 @@ fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
     Err(Errno::TIMEDOUT)
 }
 
-/// Removes all twins that no process maps any more: those of killed processes.
+/// Removes all shadow copies that no process maps any more: those of killed processes.
 pub fn sweep(fs: &Fs) {
     let Ok(dir) = lock_directory(fs, false) else {
         return;
@@ -103,7 +105,7 @@ pub fn sweep(fs: &Fs) {
     }
 }
 
-/// Removes the twin of a file that this process doesn't map any more, if no other does.
+/// Removes the shadow copy of a file that this process doesn't map any more, if no other does.
 pub fn leave(fs: &Fs, id: ObjectId) {
     if let Ok(dir) = lock_directory(fs, false) {
         remove(fs, &dir, id);
@@ -116,7 +118,7 @@ fn remove(fs: &Fs, _locked: &OwnedFd, id: ObjectId) {
     }
 }
 
-/// A part of a twin in our own memory.
+/// A part of a shadow copy in our own memory.
 struct View {
     at: *mut u8,
     len: usize,
@@ -168,7 +170,7 @@ impl Drop for View {
     }
 }
 
-/// The lock on a twin: of what this thread has opened, so that other threads wait, too.
+/// The lock on a shadow copy: of what this thread has opened, so that other threads wait, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {
@@ -177,8 +179,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Takes what was changed elsewhere over into a word that may have been changed here: `before` it was both. Whether the
-/// same bytes were changed, to something else.
+/// Takes what was changed elsewhere over into a word that may have been changed here: `before` it
+/// was both. Whether the same bytes were changed, to something else.
 fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
     let mut conflict = false;
     let _ = here.fetch_update(AcqRel, Acquire, |now| {
@@ -201,7 +203,7 @@ fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
 }
 
 impl<'a> Twin<'a> {
-    /// The twin of a file that this process maps, or None if there is none.
+    /// The shadow copy of a file that this process maps, or None if there is none.
     pub fn of(fs: &'a Fs, live: u32) -> Option<Twin<'a>> {
         let path = path(fs, fs.store().live_id(live));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -329,7 +331,8 @@ impl<'a> Twin<'a> {
         Ok(pages as u16 + 1)
     }
 
-    /// Fetches what of `range` hasn't been, if that is at most `budget` pages. What can be mapped, in order.
+    /// Fetches what of `range` hasn't been, if that is at most `budget` pages. What can be mapped,
+    /// in order.
     ///
     /// # Errors
     /// EHOSTDOWN and the like; ENOSPC if the copy has no room.

@@ -2,9 +2,9 @@
 //! `/proc/self` stands for, may have ended). Linux 6.11 and later answer for an address
 //! (PROCMAP_QUERY); before, the text is read from its beginning.
 //!
-//! The table of mappings says which file lies where; how a page is protected, and whether
-//! it shows a segment or the file without bytes, is asked of the kernel, so that
-//! whatever the program does with mprotect is right.
+//! The table of mappings says which file lies where. The kernel is asked how a page is protected,
+//! and whether it shows a segment or the empty file; so the program's own mprotect calls are
+//! respected.
 
 use forebay_intercept::raw;
 use rustix::fd::{AsRawFd, OwnedFd};

@@ -1,7 +1,8 @@
-//! The back end for any mounted file system: a collection's bytes are the file `DIR/WORKSPACE/NAME`.
+//! The back end for any mounted file system: a collection's bytes are the file
+//! `DIR/WORKSPACE/NAME`.
 //!
-//! A workspace's directory comes with its first collection and goes with its last one. The files can be read
-//! and written by others; what they see, and when, is up to the file system.
+//! A workspace's directory comes with its first collection and goes with its last one. The files
+//! can be read and written by others; what they see, and when, is up to the file system.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::meta::check_name;
@@ -176,7 +177,8 @@ impl Object for Open {
     }
 
     fn append(&self, from: &[u8]) -> Result<u64> {
-        // Handles of one process take turns here; those of others are kept away by a lock on the file.
+        // Handles of one process take turns here; those of others are kept away by a lock on the
+        // file.
         let _turn = self.end.lock().unwrap_or_else(|e| e.into_inner());
         self.lock()
             .map_err(|e| Error::of(format!("can't lock {}", self.path.display()), e))?;

@@ -1,7 +1,9 @@
-//! Back ends from shared objects: a table of functions, `iov_backend_ops()`, as `include/forebay/iov_backend.h` has it.
+//! Back ends from shared objects: a table of functions, `iov_backend_ops()`, as
+//! `include/forebay/iov_backend.h` has it.
 //!
-//! An object stays loaded until the process ends: its threads may outlive what it was loaded for. Each
-//! attachment has an instance of its own (`init`), which goes with the last collection that uses it (`shutdown`).
+//! An object stays loaded until the process ends: its threads may outlive what it was loaded for.
+//! Each attachment has an instance of its own (`init`), which goes with the last collection that
+//! uses it (`shutdown`).
 
 use super::{Address, Backend, Object};
 use crate::abi::{self, BACKEND_ABI, BackendTable};
@@ -59,7 +61,8 @@ unsafe fn shown(text: *const c_char) -> Option<String> {
 /// The table of the shared object at `path`.
 fn table(path: &str) -> Result<BackendTable> {
     let file = c_text(path)?;
-    // SAFETY: loading runs the object's constructors: who attaches it trusts it as part of the program.
+    // SAFETY: loading runs the object's constructors: who attaches it trusts it as part of the
+    // program.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         // SAFETY: dlerror's text is valid until the thread's next call of its kind.
@@ -200,7 +203,8 @@ impl Instance {
         let code = i32::try_from(-returned).unwrap_or(libc::EIO);
         let errno = Errno::from_raw_os_error(if code < 4096 { code } else { libc::EIO });
         let told = match self.ops.error {
-            // SAFETY: the header demands a text that is valid until this thread's next call, or null.
+            // SAFETY: the header demands a text that is valid until this thread's next call, or
+            // null.
             Some(error) => unsafe { shown(error()) },
             None => None,
         };

@@ -1,4 +1,4 @@
-//! The back end that discards everything: what is left is what the verbs themselves cost.
+//! The back end that discards everything, to measure the cost of the verbs themselves.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::Result;

@@ -1,13 +1,14 @@
 //! The back end `forebay`: a collection's bytes are the file `/WORKSPACE/NAME` of a pool.
 //!
-//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. Where the session's
-//! metadata lie in the same pool, the file is the record, too: the store makes and removes it.
+//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files.
+//! Where the session's metadata lie in the same pool, the file is the record, too: the store makes
+//! and removes it.
 //!
-//! The controls become the file's own, which the pool keeps for whoever opens it. `temporality` is a hint: what the pool's media can't do of it
-//! is left out.
+//! The controls become the file's own, which the pool keeps for whoever opens it. `temporality` is
+//! a hint: what the pool's media can't do of it is left out.
 
 use super::{Address, Backend, Mapped, Object};
-use crate::chunk::Access;
+use crate::mapped::Access;
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result};
@@ -94,7 +95,8 @@ impl Forebay {
         &self.fs
     }
 
-    /// The file of a collection. Where files are records, its UUID leads to it, and nobody has to be asked for the name.
+    /// The file of a collection. Where files are records, its UUID leads to it, and nobody has to
+    /// be asked for the name.
     fn id(&self, address: &Address) -> std::result::Result<ObjectId, Errno> {
         match self
             .files_are_records
@@ -124,8 +126,8 @@ impl Forebay {
             id: self.id(address)?,
             kind: libc::S_IFREG,
         };
-        // A laminated one can only be read. Where the record is the file, it is known that this can't be one, unless it became
-        // one since.
+        // A laminated one can only be read. Where the record is the file, it is known that this
+        // can't be one, unless it became one since.
         let may_be = !self.files_are_records || controls.mutability == Mutability::Immutable;
         let sealed = || self.fs.controls_of(entry.id).map(|(_, sealed)| sealed);
         let open = match may_be && sealed()? {
@@ -187,7 +189,8 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // Only a file that is the record, too, can go with its maker: nothing is left that leads nowhere.
+        // Only a file that is the record, too, can go with its maker: nothing is left that leads
+        // nowhere.
         if controls.persistence == Persistence::Process && !self.files_are_records {
             return Err(Error::unsupported(
                 "the back end 'forebay' can't keep persistence=process where the metadata lie elsewhere",

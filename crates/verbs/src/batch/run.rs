@@ -1,8 +1,9 @@
-//! A batch that was started: which operations may run, what became of them, waiting and cancelling.
+//! A batch that was started: which operations may run, their results, waiting and cancelling.
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::crew::Task;
-use crate::undo::{UndoLog, complete, undo};
+use crate::meta::undo::UndoLog;
+use crate::settle::{complete, undo};
 use crate::{Error, Result, Session};
 use forebay_controls::Failure;
 use rustix::io::Errno;
@@ -52,10 +53,11 @@ struct Progress {
     open: usize,
     /// Why what hasn't begun is skipped.
     stopped: Option<Error>,
-    /// What the batch as a whole failed of: its first failure, its cancellation, an undoing that failed.
+    /// What the batch as a whole failed of: its first failure, its cancellation, an undoing that
+    /// failed.
     error: Option<Error>,
     ended: bool,
-    /// What is called when an operation, or the batch, has ended.
+    /// The function to call when an operation, or the batch, has ended.
     calls: HashMap<Awaited, Vec<Task>>,
 }
 
@@ -124,8 +126,8 @@ impl Running {
         Ok(Running(inner))
     }
 
-    /// Waits until the batch has ended, and says whether it has. None waits without a limit: an operation
-    /// may take as long as it takes to write what it was given.
+    /// Waits until the batch has ended, and says whether it has. None waits without a limit: an
+    /// operation may take as long as it takes to write what it was given.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -150,8 +152,9 @@ impl Running {
         Ok(true)
     }
 
-    /// Has `call` called when an operation has ended, or, with None, the batch: once, by a thread of the session that does nothing else, with all
-    /// signals blocked. False, and no call, if it has ended already.
+    /// Has `call` called when an operation has ended, or, with None, the batch: once, by a thread
+    /// of the session that does nothing else, with all signals blocked. False, and no call, if it
+    /// has ended already.
     ///
     /// # Errors
     /// EINVAL if there is no such operation; EPERM in a forked child; if no thread can be started.
@@ -184,7 +187,7 @@ impl Running {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Skips what hasn't begun. What is under way is done; wait for the end.
+    /// Skips what hasn't begun. What is in progress is done; wait for the end.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -213,7 +216,8 @@ impl Running {
     /// What an operation brought, or why it wasn't done. Can be asked once for what isn't small.
     ///
     /// # Errors
-    /// Its error; EINVAL if there is none of this number; EINPROGRESS if it isn't known yet; ECANCELED if it was skipped.
+    /// Its error; EINVAL if there is none of this number; EINPROGRESS if it isn't known yet;
+    /// ECANCELED if it was skipped.
     pub fn result(&self, op: Op) -> Result<Outcome> {
         self.0.session.check()?;
         let mut progress = self.0.lock();
@@ -234,7 +238,8 @@ impl Running {
         }
     }
 
-    /// Why the batch as a whole failed: its first failure, that it was cancelled, or what couldn't be undone.
+    /// Why the batch as a whole failed: its first failure, that it was cancelled, or what couldn't
+    /// be undone.
     pub fn error(&self) -> Option<Error> {
         self.0
             .session
@@ -263,8 +268,8 @@ impl Inner {
         self.session.crew().push(tasks)
     }
 
-    /// Has those run with which the batch begins. Where operations ask other nodes, collections of one workspace are made together, and
-    /// deleted together.
+    /// Has those run with which the batch begins. Where operations ask other nodes, collections of
+    /// one workspace are made together, and deleted together.
     fn queue_first(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         if !self.session.asks() {
             return self.queue(ready);

@@ -303,7 +303,7 @@ pub unsafe extern "C" fn iov_collection_uuid(
     code(told)
 }
 
-/// What is known of it.
+/// Its record.
 ///
 /// # Safety
 /// As the header has it.

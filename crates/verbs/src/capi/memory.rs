@@ -1,7 +1,9 @@
-//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows what lies where.
+//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows
+//! what lies where.
 
 use super::{code, handle, place};
 use crate::abi;
+use crate::chunk::share;
 use crate::{Access, Chunk, Collection, Error, Result, Session, Token};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
@@ -9,7 +11,9 @@ use std::ffi::{c_int, c_void};
 /// Keeps a chunk for the session, and gives its address.
 fn keep(session: &Session, chunk: Chunk) -> Result<*mut c_void> {
     let address = chunk.address();
-    session.mapped()?.insert(address.addr(), chunk);
+    session
+        .mapped()?
+        .insert(address.addr(), chunk.into_mapped());
     Ok(address.cast())
 }
 
@@ -136,7 +140,7 @@ pub unsafe extern "C" fn iov_chunk_share(
         if from >= chunk.len() {
             return Err(unknown(memory));
         }
-        to.bytes = chunk.share_part(from, len)?.0;
+        to.bytes = share(chunk, from, len)?.0;
         Ok(())
     };
     code(share())

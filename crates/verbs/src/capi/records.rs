@@ -1,4 +1,5 @@
-//! Records as C structures: the texts and pairs of all of them are kept until they are freed together.
+//! Records as C structures: the texts and pairs of all of them are kept until they are freed
+//! together.
 
 use crate::abi;
 use crate::said::write_controls;
@@ -8,7 +9,7 @@ use std::ffi::CString;
 /// `iov_records`.
 pub struct Records {
     records: Vec<abi::Record>,
-    /// What they point to.
+    /// The memory that they point to.
     _texts: Vec<CString>,
     _pairs: Vec<Box<[abi::Pair]>>,
 }

@@ -167,7 +167,7 @@ pub unsafe extern "C" fn iov_workspace_search(
     })
 }
 
-/// What is known of a workspace.
+/// The record of a workspace.
 ///
 /// # Safety
 /// As the header has it.

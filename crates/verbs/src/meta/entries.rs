@@ -1,4 +1,4 @@
-//! Entries of the logs of batches, as bytes; where these lie is each store's business.
+//! Entries of the logs of batches, as bytes; each store decides where they lie.
 //!
 //! ```text
 //! entry = length of the rest (8 bytes) kind (1) workspace (16) record (16) ...
@@ -14,7 +14,7 @@
 
 use super::{Change, Scope};
 use crate::Uuid;
-use crate::undo::Undo;
+use crate::meta::undo::Undo;
 
 fn entry(kind: u8, (workspace, record): (Uuid, Uuid), rest: &[u8]) -> Vec<u8> {
     let length = 33 + rest.len() as u64;

@@ -1,13 +1,15 @@
 //! etcd as metadata store: for workspaces that outlive a job, or that several pools share.
 //!
-//! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of etcd, with conditions: a name
-//! isn't there yet, a record is as it was read, a workspace has nothing in it. So nobody sees half a change, and of two that
-//! exclude each other one is refused. Searches are ranges of the index, all as of one revision. Reads go by a local copy
-//! ([`copy`]), of which etcd only says whether it is fresh ([`fresh`]).
+//! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of
+//! etcd, with conditions: a name isn't there yet, a record is as it was read, a workspace has
+//! nothing in it. So nobody sees half a change, and of two that exclude each other one is refused.
+//! Searches are ranges of the index, all as of one revision. Reads go by a local copy ([`copy`]),
+//! of which etcd only says whether it is fresh ([`fresh`]).
 //!
-//! A request whose answer was lost may have been carried out. Most can be repeated, as their conditions then don't
-//! hold any more. A creation could come true late, behind the removal of what the repetition has made; so it is forbidden first
-//! by a *fence*, a key that it has as a condition, and then one looks what has become of it.
+//! A request whose answer was lost may have been carried out. Most can be repeated, as their
+//! conditions then don't hold any more. A creation could come true late, behind the removal of what
+//! the repetition has made; so it is forbidden first by a *fence*, a key that it has as a
+//! condition, and then one looks what has become of it.
 
 mod api;
 mod client;
@@ -21,7 +23,7 @@ mod schema;
 mod search;
 
 use super::{Change, Key, New, Record, Scope, Store};
-use crate::undo::UndoLog;
+use crate::meta::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use api::{Answer, Pair};
 use client::{Client, Trouble};
@@ -35,8 +37,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Entries of the index that go with a record into one transaction. etcd takes 128 parts in one, those nested in it counted with it; more go
-/// before, where they lead nowhere yet, or behind, where they do so no more.
+/// Entries of the index that go with a record into one transaction. etcd takes 128 parts in one,
+/// those nested in it counted with it; more go before, where they lead nowhere yet, or behind,
+/// where they do so no more.
 const TOGETHER: usize = 50;
 /// Parts of a transaction that has nothing else in it.
 const PARTS: usize = 100;
@@ -192,8 +195,9 @@ impl Etcd {
         Ok(())
     }
 
-    /// Takes away entries that lead nowhere any more, as long as the record is what it was at `revision`. It is written again with each part: else
-    /// one who has put such an entry just now, for what he makes of the record, would lose it.
+    /// Takes away entries that lead nowhere any more, as long as the record is what it was at
+    /// `revision`. It is written again with each part: else one who has put such an entry just now,
+    /// for what he makes of the record, would lose it.
     fn delete_behind(
         &self,
         scope: Scope,

@@ -1,7 +1,7 @@
 //! The metadata store of one process: maps, with an index by key and value.
 
 use super::{Change, Key, New, Record, Scope, Store};
-use crate::undo::{InProcess, UndoLog};
+use crate::meta::undo::{InProcess, UndoLog};
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_store::{Term, record::Order};
 use rustix::io::Errno;
@@ -45,7 +45,7 @@ impl Shelf {
         }
     }
 
-    /// Who has values for which a term holds.
+    /// Records with values for which a term holds.
     fn having(&self, term: &Term) -> impl Iterator<Item = &BTreeSet<Uuid>> {
         let (key, low, high, equal) = match term {
             Term::Equal(key, value) => {
@@ -71,7 +71,7 @@ impl Shelf {
         let mut fewest: Option<(usize, &Term)> = None;
         for term in terms {
             let mut count = 0;
-            // Who has more isn't counted to the end.
+            // A term with more isn't counted to the end.
             let _ = self.having(term).try_for_each(|who| {
                 count += who.len();
                 fewest.is_none_or(|(least, _)| count < least).then_some(())

@@ -1,20 +1,22 @@
-//! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in that.
+//! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in
+//! that.
 //!
-//! Metadata are `user.*` attributes, so shells, `getfattr` and the view `.by/` see them, and the pool's own index
-//! answers searches. A UUID is made of the pool's and the object's id, which never changes; nothing has to
-//! be kept for it. Files that programs have put there are collections like others, with the back end `forebay`. To find such
-//! a one by its UUID takes a look through the workspace, as the pool doesn't know the names of files without attributes.
+//! Metadata are `user.*` attributes, so shells, `getfattr` and the view `.by/` see them, and the
+//! pool's own index answers searches. A UUID is made of the pool's and the object's id, which never
+//! changes; nothing has to be kept for it. Files that programs have put there are collections like
+//! others, with the back end `forebay`. To find such a one by its UUID takes a look through the
+//! workspace, as the pool doesn't know the names of files without attributes.
 //!
-//! A file is made with its attributes and its name at once, so nobody sees half a record. A directory is made under a hidden name
-//! and renamed.
+//! A file is made with its attributes and its name at once, so nobody sees half a record. A
+//! directory is made under a hidden name and renamed.
 
 mod hidden;
 mod log;
 
 use super::{Change, Key, New, Record, Scope, Store};
+use crate::meta::undo::UndoLog;
 use crate::pool::Attached;
 use crate::said::{read_controls, write_controls};
-use crate::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};
@@ -25,7 +27,8 @@ use std::collections::BTreeMap;
 const USER: &[u8] = b"user.";
 /// The attribute that names a collection's back end.
 const BACKEND: &[u8] = b"user.forebay.backend";
-/// What was said of a collection or workspace. (Not of the file that stands for it: that is `user.forebay.controls`.)
+/// What was said of a collection or workspace. (Not of the file that stands for it: that is
+/// `user.forebay.controls`.)
 const CONTROLS: &[u8] = b"user.forebay.said";
 const DEFAULT: &str = "forebay";
 
@@ -40,7 +43,7 @@ pub struct Pool {
 /// Records that are asked for together where all are looked at.
 const AT_ONCE: usize = 1024;
 
-/// How often something is made anew, because names have changed meanwhile.
+/// How often something is made again, because names have changed meanwhile.
 const ATTEMPTS: usize = 1000;
 
 type Errnos<T> = std::result::Result<T, Errno>;
@@ -238,7 +241,7 @@ impl Pool {
         }
     }
 
-    /// What is known of a record that was made.
+    /// The record that was made.
     fn told(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
         Record {
             uuid: self.uuid_of(id),
@@ -253,7 +256,8 @@ impl Pool {
         }
     }
 
-    /// Makes files in a workspace's directory, once: of each the record, why `before` or the record refused it, or what the pool says.
+    /// Makes files in a workspace's directory, once: of each the record, why `before` or the record
+    /// refused it, or what the pool says.
     fn make_files(
         &self,
         (scope, dir): (Scope, ObjectId),
@@ -319,7 +323,7 @@ impl Pool {
         attributes.iter().try_for_each(set)
     }
 
-    /// What is at a path below a directory.
+    /// The object at a path below a directory.
     fn at(&self, dir: ObjectId, path: &[u8]) -> Errnos<(ObjectId, u32)> {
         let entry = self.fs.at(dir, path, Follow::No, |place| place.existing());
         entry.map(|e| (e.id, e.kind)).map_err(inside)

@@ -1,9 +1,10 @@
-//! The bytes of an open collection: reading, writing, copying; and what is noted first, so that a batch can undo it.
+//! The bytes of an open collection: reading, writing, copying; and what is noted first, so that a
+//! batch can undo it.
 
 use super::{Collection, Log, Opened, check_log};
 use crate::backend::Mapped;
-use crate::chunk::Access;
-use crate::undo::Undo;
+use crate::mapped::Access;
+use crate::meta::undo::Undo;
 use crate::{Error, Result};
 use std::cmp::Ordering;
 
@@ -11,8 +12,8 @@ use std::cmp::Ordering;
 const COPY: u64 = 1 << 20;
 
 impl Collection {
-    /// As [`Collection::with`], of two, or of one twice: always in the same order, so that nobody waits for who waits for
-    /// him.
+    /// As [`Collection::with`], of two, or of one twice: always in the same order, so that nobody
+    /// waits for who waits for him.
     fn with_both<T>(
         &self,
         other: &Collection,
@@ -60,10 +61,12 @@ impl Collection {
         self.with(|open| open.object.read(to, at))
     }
 
-    /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros between.
+    /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros
+    /// between.
     ///
     /// # Errors
-    /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written then.
+    /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written
+    /// then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
         self.with(|open| open.object.write(from, at))
     }

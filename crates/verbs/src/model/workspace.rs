@@ -31,8 +31,8 @@ impl Workspace {
         Ok(Workspace::of(session, made.map_err(about(name))?))
     }
 
-    /// Uses a workspace that is there. What killed processes have left half done in batches with `rollback` is
-    /// undone first.
+    /// Uses a workspace that is there. What killed processes have left half done in batches with
+    /// `rollback` is undone first.
     ///
     /// # Errors
     /// ENOENT if it isn't there; ENODEV if a back end that is needed to undo isn't attached.

@@ -1,4 +1,5 @@
-//! Reading predicates: words, then recursive descent. Errors name the column, counted in characters from 1.
+//! Reading predicates: words, then recursive descent. Errors name the column, counted in characters
+//! from 1.
 
 use super::{Number, Operator, Predicate, Value};
 use crate::{Error, Result};

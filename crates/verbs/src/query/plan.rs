@@ -1,20 +1,23 @@
-//! What an index is asked for a predicate.
+//! Plans: the searches of an index that a predicate needs.
 //!
-//! A plan is a list of conjunctions of terms: what one of them finds may match, what none finds doesn't. An index that is
-//! sorted by [`Order`] answers each term by a range; it can go over whichever has the fewest places and check the others. What it
-//! finds is compared once more, by the predicate itself.
+//! A plan is a list of conjunctions of terms: what one of them finds may match, what none finds
+//! doesn't. An index that is sorted by [`Order`] answers each term by a range; it can go over
+//! whichever has the fewest places and check the others. What it finds is compared once more, by
+//! the predicate itself.
 
 use super::{Operator, Predicate, Value};
 use forebay_store::{Term, record::Order};
 
-/// Conjunctions that the parts of an `and` make together, at most: what would make more only filters.
+/// Conjunctions that the parts of an `and` make together, at most: what would make more only
+/// filters.
 const MOST: usize = 16;
 
 /// Terms that hold together.
 type All = Vec<Term>;
 
 impl Predicate {
-    /// What an index has to look up; None if only a look at everything will do. No conjunction is empty.
+    /// What an index has to look up; None if only a look at everything will do. No conjunction is
+    /// empty.
     pub fn plan(&self) -> Option<Vec<Vec<Term>>> {
         match self {
             Predicate::All(all) => {
@@ -61,7 +64,8 @@ fn within(key: &str, ranges: &[(Order, Order)]) -> Vec<All> {
     ranges.iter().map(term).collect()
 }
 
-/// The places, of those from `first` to `last`, that compare so with the one at `at`. That one may have neighbours there.
+/// The places, of those from `first` to `last`, that compare so with the one at `at`. That one may
+/// have neighbours there.
 fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Order) {
     match operator {
         Operator::Equal => (at, at),

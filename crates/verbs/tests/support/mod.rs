@@ -120,7 +120,8 @@ impl TestPool {
             std::fs::create_dir_all(home()).unwrap();
             std::fs::set_permissions(home(), std::os::unix::fs::PermissionsExt::from_mode(0o700))
                 .unwrap();
-            // SAFETY: every reader of it in this process holds IN_USE, or runs in a test that has been here before.
+            // SAFETY: every reader of it in this process holds IN_USE, or runs in a test that has
+            // been here before.
             unsafe { std::env::set_var("FOREBAY_HOME", home()) };
         }
         *in_use += 1;

@@ -1,4 +1,5 @@
-//! Servers that behave badly, on this host: one that says what a test wants, and one that loses answers of another.
+//! Servers that behave badly, on this host: one that says what a test wants, and one that loses
+//! answers of another.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -32,7 +33,8 @@ impl Server {
         Server { port, ending }
     }
 
-    /// Passes requests on to the server at `port`, and its answers back, unless `lose` says of a request that its answer is lost.
+    /// Passes requests on to the server at `port`, and its answers back, unless `lose` says of a
+    /// request that its answer is lost.
     pub fn relay(port: u16, lose: impl Fn(&str) -> bool + Send + Sync + 'static) -> Server {
         Server::new(move |stream| {
             let _ = pass_on(stream, port, &lose);

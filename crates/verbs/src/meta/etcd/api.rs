@@ -1,8 +1,8 @@
-//! What is said to etcd and what it answers: the JSON of its gateway (`/v3/...`), as far as the store needs it.
+//! Messages to and from etcd: the JSON of its gateway (`/v3/...`), as far as the store needs it.
 //!
-//! Keys and values cross in base64, 64-bit numbers as texts, and what is zero isn't there at all. Requests are
-//! built by the functions here, so that nobody else has to know the names of fields; answers of all kinds are read into one
-//! structure, [`Answer`].
+//! Keys and values are in base64, 64-bit numbers are texts, and zero values are absent. The
+//! functions here build requests, so that no other module has to know the names of fields; replies
+//! of all kinds are read into one structure, [`Answer`].
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,8 +1,9 @@
 //! Requests to etcd: over HTTP, to one endpoint after the other, each with a bound.
 //!
-//! A request that brought no answer may have been carried out. Who can't simply repeat his ([`Client::ask_once`]) is told so
-//! ([`Trouble::Lost`]) and looks. Endpoints that can't be reached are passed over; when none can be, all of them are tried again for
-//! [`PATIENCE`], as an etcd that is started again is away for a second or two.
+//! A request without a reply may have been carried out. A caller that can't simply repeat it
+//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and has to look. Unreachable endpoints are
+//! skipped. When none can be reached, all of them are tried again for [`PATIENCE`], as an etcd that
+//! is started again is away for a second or two.
 
 use super::api::{Answer, Line, Refusal};
 use super::place::{Login, Place};
@@ -55,7 +56,8 @@ pub(super) struct Client {
     /// The cluster that answers; 0 until one has.
     cluster: AtomicU64,
     user: Option<Login>,
-    /// What the last login gave. It runs out when it isn't used for some minutes, and when etcd is started again.
+    /// What the last login gave. It runs out when it isn't used for some minutes, and when etcd is
+    /// started again.
     token: Mutex<Option<String>>,
 }
 
@@ -102,7 +104,8 @@ impl Client {
             .max_idle_connections(64)
             .max_idle_connections_per_host(32)
             .max_idle_age(Duration::from_secs(60))
-            // Not one bound for all of it: to keep that one, a thread would be started to resolve the name each time.
+            // Not one bound for all of it: to keep that one, a thread would be started to resolve
+            // the name each time.
             .timeout_connect(Some(CONNECT))
             .timeout_send_request(Some(ANSWER))
             .timeout_send_body(Some(ANSWER))
@@ -137,7 +140,8 @@ impl Client {
     /// For requests that may be carried out twice.
     ///
     /// # Errors
-    /// What etcd has to say; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good answer.
+    /// What etcd has to say; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good
+    /// answer.
     pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
         Ok(self.try_all(path, request, true)?)
     }

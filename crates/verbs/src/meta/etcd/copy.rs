@@ -1,4 +1,5 @@
-//! A local copy of what etcd has, in LMDB: the records of scopes with their names and index, each scope as of some revision.
+//! A local copy of what etcd has, in LMDB: the records of scopes with their names and index, each
+//! scope as of some revision.
 //!
 //! ```text
 //! h SCOPE          ready: 1, revision (8 bytes); being loaded: 2, since when (8), by whom (16)
@@ -7,8 +8,10 @@
 //! i SCOPE ENTRY    the index: schema.rs
 //! ```
 //!
-//! All processes of a user on the node share it. A reader takes a scope only when it is ready and new enough, both seen in the same snapshot; a writer
-//! goes on only from the revision that it knew. So none of them has to know of the others. Nothing here is asked of etcd: `fresh.rs` does that.
+//! All processes of a user on the node share it. A reader takes a scope only when it is ready and
+//! new enough, both seen in the same snapshot; a writer goes on only from the revision that it
+//! knew. So none of them has to know of the others. Nothing here is asked of etcd: `fresh.rs` does
+//! that.
 
 mod files;
 
@@ -56,7 +59,8 @@ pub(super) enum Head {
 pub(super) struct Copy {
     env: Env,
     room: Room,
-    /// Writers of this process take turns here, those of others are kept away by a lock on the file.
+    /// Writers of this process take turns here, those of others are kept away by a lock on the
+    /// file.
     turn: Mutex<()>,
     lock: File,
     files: files::Files,
@@ -135,7 +139,8 @@ impl View<'_> {
 
     /// Candidates for terms that hold together: those of the one with the fewest entries.
     fn candidates(&self, terms: &[Term], to: &mut BTreeSet<Uuid>) -> Errnos<()> {
-        // Each is counted up to a bound, until one has fewer: that costs a fixed part of what is then gone over.
+        // Each is counted up to a bound, until one has fewer: that costs a fixed part of what is
+        // then gone over.
         let mut most = COUNTED;
         let term = loop {
             let mut fewest: Option<(usize, &Term)> = None;
@@ -205,7 +210,8 @@ impl Copy {
         }
     }
 
-    /// Carries out `what` in one transaction, if the scope is at `head`, and then sets that to what comes of it. False if somebody else was faster.
+    /// Carries out `what` in one transaction, if the scope is at `head`, and then sets that to what
+    /// comes of it. False if somebody else was faster.
     fn change(
         &self,
         scope: Scope,
@@ -254,7 +260,7 @@ impl Copy {
         )
     }
 
-    /// Begins to load a scope anew, for `by`. False if somebody else is at it.
+    /// Begins to load a scope again, for `by`. False if somebody else is at it.
     pub fn begin(&self, scope: Scope, by: Uuid) -> Errnos<bool> {
         let free = |head| match head {
             Head::Loading(since, _) => now() > since + GIVEN_UP,
@@ -371,7 +377,8 @@ fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -
     }
 }
 
-/// Splits what is to be changed into parts that a transaction takes. `weight`: how many keys, and how many bytes.
+/// Splits what is to be changed into parts that a transaction takes. `weight`: how many keys, and
+/// how many bytes.
 pub(super) fn parts<T>(all: Vec<T>, weight: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
     let mut parts: Vec<Vec<T>> = Vec::new();
     let (mut keys, mut bytes) = (usize::MAX / 2, 0);

@@ -1,6 +1,7 @@
 //! Making records: many in one transaction of etcd, each with conditions of its own.
 //!
-//! etcd writes to its disk once for each transaction, which is what a creation costs. So those that come together go together.
+//! etcd writes to its disk once for each transaction, which is what a creation costs. So creations
+//! that come at the same time share one.
 
 use super::schema;
 use super::{Etcd, TOGETHER, api, client::Trouble};
@@ -9,7 +10,8 @@ use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-/// Records of one transaction, at most: with [`TOGETHER`] entries in each, and what goes around, etcd's limit is kept.
+/// Records of one transaction, at most: with [`TOGETHER`] entries in each, and what goes around,
+/// etcd's limit is kept.
 const RECORDS: usize = 48;
 /// Bytes of records in one transaction, at most.
 const BYTES: usize = 1 << 20;

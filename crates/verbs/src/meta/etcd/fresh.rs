@@ -1,12 +1,14 @@
 //! Keeping a local copy as fresh as it has to be.
 //!
-//! A read by the copy asks etcd for one thing: at which revision its scope was changed last. With `age=BOUND` an answer is good for so long, and reads in
-//! that time ask nothing. What this session has changed itself is seen in any case.
+//! A read by the copy asks etcd for one thing: at which revision its scope was changed last. With
+//! `age=BOUND` an answer is good for so long, and reads in that time ask nothing. What this session
+//! has changed itself is seen in any case.
 //!
-//! If the copy is behind, the changes since can be fetched by a watch, which ends with that revision. That takes some 50 ms, as etcd looks after
-//! watches of the past ten times a second. So it is done when reads without the copy have cost as much; and a scope is loaded when they have cost
-//! as much as loading it does, a small one at once. Whatever can't
-//! be done with the copy, by a damage, for lack of room or because others have it, is done without.
+//! If the copy is behind, the changes since can be fetched by a watch, which ends with that
+//! revision. That takes some 50 ms, as etcd looks after watches of the past ten times a second. So
+//! it is done when reads without the copy have cost as much; and a scope is loaded when they have
+//! cost as much as loading it does, a small one at once. Whatever can't be done with the copy, by a
+//! damage, for lack of room or because others have it, is done without.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
@@ -137,7 +139,8 @@ impl Etcd {
         }
     }
 
-    /// The revision that a copy of the scope has to have; None if it can't be one of what is in etcd now.
+    /// The revision that a copy of the scope has to have; None if it can't be one of what is in
+    /// etcd now.
     fn last_change(&self, cache: &Cache, scope: Scope) -> Result<Option<u64>> {
         let known = cache.known().get(&scope).copied().unwrap_or_default();
         if let Some((at, revision)) = known.asked
@@ -218,7 +221,8 @@ impl Etcd {
         price <= SMALL + cache.spent(scope)
     }
 
-    /// Fetches the changes from one revision to another. None if they are compacted away; false if they don't come, or others bring them.
+    /// Fetches the changes from one revision to another. None if they are compacted away; false if
+    /// they don't come, or others bring them.
     fn catch_up(&self, cache: &Cache, scope: Scope, from: u64, to: u64) -> Errnos<Option<bool>> {
         let request = api::watch(&self.schema().changes(scope), from + 1);
         let (mut at, mut compacted, mut failed) = (from, false, None);
@@ -342,6 +346,7 @@ impl Etcd {
 
 /// Keys, at most, and bytes that a record changes in the copy.
 fn weight(bytes: &[u8]) -> (usize, usize) {
-    // A key of the metadata takes 6 bytes in a record, at least; those of the record that was there before have to go.
+    // A key of the metadata takes 6 bytes in a record, at least; those of the record that was there
+    // before have to go.
     (2 + 2 * (bytes.len() / 6).min(300), bytes.len())
 }

@@ -1,5 +1,5 @@
-//! The sign of life of a process: a lease that a thread keeps alive. What hangs on it goes some seconds after the
-//! process has gone.
+//! The sign of life of a process: a lease that a thread keeps alive. Keys on it are removed some
+//! seconds after the process has gone.
 
 use super::Shared;
 use crate::process::{Generation, block_signals};

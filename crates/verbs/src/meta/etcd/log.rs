@@ -6,14 +6,15 @@
 //! PREFIX/undo/UUID/piece/N   its bytes, in pieces: entries.rs
 //! ```
 //!
-//! Each piece is put under the condition that the log is still its owner's. So who was taken for dead (stopped, or cut off from
-//! etcd for longer than the lease lasts) notices it with the next entry, and does nothing more.
+//! Each piece is put under the condition that the log is still its owner's. So who was taken for
+//! dead (stopped, or cut off from etcd for longer than the lease lasts) notices it with the next
+//! entry, and does nothing more.
 
 use super::lease::Lease;
 use super::{Shared, api};
 use crate::meta::entries;
+use crate::meta::undo::{Undo, UndoLog};
 use crate::process::Generation;
-use crate::undo::{Undo, UndoLog};
 use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,8 @@
-//! Where the metadata lie: `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
+//! Where the metadata lie:
+//! `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
 //!
-//! A place is seen by others: it stands in command lines and messages. So a password isn't part of it, but lies in a file that only its
-//! user can read, or in the environment.
+//! A place is seen by others: it stands in command lines and messages. So a password isn't part of
+//! it, but lies in a file that only its user can read, or in the environment.
 
 use crate::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -20,7 +21,7 @@ const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 /// Bytes of a file with a password, at most.
 const LONGEST: u64 = 4096;
 
-/// Who logs in.
+/// The user who logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub user: String,
@@ -99,7 +100,7 @@ pub(super) struct Place {
     pub endpoints: Vec<String>,
     /// What all keys begin with; it begins and ends with '/'.
     pub prefix: String,
-    /// Who logs in.
+    /// The user who logs in.
     pub user: Option<Login>,
     /// The directory of the local copies; None: no copies.
     pub cache: Option<PathBuf>,
@@ -107,7 +108,8 @@ pub(super) struct Place {
     pub age: Duration,
 }
 
-/// The directory of local copies, where none is named: in memory, so that it goes with a restart of the node.
+/// The directory of local copies, where none is named: in memory, so that it goes with a restart of
+/// the node.
 fn default_cache() -> PathBuf {
     let home = forebay_client::home();
     // Without a slash at its end.

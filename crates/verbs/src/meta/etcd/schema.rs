@@ -1,4 +1,4 @@
-//! Which keys there are in etcd, and how records are written down.
+//! The keys in etcd, and the format of records.
 //!
 //! ```text
 //! PREFIX/store                   format, and a random number of this store
@@ -10,9 +10,9 @@
 //! PREFIX/undo/UUID/...           logs of batches: log.rs
 //! ```
 //!
-//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so it can be removed in one go. An
-//! entry of the index may lead to a record that has another value meanwhile: who follows it looks. The other way round there is
-//! none missing.
+//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so it can be
+//! removed in one go. An entry of the index may lead to a record that has another value meanwhile:
+//! who follows it looks. The other way round there is none missing.
 
 use super::api::{Range, beginning, behind};
 use crate::meta::{Record, Scope, check_changes, check_name};
@@ -75,8 +75,8 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
         Error::new(Errno::PROTO, text)
     };
     let stored: Stored = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
-    // The gate: whoever can write to etcd could have written anything. A name becomes part of a path in
-    // back ends and where collections are exported to.
+    // The gate: whoever can write to etcd could have written anything. A name becomes part of a
+    // path in back ends and where collections are exported to.
     check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
     let meta = stored
         .meta

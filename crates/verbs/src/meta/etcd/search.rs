@@ -1,7 +1,7 @@
 //! Searches: ranges of the index, as of one revision.
 //!
-//! Of the parts of a conjunction, all of which are counted in one request, the one with the fewest entries is gone over. Its records
-//! are fetched in groups, and the predicate decides.
+//! Of the parts of a conjunction, all of which are counted in one request, the one with the fewest
+//! entries is gone over. Its records are fetched in groups, and the predicate decides.
 
 use super::client::COMPACTED;
 use super::{Etcd, RANGE, TRANSACTION, api, schema};

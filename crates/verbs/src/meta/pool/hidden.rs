@@ -1,7 +1,7 @@
-//! Directories that aren't whole yet: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
+//! Incomplete directories: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
 //!
-//! Who makes one holds it locked. When the process is killed, its lock goes with it, and who loads a workspace next
-//! removes what it has left.
+//! Its maker holds it locked. When the maker is killed, its lock goes with it, and the next process
+//! that loads a workspace removes the directory.
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 const NAME: &[u8] = b".new-";
 
-/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has gone.
+/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has
+/// gone.
 pub(super) struct Hidden {
     fs: Attached,
     path: Vec<u8>,
@@ -29,7 +30,7 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // Who sweeps may have been faster: then it goes, or has gone.
+            // A sweeping process may have been faster: then it goes, or has gone.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -71,7 +72,7 @@ impl Hidden {
 
     /// Removes the one of this name, unless somebody is making it.
     pub fn sweep(fs: &Attached, name: &[u8]) {
-        // Who isn't allowed to leaves it.
+        // A process without the right to remove it leaves it.
         if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {
             left.remove();
         }

@@ -1,14 +1,16 @@
-//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by who runs the batch.
+//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by the process
+//! that runs the batch.
 //!
-//! An entry is appended before its operation is done. When the process is killed, its lock goes with it, and who
-//! loads a workspace next finds a log that nobody holds: it undoes what is in it, or carries on where the batch
-//! was committed already. Doing that twice does no harm, so it may be killed as well.
+//! An entry is appended before its operation is done. When the process is killed, its lock goes
+//! with it, and the next process that loads a workspace finds a log that nobody holds. It undoes
+//! the entries, or carries on where the batch was committed already. Doing that twice does no harm,
+//! so it may be killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
+use crate::meta::undo::{Undo, UndoLog};
 use crate::pool::Attached;
 use crate::process::Generation;
-use crate::undo::{Undo, UndoLog};
 use crate::{Error, Result, Uuid};
 use forebay_store::LockType;
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDWR};
@@ -33,7 +35,7 @@ impl Log {
         for _ in 0..100 {
             let path = format!("/{NAME}{}", Uuid::random()?).into_bytes();
             let made = Log::open(fs, path, O_CREAT | O_EXCL).map_err(cannot)?;
-            // Who looks for logs of the dead may have been faster: then it has gone.
+            // A process that looks for logs of the dead may have been faster: then it has gone.
             if let Some(log) = made {
                 return Ok(log);
             }

@@ -1,7 +1,9 @@
 //! The files of local copies: `DIR/STORE/`, with STORE the random number of what is copied.
 //!
-//! LMDB's file isn't synced, so what a loss of power has left isn't used: `boot` has the number of the node's start in which it was made. Nor is a file used of which a part is missing, or
-//! that isn't LMDB's. Opening and throwing away are done under `lock`. A process has a copy open once, and until it ends.
+//! LMDB's file isn't synced, so what a loss of power has left isn't used: `boot` has the number of
+//! the node's start in which it was made. Nor is a file used of which a part is missing, or that
+//! isn't LMDB's. Opening and throwing away are done under `lock`. A process has a copy open once,
+//! and until it ends.
 
 use super::{Copy, Errnos, key};
 use crate::meta::Scope;

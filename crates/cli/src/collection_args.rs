@@ -1,0 +1,230 @@
+//! The arguments of `forebay workspace` and `forebay collection`.
+
+use clap::{Args, Subcommand};
+use forebay_iov::Meta;
+use std::path::PathBuf;
+
+/// The back end whose bytes are the pool's files.
+pub const FILES: &str = "forebay";
+
+#[derive(Debug, Args)]
+pub struct WorkspaceCommand {
+    #[command(flatten)]
+    pub known: Known,
+    #[command(subcommand)]
+    pub what: OfWorkspace,
+}
+
+#[derive(Debug, Args)]
+pub struct CollectionCommand {
+    #[command(flatten)]
+    pub known: Known,
+    #[command(subcommand)]
+    pub what: OfCollection,
+}
+
+/// Who knows of workspaces and collections.
+#[derive(Debug, Args)]
+pub struct Known {
+    /// Where metadata lie, if not in the pool: etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
+    #[arg(
+        long = "store",
+        global = true,
+        value_name = "PLACE",
+        env = "FOREBAY_METADATA"
+    )]
+    pub store: Option<String>,
+    /// Where the bytes of collections lie that name the back end NAME: in files below the directory DIR; repeatable
+    #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
+    pub attached: Vec<(String, String)>,
+}
+
+/// Which back end gets the bytes.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if there is one)
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+}
+
+/// What is said of something new.
+#[derive(Debug, Args)]
+pub struct Said {
+    /// Metadata; repeatable
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    pub meta: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OfWorkspace {
+    /// Make a workspace
+    #[command(after_help = "Example:\n  forebay workspace create campaign --meta owner=me")]
+    Create {
+        name: String,
+        #[command(flatten)]
+        said: Said,
+    },
+    /// List the workspaces
+    #[command(after_help = "Example:\n  forebay workspace list")]
+    List {
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of a workspace
+    #[command(after_help = "Example:\n  forebay workspace show campaign")]
+    Show {
+        name: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the workspaces whose metadata fit
+    #[command(after_help = "Example:\n  forebay workspace find 'owner = \"me\"'")]
+    Find {
+        predicate: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a workspace, which must be empty
+    #[command(after_help = "Example:\n  forebay workspace rm campaign")]
+    Rm { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OfCollection {
+    /// Make an empty collection
+    #[command(
+        after_help = "Example:\n  forebay collection create campaign pressure.3 --meta project=mcse --meta step=3"
+    )]
+    Create {
+        workspace: String,
+        name: String,
+        #[command(flatten)]
+        said: Said,
+        /// What its use needs, such as mutability=append; repeatable
+        #[arg(long = "control", value_name = "CONTROL=VALUE")]
+        controls: Vec<String>,
+        #[command(flatten)]
+        into: Target,
+    },
+    /// List the collections of a workspace
+    #[command(after_help = "Example:\n  forebay collection list campaign")]
+    List {
+        workspace: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of a collection
+    #[command(after_help = "Example:\n  forebay collection show campaign pressure.3")]
+    Show {
+        workspace: String,
+        name: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the collections whose metadata fit
+    #[command(
+        after_help = "Example:\n  forebay collection find campaign 'project = \"mcse\" and step >= 2'"
+    )]
+    Find {
+        workspace: String,
+        predicate: String,
+        /// Print all that is known of them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a file to a collection, which is made if need be; what was in it goes
+    #[command(
+        after_help = "Example:\n  forebay collection put campaign pressure.3 p3.dat --meta step=3\n  date | forebay collection put campaign log -"
+    )]
+    Put {
+        workspace: String,
+        name: String,
+        /// `-`: the standard input
+        file: PathBuf,
+        #[command(flatten)]
+        said: Said,
+        #[command(flatten)]
+        into: Target,
+    },
+    /// Write a collection to a file or to the standard output
+    #[command(after_help = "Example:\n  forebay collection get campaign pressure.3 p3.dat")]
+    Get {
+        workspace: String,
+        name: String,
+        /// None, or `-`: the standard output
+        file: Option<PathBuf>,
+    },
+    /// Make collections of the files of a directory
+    #[command(after_help = "\
+Example:
+  forebay collection import campaign ./fields --meta project=mcse
+
+All nodes of the pool take part. Attributes `user.*` of the files become metadata. Directories, hidden files and
+links are left out, and named. A repetition moves only what differs.")]
+    Import {
+        workspace: String,
+        directory: PathBuf,
+        #[command(flatten)]
+        said: Said,
+        #[command(flatten)]
+        into: Target,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make files of collections: all, or those whose metadata fit
+    #[command(after_help = "\
+Example:
+  forebay collection export campaign ./fields 'step >= 2'
+
+The nodes that hold them write them; what lies in directories (--attach) goes through this process. Metadata become attributes `user.*`, where the file system has these.")]
+    Export {
+        workspace: String,
+        directory: PathBuf,
+        #[arg(default_value = "", hide_default_value = true)]
+        predicate: String,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove collections
+    #[command(after_help = "Example:\n  forebay collection rm campaign pressure.3")]
+    Rm {
+        workspace: String,
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = parts.ok_or("isn't KEY=VALUE, such as step=3")?;
+    Ok((key.into(), value.into()))
+}
+
+fn attached(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=');
+    let (name, dir) = parts
+        .filter(|(name, dir)| !name.is_empty() && !dir.is_empty())
+        .ok_or("isn't NAME=DIR, such as scratch=/scratch/me")?;
+    match name {
+        FILES => Err("'forebay' is the pool; choose it with --pool".into()),
+        _ => Ok((name.into(), dir.into())),
+    }
+}
+
+impl Said {
+    pub fn meta(&self) -> Meta {
+        self.meta.iter().cloned().collect()
+    }
+
+    pub fn changes(&self) -> Vec<forebay_iov::Change> {
+        let change = |(key, value): (String, String)| (key, Some(value));
+        self.meta().into_iter().map(change).collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! The other hosts of a pool: running `forebay` there.
+
+use crate::fail::Fail;
+use forebay_client::places;
+use forebay_pool::launch::{How, Plan, remote};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+/// The command that runs `forebay` with these arguments on a host of the pool.
+pub fn at_host(plan: &Plan, host: &str, arguments: &[&str]) -> Command {
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some(home) = &plan.home {
+        let mut setting = OsString::from("FOREBAY_HOME=");
+        setting.push(home);
+        words.extend(["env".into(), setting]);
+    }
+    words.push(plan.executable.clone().into());
+    words.extend(arguments.iter().map(OsString::from));
+    remote(&plan.how, host, &words)
+}
+
+/// The other hosts of a pool.
+pub struct Elsewhere {
+    plan: Plan,
+    hosts: BTreeSet<String>,
+}
+
+impl Elsewhere {
+    /// Those of the pool `name`, which has a node here; None if all its nodes are here.
+    pub fn of(name: &str) -> Option<Elsewhere> {
+        Elsewhere::look(name).ok().flatten()
+    }
+
+    /// As [`Elsewhere::of`].
+    ///
+    /// # Errors
+    /// If that can't be found out: there may be some.
+    pub fn look(name: &str) -> Result<Option<Elsewhere>, Fail> {
+        let places = places(name);
+        let mut unread = None;
+        let plan = places.iter().filter(|p| p.node.is_some()).find_map(|p| {
+            let read = Plan::read(&p.dir);
+            read.map_err(|e| unread = Some((p.dir.clone(), e))).ok()
+        });
+        match (plan, unread) {
+            (Some(plan), _) => Ok(Elsewhere::among(plan, &places)),
+            (None, None) => Ok(None),
+            (None, Some((dir, e))) => Err(Fail::failed(format!(
+                "can't tell on which hosts the pool '{name}' is: {}: {e}",
+                dir.join("plan.json").display()
+            ))),
+        }
+    }
+
+    fn among(plan: Plan, places: &[forebay_client::Place]) -> Option<Elsewhere> {
+        if plan.how == How::Local {
+            return None;
+        }
+        let host = |p: &forebay_client::Place| plan.hosts.get(p.node? as usize);
+        let here: BTreeSet<&String> = places.iter().filter_map(host).collect();
+        let mut hosts: BTreeSet<String> = plan.hosts.iter().cloned().collect();
+        hosts.retain(|h| !here.contains(h));
+        (!hosts.is_empty()).then_some(Elsewhere { plan, hosts })
+    }
+
+    /// Runs `forebay` with these arguments on the host of node `node`.
+    pub fn at(&self, node: u32, arguments: &[&str]) -> Result<(), Fail> {
+        match self.plan.hosts.get(node as usize) {
+            Some(host) => self.call(host, arguments),
+            None => Err(Fail::usage(format!(
+                "the pool '{}' has no node {node}; it has nodes 0 to {}",
+                self.plan.name,
+                self.plan.hosts.len() - 1
+            ))),
+        }
+    }
+
+    /// Runs `forebay` with these arguments on all other hosts, some at a time. The first failure is
+    /// the result, but all are tried.
+    pub fn each(&self, arguments: &[&str]) -> Result<(), Fail> {
+        let hosts: Vec<&String> = self.hosts.iter().collect();
+        let mut failed = None;
+        for some in hosts.chunks(32) {
+            let results: Vec<Result<(), Fail>> = std::thread::scope(|s| {
+                let calls: Vec<_> = some
+                    .iter()
+                    .map(|host| s.spawn(|| self.call(host, arguments)))
+                    .collect();
+                let end = |c: std::thread::ScopedJoinHandle<_>| {
+                    c.join()
+                        .unwrap_or_else(|_| Err(Fail::failed("a thread failed")))
+                };
+                calls.into_iter().map(end).collect()
+            });
+            failed = failed.or(results.into_iter().find_map(Result::err));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn call(&self, host: &str, arguments: &[&str]) -> Result<(), Fail> {
+        let failed = |why: &str| Fail::failed(format!("{host}: {why}"));
+        let said = at_host(&self.plan, host, arguments)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| failed(&format!("can't be reached: {e}")))?;
+        if said.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&said.stderr);
+        let last = text.lines().rfind(|l| !l.trim().is_empty());
+        let last = last.map(|l| l.strip_prefix("forebay: ").unwrap_or(l));
+        Err(failed(last.unwrap_or("can't be reached")))
+    }
+}

@@ -1,0 +1,102 @@
+//! Finding and opening pools on this host, and who uses them.
+
+use crate::fail::Fail;
+use crate::lifetime;
+use crate::output::say;
+use forebay_client::{Pool, PoolError, places};
+pub use forebay_store::process::is_stopped;
+use forebay_store::process::{Life, life};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A pool's directory, absolute: other processes have other working directories.
+pub fn absolute_dir(pool: &Pool) -> PathBuf {
+    std::path::absolute(pool.dir()).unwrap_or_else(|_| pool.dir().to_owned())
+}
+
+/// Opens a pool for use.
+pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
+    let pool = Arc::new(Pool::open_node(name, node)?);
+    if pool.keeper_pid().is_none() {
+        say(match pool.config().member.map(|m| m.node) {
+            Some(node) => format!(
+                "warning: the daemon of node {node} of pool '{name}' is dead; start it again with: forebay node restart {node} --pool {name}"
+            ),
+            None => format!(
+                "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
+            ),
+        });
+    }
+    lifetime::warn(&pool);
+    Ok(pool)
+}
+
+/// Time that a process has between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// `1234 (bash), 1240 (sort)`.
+pub fn named(pids: &[u32]) -> String {
+    let name = |pid: &u32| match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("{pid} ({})", name.trim()),
+        Err(_) => pid.to_string(),
+    };
+    pids.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether there is such a process, and it isn't a zombie. One that can't be looked at runs.
+pub fn runs(pid: u32) -> bool {
+    life(pid) != Life::Gone
+}
+
+/// All nodes of a pool on this host that can be opened.
+pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
+    let places = places(name);
+    let pools = places.iter().filter_map(|p| Pool::open_dir(&p.dir).ok());
+    pools.map(Arc::new).collect()
+}
+
+/// All nodes of a pool on this host.
+///
+/// # Errors
+/// If one can't be opened: it may be in use.
+pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
+    let places = places(name);
+    let pools = places.iter().map(|p| Pool::open_dir(&p.dir).map(Arc::new));
+    pools.collect()
+}
+
+/// Processes that use one of these.
+pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
+    let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Waits until nobody uses the pool, at most `patience`. True if so.
+pub fn wait_for_users(pools: &[Arc<Pool>], patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while !users(pools).is_empty() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Ends all processes that use the pool: SIGTERM, two seconds, SIGKILL.
+pub fn end_users(pools: &[Arc<Pool>]) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        for pid in users(pools) {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+        if wait_for_users(pools, GRACE) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Files of rules.
+
+use crate::fail::Fail;
+use forebay_client::controls::Rules;
+use forebay_client::impossible;
+use forebay_media::MediumSpec;
+use std::path::Path;
+
+/// The rules in a file; none without one. `mount` is the pool's prefix.
+///
+/// # Errors
+/// What isn't a rule, with line and column.
+pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
+    let Some(file) = file else {
+        return Ok(Rules::default());
+    };
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| Fail::usage(format!("can't read the rules in {shown}: {e}")))?;
+    Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
+}
+
+/// As [`read`], for a pool with these media.
+///
+/// # Errors
+/// As there; what can't be kept on them.
+pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
+    let rules = read(file, mount)?;
+    for rule in rules.all() {
+        if let Some(why) = impossible(&rule.said.resolve(), media) {
+            return Err(Fail::usage(format!(
+                "{}, line {}: {why}",
+                file.unwrap_or(Path::new("")).display(),
+                rule.line
+            )));
+        }
+    }
+    Ok(rules)
+}

@@ -1,0 +1,314 @@
+//! Docs against the code: numbers in `docs/internals.md` and `docs/semantics.md`, kinds of records,
+//! the functions that the newcomer's walk in `ARCHITECTURE.md` names, links, line lengths, words,
+//! and decisions' status. (`limits.rs` does the same for `docs/limits.md`.)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// All Markdown files for people: below `docs/`, and at the top. By their paths from the top.
+fn pages() -> Vec<String> {
+    let mut pages: Vec<String> = ["README.md", "ARCHITECTURE.md"].map(String::from).to_vec();
+    let mut dirs = vec!["docs".to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(root().join(&dir)).unwrap().map(Result::unwrap) {
+            let path = format!("{dir}/{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(path);
+            } else if path.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    assert!(pages.len() > 30, "only {} pages were found", pages.len());
+    pages
+}
+
+/// Lines outside of blocks of code, with their numbers.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut is_code = false;
+    let lines = (1..).zip(text.lines());
+    lines
+        .filter(|(_, line)| {
+            let fence = line.trim_start().starts_with("```");
+            is_code ^= fence;
+            !fence && !is_code
+        })
+        .collect()
+}
+
+/// What stands in backquotes on a line.
+fn quoted(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+/// The value of an expression of whole numbers, `<<`, `*`, parentheses and a few names; of a time,
+/// the number of its unit.
+fn value(text: &str) -> Option<u64> {
+    let text = match text.strip_prefix("if cfg!(loom) {") {
+        Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),
+        None => text,
+    };
+    let text = text.replace(['(', ')'], "");
+    let units = ["Duration::from_secs", "Duration::from_millis"];
+    let text = units.iter().fold(text, |text, unit| text.replace(unit, ""));
+    if let Some((a, b)) = text.split_once("<<") {
+        return Some(value(a)? << value(b)?);
+    }
+    if let Some((a, b)) = text.split_once('*') {
+        return Some(value(a)? * value(b)?);
+    }
+    let names = |name: &str| match name {
+        "CELL_PAGES" => Some(256),
+        "PAGE" => Some(4096),
+        "CHUNK" => Some(1 << 20),
+        "SLOTS as usize / 16" => Some(16384),
+        _ => None,
+    };
+    let text = text.trim().trim_end_matches(" as u64");
+    text.replace('_', "").parse().ok().or_else(|| names(text))
+}
+
+#[test]
+fn each_number_is_the_constants() {
+    let mut compared = 0;
+    let pages = ["docs/internals.md", "docs/semantics.md"].map(|page| (page, read(page)));
+    let tables = pages.iter().flat_map(|(page, text)| {
+        let section = text.split("\n## Numbers of ").nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter(|l| l.starts_with("| ")).skip(1);
+        rows.map(move |row| (page, row))
+    });
+    for (page, line) in tables {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, said, place] = cells[..] else {
+            panic!("{page}: three cells, not {line}");
+        };
+        let said: u64 = said.parse().unwrap_or_else(|_| panic!("a number: {line}"));
+        let (file, constant) = quoted(place)[0].split_once(':').unwrap();
+        let source = read(&format!("crates/{file}"));
+        let declared = format!("const {constant}: ");
+        let values: Vec<Option<u64>> = source
+            .split(&declared)
+            .skip(1)
+            .filter_map(|rest| rest.split_once(" = ")?.1.split_once(';'))
+            .map(|(expression, _)| value(expression))
+            .collect();
+        assert!(
+            values.contains(&Some(said)),
+            "{page}: {name} is said to be {said}; {file} has {constant} = {values:?}"
+        );
+        compared += 1;
+    }
+    assert!(compared > 60, "only {compared} numbers were compared");
+}
+
+#[test]
+fn each_kind_of_record_is_in_the_table() {
+    let text = read("docs/internals.md");
+    let section = text.split("\n## Records").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut told: Vec<char> = (section.lines())
+        .filter_map(|line| line.strip_prefix("| `")?.chars().next())
+        .collect();
+    let record = read("crates/records/src/record.rs");
+    let (parked, journal) = (
+        read("crates/records/src/lmdb/parked.rs"),
+        "pub const JOURNAL",
+    );
+    let tags = ["Key::new(b'", "key.bytes[0] = b'"];
+    let mut made: Vec<char> = (tags.iter())
+        .flat_map(|tag| record.split(tag).skip(1))
+        .chain(record.split(&format!("{journal}: &[u8] = b\"")).skip(1))
+        .chain(parked.split("const TAG: u8 = b'").skip(1))
+        .filter_map(|rest| rest.chars().next())
+        .collect();
+    told.sort_unstable();
+    made.sort_unstable();
+    made.dedup();
+    assert!(made.len() > 12, "only {made:?} were found in the code");
+    assert_eq!(
+        told, made,
+        "kinds of records: docs/internals.md, and record.rs"
+    );
+}
+
+#[test]
+fn each_step_of_the_walk_is_a_function() {
+    let text = read("ARCHITECTURE.md");
+    let section = text.split("## A newcomer's walk").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut named = 0;
+    for place in quoted(section) {
+        let Some((file, function)) = place.split_once(".rs:") else {
+            continue;
+        };
+        let source = read(&format!("crates/{file}.rs"));
+        let is_there = ["(", "<"]
+            .iter()
+            .any(|end| source.contains(&format!("fn {function}{end}")));
+        assert!(is_there, "ARCHITECTURE.md: {place} isn't there");
+        named += 1;
+    }
+    assert!(named > 40, "only {named} functions were found in the walk");
+    let walks: Vec<&str> = section.split("\n### ").skip(1).collect();
+    assert_eq!(walks.len(), 5, "create, write, read, rename, a remote stat");
+    for walk in walks {
+        assert!(!walk.contains("\n11. "), "a walk has ten steps at most");
+    }
+}
+
+#[test]
+fn each_link_leads_somewhere() {
+    let mut followed = 0;
+    for page in pages() {
+        let text = read(&page);
+        let dir = root().join(Path::new(&page).parent().unwrap());
+        for rest in text.split("](").skip(1) {
+            let target = rest.split([')', ' ', '\n']).next().unwrap();
+            let (file, _) = target.split_once('#').unwrap_or((target, ""));
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            assert!(dir.join(file).exists(), "{page}: nothing at {target}");
+            followed += 1;
+        }
+    }
+    assert!(followed > 100, "only {followed} links were found");
+}
+
+#[test]
+fn prose_ends_at_100_columns() {
+    for page in pages() {
+        let text = read(&page);
+        for (number, line) in prose(&text) {
+            let is_table = line.trim_start().starts_with('|');
+            let width = line.chars().count();
+            assert!(
+                is_table || width <= 100 || !line.trim().contains(' '),
+                "{page}:{number}: {width} columns"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_decision_has_a_status() {
+    let dir = root().join("docs/decisions");
+    let index = read("docs/decisions/README.md");
+    let mut seen = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == "README.md" {
+            continue;
+        }
+        let text = read(&format!("docs/decisions/{name}"));
+        let status = text.lines().nth(2).unwrap_or_default();
+        let status = status.strip_prefix("Status: ").unwrap_or_default();
+        let known = status.starts_with("stands") || status.starts_with("replaced by ");
+        assert!(known, "docs/decisions/{name}: its third line is its status");
+        let count = text.lines().count();
+        assert!(
+            count <= 60,
+            "docs/decisions/{name}: {count} lines, 60 at most"
+        );
+        let row = index.lines().find(|l| l.contains(&format!("({name})")));
+        let row = row.unwrap_or_else(|| panic!("docs/decisions/README.md doesn't name {name}"));
+        let in_index = row
+            .trim_end_matches([' ', '|'])
+            .rsplit(" | ")
+            .next()
+            .unwrap();
+        let in_part = |s: &str| s != "stands";
+        assert_eq!(
+            in_part(in_index),
+            in_part(status),
+            "docs/decisions/README.md: {name} {in_index:?}, but its page says {status:?}"
+        );
+        seen += 1;
+    }
+    assert!(seen > 20, "only {seen} decisions were found");
+}
+
+/// Words that `docs/concepts.md` says aren't used.
+const NOT_USED: [&str; 10] = [
+    "anew",
+    "under way",
+    "stranger",
+    "strangers",
+    "crew",
+    "twin",
+    "quiet moment",
+    "as said",
+    "so long",
+    "desk",
+];
+
+/// Whether the words of `text` have those of `phrase` in a row, whatever their case.
+fn has_phrase(text: &str, phrase: &str) -> bool {
+    let is_sign = |c: char| !c.is_alphanumeric() && c != '_' && c != '-';
+    let lower = text.to_lowercase();
+    let words: Vec<&str> = lower.split(is_sign).filter(|w| !w.is_empty()).collect();
+    let wanted: Vec<&str> = phrase.split(' ').collect();
+    words.windows(wanted.len()).any(|w| w == wanted)
+}
+
+#[test]
+fn words_of_the_glossary_are_used() {
+    assert!(has_phrase("it goes Under\nway.", "under way"));
+    assert!(!has_phrase("a desktop, `so`-long", "desk"));
+    let concepts = read("docs/concepts.md");
+    let (glossary, left) = concepts.split_once("## Words that are not used").unwrap();
+    for word in NOT_USED {
+        let is_listed = left.contains(&format!("`{word}`"));
+        assert!(is_listed, "docs/concepts.md doesn't list {word}");
+    }
+    for page in pages() {
+        let text = read(&page);
+        let text = if page == "docs/concepts.md" {
+            glossary
+        } else {
+            &text
+        };
+        for (number, line) in prose(text) {
+            // Names of files, functions and options stand in backquotes and behind links.
+            let words: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+            let words = words.replace("](", " `").replace(')', " ");
+            let words: String = words.split(" `").map(after_link).collect();
+            for word in NOT_USED {
+                assert!(!has_phrase(&words, word), "{page}:{number}: {word:?}");
+            }
+            // The thing that acts is named: `Who does this` isn't a subject.
+            let begins = ["Who ", "Whoever "];
+            let is_one = |s: &str| begins.iter().any(|b| s.starts_with(b)) && !s.contains('?');
+            let has_one = [". ", ": ", "; "]
+                .iter()
+                .any(|e| words.split(e).skip(1).any(is_one));
+            assert!(!has_one, "{page}:{number}: a sentence begins with `Who`");
+        }
+    }
+    // One meaning per word: no term stands in two rows.
+    let mut terms: Vec<&str> = (glossary.lines())
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .filter(|term| *term != "term")
+        .collect();
+    terms.sort_unstable();
+    let twice = terms.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None, "docs/concepts.md defines a term twice");
+    assert!(terms.len() > 40, "only {} terms were found", terms.len());
+}
+
+/// What follows the target of a link; all of it, where there is none.
+fn after_link(text: &str) -> &str {
+    match text.split_once(' ') {
+        Some((target, rest)) if target.contains(".md") || target.contains("://") => rest,
+        _ => text,
+    }
+}
