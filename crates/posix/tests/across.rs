@@ -367,3 +367,40 @@ fn clear(nodes: &Nodes) {
     assert_eq!(nodes.used(), 0, "pages are left");
     nodes.assert_whole();
 }
+
+/// A daemon that is killed in the middle of a change of directories leaves a directory frozen on all nodes: its
+/// successor ends that, and so does each node that hears of a later change.
+#[test]
+fn what_a_killed_daemon_has_left_frozen_is_thawed() {
+    let nodes = Nodes::new("across-frozen", 3, &["memory:32M"], 60);
+    nodes.views[0].mkdir(b"/d", 0o755).unwrap();
+    let id = forebay_posix::ObjectId(nodes.views[0].stat(b"/d", true).unwrap().ino);
+    let freeze = || {
+        for view in &nodes.views {
+            let epoch = ((view.store().names_epoch() >> 32) + 1) << 32;
+            view.store().freeze(epoch, id).unwrap();
+            assert!(view.store().check_frozen(id).is_err());
+        }
+    };
+    let thawed = || {
+        nodes
+            .views
+            .iter()
+            .all(|v| v.store().check_frozen(id).is_ok())
+    };
+    freeze();
+    let begin = |n: usize| nodes.together.servers[n].begin_names(&nodes.views[n].cluster());
+    // Not this node's business.
+    begin(1).unwrap();
+    assert!(!thawed());
+    begin(0).unwrap();
+    assert!(thawed());
+    put(&nodes.views[1], "/d/new", b"made");
+    freeze();
+    for view in &nodes.views {
+        view.store()
+            .raise_epoch(((view.store().names_epoch() >> 32) + 1) << 32);
+    }
+    assert!(thawed());
+    nodes.assert_whole();
+}

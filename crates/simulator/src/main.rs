@@ -13,6 +13,7 @@
 
 mod face;
 mod network;
+mod real;
 mod run;
 mod taken;
 mod world;

@@ -3,60 +3,12 @@
 //! The definitions here come before libc's, for Rust's standard library, rustix (built with `use-libc`) and LMDB
 //! alike. In a thread that isn't simulated they do what libc does.
 
+use crate::real::{real, real_syscall};
 use crate::world::{NEVER, is_simulated, key, world};
 use libc::{
     c_int, c_long, c_uint, c_void, clockid_t, pthread_attr_t, pthread_mutex_t, pthread_t, timespec,
 };
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-
-/// A function of libc, found when it is needed first.
-struct Real(AtomicUsize, &'static std::ffi::CStr);
-
-impl Real {
-    const fn new(name: &'static std::ffi::CStr) -> Real {
-        Real(AtomicUsize::new(0), name)
-    }
-
-    fn get(&self) -> usize {
-        let known = self.0.load(SeqCst);
-        if known != 0 {
-            return known;
-        }
-        // SAFETY: the name ends with a zero.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.1.as_ptr()) } as usize;
-        if found == 0 {
-            std::process::abort();
-        }
-        self.0.store(found, SeqCst);
-        found
-    }
-}
-
-macro_rules! real {
-    ($name:literal, $type:ty) => {{
-        static REAL: Real = Real::new($name);
-        // SAFETY: libc's function of this name has this type.
-        unsafe { std::mem::transmute::<usize, $type>(REAL.get()) }
-    }};
-}
-
-type Syscall =
-    unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
-
-/// libc's syscall(2).
-pub fn real_syscall(
-    n: c_long,
-    a: c_long,
-    b: c_long,
-    c: c_long,
-    d: c_long,
-    e: c_long,
-    f: c_long,
-) -> c_long {
-    let real = real!(c"syscall", Syscall);
-    // SAFETY: the caller's, as for libc's.
-    unsafe { real(n, a, b, c, d, e, f) }
-}
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 fn fail(error: c_int) -> c_long {
     // SAFETY: this thread's errno.

@@ -115,7 +115,7 @@ fn sleep_for_real(word: &AtomicU32) {
     while word.swap(0, SeqCst) == 0 {
         let none = 0;
         let wait = libc::c_long::from(libc::FUTEX_WAIT);
-        crate::taken::real_syscall(libc::SYS_futex, word.as_ptr() as i64, wait, 0, none, 0, 0);
+        crate::real::real_syscall(libc::SYS_futex, word.as_ptr() as i64, wait, 0, none, 0, 0);
     }
 }
 
@@ -204,7 +204,7 @@ impl World {
         ME.set(index);
         let task = self.task(index);
         task.pid.store(std::process::id(), SeqCst);
-        let tid = crate::taken::real_syscall(libc::SYS_gettid, 0, 0, 0, 0, 0, 0);
+        let tid = crate::real::real_syscall(libc::SYS_gettid, 0, 0, 0, 0, 0, 0);
         task.tid.store(tid as u32, SeqCst);
     }
 
@@ -273,7 +273,7 @@ impl World {
         let go = &self.task(next).go;
         go.store(1, SeqCst);
         let wake = libc::c_long::from(libc::FUTEX_WAKE);
-        crate::taken::real_syscall(libc::SYS_futex, go.as_ptr() as i64, wake, 1, 0, 0, 0);
+        crate::real::real_syscall(libc::SYS_futex, go.as_ptr() as i64, wake, 1, 0, 0, 0);
     }
 
     fn switch(&self, state: u32, key: u64, deadline: u64) -> bool {
