@@ -1,7 +1,7 @@
 //! `forebay down`: removing a pool.
 
 use crate::args::Down;
-use crate::elsewhere::Elsewhere;
+use crate::elsewhere::Peers;
 use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
 use crate::output::{say, seconds};
@@ -23,8 +23,8 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
     }
     let elsewhere = match (a.here, a.force) {
         (true, _) => None,
-        (false, true) => Elsewhere::of(name),
-        (false, false) => Elsewhere::look(name)?,
+        (false, true) => Peers::of(name),
+        (false, false) => Peers::look(name)?,
     };
     if a.force {
         // Whom it belongs to is looked at once more before anything is removed.
@@ -87,7 +87,7 @@ fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
 }
 
 /// Removes the pool here and elsewhere, used or not.
-fn remove(name: &str, elsewhere: Option<&Elsewhere>) -> Result<(), Fail> {
+fn remove(name: &str, elsewhere: Option<&Peers>) -> Result<(), Fail> {
     let others = elsewhere.map_or(Ok(()), |o| {
         o.each(&["down", "--here", "--force", "--pool", name])
     });
@@ -102,7 +102,7 @@ fn remove(name: &str, elsewhere: Option<&Elsewhere>) -> Result<(), Fail> {
 pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
     end_users(&pools);
     drop(pools);
-    if let Err(e) = remove(name, Elsewhere::of(name).as_ref()) {
+    if let Err(e) = remove(name, Peers::of(name).as_ref()) {
         say(format!(
             "warning: the pool could not be removed: {}",
             e.message
@@ -115,6 +115,6 @@ pub fn remove_plan(plan: &Plan) {
     let left = places(&plan.name);
     let ours = |dir: &std::path::Path| Plan::read(dir).is_ok_and(|p| p.uuid == plan.uuid);
     if left.iter().any(|p| ours(&p.dir)) {
-        let _ = remove(&plan.name, Elsewhere::of(&plan.name).as_ref());
+        let _ = remove(&plan.name, Peers::of(&plan.name).as_ref());
     }
 }

@@ -21,22 +21,22 @@ pub fn at_host(plan: &Plan, host: &str, arguments: &[&str]) -> Command {
 }
 
 /// The other hosts of a pool.
-pub struct Elsewhere {
+pub struct Peers {
     plan: Plan,
     hosts: BTreeSet<String>,
 }
 
-impl Elsewhere {
+impl Peers {
     /// Those of the pool `name`, which has a node here; None if all its nodes are here.
-    pub fn of(name: &str) -> Option<Elsewhere> {
-        Elsewhere::look(name).ok().flatten()
+    pub fn of(name: &str) -> Option<Peers> {
+        Peers::look(name).ok().flatten()
     }
 
-    /// As [`Elsewhere::of`].
+    /// As [`Peers::of`].
     ///
     /// # Errors
     /// If that can't be found out: there may be some.
-    pub fn look(name: &str) -> Result<Option<Elsewhere>, Fail> {
+    pub fn look(name: &str) -> Result<Option<Peers>, Fail> {
         let places = places(name);
         let mut unread = None;
         let plan = places.iter().filter(|p| p.node.is_some()).find_map(|p| {
@@ -44,7 +44,7 @@ impl Elsewhere {
             read.map_err(|e| unread = Some((p.dir.clone(), e))).ok()
         });
         match (plan, unread) {
-            (Some(plan), _) => Ok(Elsewhere::among(plan, &places)),
+            (Some(plan), _) => Ok(Peers::among(plan, &places)),
             (None, None) => Ok(None),
             (None, Some((dir, e))) => Err(Fail::failed(format!(
                 "can't tell on which hosts the pool '{name}' is: {}: {e}",
@@ -53,7 +53,7 @@ impl Elsewhere {
         }
     }
 
-    fn among(plan: Plan, places: &[forebay_client::Place]) -> Option<Elsewhere> {
+    fn among(plan: Plan, places: &[forebay_client::Place]) -> Option<Peers> {
         if plan.how == How::Local {
             return None;
         }
@@ -61,7 +61,7 @@ impl Elsewhere {
         let here: BTreeSet<&String> = places.iter().filter_map(host).collect();
         let mut hosts: BTreeSet<String> = plan.hosts.iter().cloned().collect();
         hosts.retain(|h| !here.contains(h));
-        (!hosts.is_empty()).then_some(Elsewhere { plan, hosts })
+        (!hosts.is_empty()).then_some(Peers { plan, hosts })
     }
 
     /// Runs `forebay` with these arguments on the host of node `node`.

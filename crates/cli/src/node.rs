@@ -2,7 +2,7 @@
 //! and drills.
 
 use crate::args::Drill;
-use crate::elsewhere::Elsewhere;
+use crate::elsewhere::Peers;
 use crate::fail::{Fail, code};
 use crate::found::{is_stopped, runs};
 use crate::keeper;
@@ -25,7 +25,7 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
         return Err(PoolError::Absent(name.to_owned()).into());
     }
     let Some(place) = places.iter().find(|p| p.node.unwrap_or(0) == node) else {
-        if let Some(others) = Elsewhere::of(name) {
+        if let Some(others) = Peers::of(name) {
             others.at(node, &["node", word, &node.to_string(), "--pool", name])?;
             return Ok(code::OK);
         }

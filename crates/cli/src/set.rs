@@ -96,7 +96,7 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
         };
         let done = match value {
             "" => said.unsay(control),
-            value => said.say(control, value),
+            value => said.declare(control, value),
         };
         done.map_err(Fail::usage)?;
     }
@@ -108,7 +108,7 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
         let dir = fs.stat(&path[..cut.max(1)], true).ok()?;
         Some((ObjectId(dir.ino), &path[cut + 1..]))
     });
-    fs.say(id, said, known).map_err(|unsaid| match unsaid.error {
+    fs.declare(id, said, known).map_err(|unsaid| match unsaid.error {
         Errno::BUSY if unsaid.why.is_some() => Fail::failed(format!(
             "{}: can't say {said} of it: {}",
             a.path.to_string_lossy(),

@@ -5,7 +5,7 @@ use crate::fail::Fail;
 use crate::found::is_stopped;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
-use forebay_cluster::elsewhere::Elsewhere;
+use forebay_cluster::peers::Peers;
 use forebay_placement::{Node, NodeId, PoolMap};
 use forebay_pool::daemon::{ABOUT, About, read_map};
 use std::collections::HashMap;

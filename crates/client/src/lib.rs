@@ -50,7 +50,7 @@ pub use lifetime::{Lifetime, boot_clock};
 pub use nodes::{Place, PoolState, choose, places, take_over, write_kept};
 pub use violations::Violation;
 
-use forebay_cluster::elsewhere::Elsewhere;
+use forebay_cluster::peers::Peers;
 use forebay_cluster::{Cluster, Nodes};
 use forebay_media::{Medium, MediumKind, MediumSpec, Usage};
 use forebay_placement::NodeId;
@@ -235,11 +235,11 @@ impl Pool {
     ///
     /// # Errors
     /// As for [`Pool::open`].
-    pub fn open_dir_among(dir: &Path, others: Arc<dyn Elsewhere>) -> Result<Pool, PoolError> {
+    pub fn open_dir_among(dir: &Path, others: Arc<dyn Peers>) -> Result<Pool, PoolError> {
         Pool::open_with(dir, Some(others))
     }
 
-    fn open_with(dir: &Path, others: Option<Arc<dyn Elsewhere>>) -> Result<Pool, PoolError> {
+    fn open_with(dir: &Path, others: Option<Arc<dyn Peers>>) -> Result<Pool, PoolError> {
         if is_absent(dir)? {
             return Err(PoolError::Absent(home::name_of(dir)));
         }
@@ -279,7 +279,7 @@ impl Pool {
             (None, Some(member)) => {
                 let channel = Channel::open(dir, NodeId(member.node), member.nodes)
                     .map_err(|e| damaged("the way to other nodes", e))?;
-                Some(Arc::new(channel) as Arc<dyn Elsewhere>)
+                Some(Arc::new(channel) as Arc<dyn Peers>)
             }
             (others, _) => others,
         };
@@ -296,7 +296,7 @@ impl Pool {
     }
 
     /// The same, as one node of a pool of several.
-    pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::elsewhere::Elsewhere>) -> Pool {
+    pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::peers::Peers>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
             store: self.store.among(nodes.clone()),

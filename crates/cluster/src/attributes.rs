@@ -1,8 +1,8 @@
 //! Extended attributes of objects of any node.
 
 use crate::Cluster;
-use crate::elsewhere::Bytes;
-use crate::elsewhere::messages::{List, kind};
+use crate::peers::Bytes;
+use crate::peers::messages::{List, kind};
 use forebay_store::attributes::MAX_VALUE;
 use forebay_store::names::Named;
 use forebay_store::{ObjectId, Result};

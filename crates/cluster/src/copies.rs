@@ -3,7 +3,7 @@
 //! The copies themselves, and how much room they get, are this node's business (`copies.rs`).
 
 use crate::Cluster;
-use crate::elsewhere::messages::{List, kind};
+use crate::peers::messages::{List, kind};
 use forebay_media::guard;
 use forebay_store::copies::{Copy, Last};
 use forebay_store::{CHUNK, NodeId, Result, Slot};
@@ -115,7 +115,8 @@ impl<'a> Cluster<'a> {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
         };
-        !f.spilled && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.me()
+        !f.spilled
+            && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.this_node()
     }
 
     /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a node that can't be asked

@@ -6,11 +6,11 @@
 //! belongs there. A copy goes in steps, each as several writes, and each of those counts when it is done.
 
 use crate::Cluster;
-use crate::elsewhere::{MAX_BODY, with_open};
+use crate::peers::{MAX_BODY, with_open};
 use forebay_store::control::Live;
+use forebay_store::controls::Change;
 use forebay_store::data::overlap;
 use forebay_store::parts::CHANGED;
-use forebay_store::uses::Change;
 use forebay_store::{NodeId, ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use crate::Away;
 use crate::Cluster;
-use crate::elsewhere::messages::kind;
+use crate::peers::messages::kind;
 use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
 use forebay_store::names::Opening;
@@ -154,7 +154,7 @@ impl<'a> Cluster<'a> {
         }
         let hash = u64::from(Slot::of_entry(parent, name).0);
         for node in self.roomy_nodes(hash).into_iter().take(8) {
-            if self.other_nodes()?.me() == node {
+            if self.other_nodes()?.this_node() == node {
                 break;
             }
             match self.ask_to_make(

@@ -5,8 +5,8 @@
 //! when the file has spilled since: then the request goes to the parts.
 
 use crate::Cluster;
+use forebay_store::controls::Change;
 use forebay_store::parts::CHANGED;
-use forebay_store::uses::Change;
 use forebay_store::{Result, Store};
 use std::sync::atomic::Ordering::*;
 

@@ -1,17 +1,18 @@
 //! Declaring controls of a file that others may have open, on whatever nodes: the protocol in three steps.
 //!
-//! See `uses/say.rs` for what the file's home does in each step.
+//! See `controls/declare.rs` for what the file's home does in each step.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{List, decode, encode, kind};
+use crate::peers::messages::{List, decode, encode, kind};
 use forebay_controls::{Declared, Mutability, OnViolation, Parallelism};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_store::control::MAX_OPEN;
 use forebay_store::control::open_flag::LAMINATES;
-use forebay_store::locks::{LockType, Request, Sort};
-use forebay_store::uses::{
-    ATTEMPTS, COUNTED, Party, Said, THERE, User, WRITES, concerns_users, is_kept, said, settled,
+use forebay_store::controls::{
+    ATTEMPTS, COUNTED, DeclareOutcome, Party, THERE, User, WRITES, concerns_users, declared,
+    is_kept, settled,
 };
+use forebay_store::locks::{LockType, Request, Sort};
 use forebay_store::{NodeId, ObjectId, Result, SetAttr};
 use rustix::io::Errno;
 
@@ -22,14 +23,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// Those of [`Store::set_attr`]; EHOSTDOWN: a node that has it open can't be asked; EBUSY: it is opened and closed all the
     /// time; ENOLCK.
-    pub fn say(&self, id: ObjectId, declared: Declared) -> Result<Said> {
+    pub fn declare(&self, id: ObjectId, declared: Declared) -> Result<DeclareOutcome> {
         let (controls, word) = (declared.resolve(), declared.bits());
         if !concerns_users(&controls) {
             let set = SetAttr {
                 controls: Some(word),
                 ..SetAttr::default()
             };
-            return self.set_attr(id, &set).map(|()| Said::default());
+            return self.set_attr(id, &set).map(|()| DeclareOutcome::default());
         }
         let home = self.object_away(id);
         for _ in 0..ATTEMPTS {
@@ -42,24 +43,24 @@ impl<'a> Cluster<'a> {
                 None => self.begin_saying_here(id, word)?,
             };
             let Some(known) = begun else {
-                return Ok(Said::default());
+                return Ok(DeclareOutcome::default());
             };
             let before = self.stat(id)?.controls & !COUNTED;
             let mapped = self.count_everywhere((id, word, false), &known)?;
             let grows = controls.mutability == Mutability::Append;
             let refused = controls.on_violation == OnViolation::Refuse;
             if grows && refused && !mapped.is_empty() {
-                return Ok(Said {
+                return Ok(DeclareOutcome {
                     refused,
                     mapped,
-                    ..Said::default()
+                    ..DeclareOutcome::default()
                 });
             }
             let said = match home {
                 Some(home) => self.ask(home, kind::END_SAYING, &(id, word))?,
                 None => self.end_saying_here(id, word)?,
             };
-            let Some(mut said): Option<Said> = said else {
+            let Some(mut said): Option<DeclareOutcome> = said else {
                 continue;
             };
             if !grows || said.refused {
@@ -135,7 +136,7 @@ impl<'a> Cluster<'a> {
         let header = self.control.header();
         header.counts.fetch_add(1, SeqCst);
         fence(SeqCst);
-        let controls = said(word).0.resolve();
+        let controls = declared(word).0.resolve();
         let alone = controls.parallelism != Parallelism::Shared;
         let immutable = controls.mutability == Mutability::Immutable;
         for index in 0..header.free_open.end(MAX_OPEN) {

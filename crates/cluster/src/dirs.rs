@@ -1,8 +1,8 @@
 //! Directories: their entries lie on all nodes, and their times on one.
 
 use crate::Cluster;
-use crate::elsewhere::Bytes;
-use crate::elsewhere::messages::{List, decode, kind};
+use crate::peers::Bytes;
+use crate::peers::messages::{List, decode, kind};
 use forebay_store::dirs::{DirPosition, LIST_BYTES, Listed};
 use forebay_store::record::Entry;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -34,7 +34,7 @@ impl<'a> Cluster<'a> {
         // The shard's place counts on over all nodes.
         let nodes = others.nodes();
         while let Some(&node) = nodes.get(position.shard >> NODE_SHIFT) {
-            let more = if node == others.me() {
+            let more = if node == others.this_node() {
                 let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
                 position.shard -= base;
                 let more = self.list_here(dir, position, &mut each);

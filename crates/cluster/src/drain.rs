@@ -1,7 +1,7 @@
 //! Draining of files that lie on several nodes: each node moves what it has.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{encode, kind};
+use crate::peers::messages::{encode, kind};
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::Drained;
 use forebay_store::{ObjectId, Result};

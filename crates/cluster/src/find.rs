@@ -1,8 +1,8 @@
 //! Finding and describing objects by their attributes, on all nodes.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{List, decode, encode, kind};
-use crate::elsewhere::{Bytes, Question, Told};
+use crate::peers::messages::{List, decode, encode, kind};
+use crate::peers::{Bytes, PeerReply, PeerRequest};
 use forebay_store::index::find::{BYTES, DESCRIBED, Described, Page, Place, TERMS, Wanted};
 use forebay_store::index::{Description, Match, Term};
 use forebay_store::{NodeId, ObjectId, Result};
@@ -66,7 +66,7 @@ impl<'a> Cluster<'a> {
         let Some(others) = self.peers() else {
             return Vec::new();
         };
-        let questions = heads.iter().map(|(node, head)| Question {
+        let questions = heads.iter().map(|(node, head)| PeerRequest {
             node: *node,
             kind: kind::DESCRIBE,
             head,
@@ -74,7 +74,7 @@ impl<'a> Cluster<'a> {
         });
         // SAFETY: there are no bytes.
         let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
-        let read = |((node, head), told): (&(NodeId, Vec<u8>), Result<Told>)| {
+        let read = |((node, head), told): (&(NodeId, Vec<u8>), Result<PeerReply>)| {
             let List(all) = match told {
                 Err(Errno::AGAIN) => {
                     let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
@@ -136,12 +136,12 @@ impl<'a> Cluster<'a> {
         let Some(wanted) = wanted else {
             return Ok(());
         };
-        self.matching_elsewhere(&wanted, dir, &mut each)?;
+        self.matching_on_peers(&wanted, dir, &mut each)?;
         self.all_matching_here(&wanted, dir, each)
     }
 
     /// Asks all other nodes at once, as long as one of them has more.
-    fn matching_elsewhere(
+    fn matching_on_peers(
         &self,
         terms: &[Wanted],
         dir: ObjectId,
@@ -150,18 +150,24 @@ impl<'a> Cluster<'a> {
         let Some(others) = self.peers() else {
             return Ok(());
         };
-        let nodes = others.nodes().iter().filter(|node| **node != others.me());
+        let nodes = others
+            .nodes()
+            .iter()
+            .filter(|node| **node != others.this_node());
         let mut left: Vec<(NodeId, Place)> = nodes.map(|n| (*n, Place::default())).collect();
         let terms = List(terms.to_vec());
         while !left.is_empty() {
             let heads = left.iter().map(|(_, place)| encode(&(dir, place, &terms)));
             let heads: Vec<_> = heads.collect();
-            let questions = left.iter().zip(&heads).map(|((node, _), head)| Question {
-                node: *node,
-                kind: kind::FIND,
-                head,
-                bytes: Bytes::None,
-            });
+            let questions = left
+                .iter()
+                .zip(&heads)
+                .map(|((node, _), head)| PeerRequest {
+                    node: *node,
+                    kind: kind::FIND,
+                    head,
+                    bytes: Bytes::None,
+                });
             // SAFETY: there are no bytes.
             let told = unsafe { others.ask_all(&questions.collect::<Vec<_>>()) };
             let mut rest = Vec::new();

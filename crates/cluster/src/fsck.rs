@@ -2,7 +2,7 @@
 //! name that an object counts is there.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{Record, kind};
+use crate::peers::messages::{Record, kind};
 use forebay_store::fsck::Report;
 use forebay_store::names::link_in;
 use forebay_store::record::{Entry, Key, parse_key};

@@ -1,6 +1,6 @@
 //! What is told to the homes of other nodes' objects when uses and locks end here.
 
-use crate::elsewhere::messages::{encode, kind};
+use crate::peers::messages::{encode, kind};
 use crate::{Cluster, Nodes};
 use forebay_store::locks::Owner;
 use forebay_store::record::{Entry, Inode};
@@ -8,11 +8,11 @@ use forebay_store::{Foreign, NodeId, ObjectId, Result, Slot, Store};
 
 impl Foreign for Nodes {
     fn node(&self) -> NodeId {
-        self.peers.me()
+        self.peers.this_node()
     }
 
     fn keeps(&self, slot: Slot) -> bool {
-        self.peers.node_of(slot) == self.peers.me()
+        self.peers.node_of(slot) == self.peers.this_node()
     }
 
     /// Nobody waits: nothing that is asked later depends on it, and an error of the home's own isn't

@@ -5,59 +5,59 @@
 //! what lies on another node is asked of that node, and what lies on several is put together.
 //! Modules outside of this one never ask another node.
 
-use crate::elsewhere::Elsewhere;
-use crate::striped::placed::Memory;
+use crate::peers::Peers;
+use crate::stripes::placed::Memory;
 use forebay_store::Store;
 use std::ops::Deref;
 use std::sync::Arc;
 
-mod across;
 mod attributes;
+mod controls;
 mod copies;
 mod copy;
 mod create;
+mod cross_node;
 mod data;
 mod declare;
 mod dirs;
 mod drain;
-pub mod elsewhere;
+mod ephemeral;
 mod find;
 mod fsck;
 mod homes;
 mod live;
 mod locks;
-mod makers;
 mod mapped;
 mod names;
 mod on_files;
+pub mod peers;
 mod remove;
 mod rename;
 mod room;
 mod search;
-mod striped;
+mod stripes;
 mod sync;
 #[cfg(test)]
 mod tests;
-mod uses;
 mod view;
 
-pub use across::NewFile;
 pub use copy::COPIED_AT_ONCE;
 pub(crate) use copy::{Range, Source, Target};
-pub use elsewhere::merge::Conflict;
+pub use cross_node::NewFile;
 pub use live::Away;
 pub use names::Found;
+pub use peers::merge::Conflict;
 
 /// What a process of a pool of several nodes has besides its node's store: the way to the other nodes.
 pub struct Nodes {
-    peers: Arc<dyn Elsewhere>,
+    peers: Arc<dyn Peers>,
     /// Where chunks of files lie that have grown on other nodes.
     placed: Memory,
 }
 
 impl Nodes {
     /// Nodes that are reached this way.
-    pub fn new(peers: Arc<dyn Elsewhere>) -> Arc<Nodes> {
+    pub fn new(peers: Arc<dyn Peers>) -> Arc<Nodes> {
         Arc::new(Nodes {
             peers,
             placed: Memory::default(),
@@ -91,7 +91,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The way to the other nodes, if there are any.
-    pub(crate) fn peers(&self) -> Option<&'a dyn Elsewhere> {
+    pub(crate) fn peers(&self) -> Option<&'a dyn Peers> {
         self.nodes.map(|nodes| &*nodes.peers)
     }
 }

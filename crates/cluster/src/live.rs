@@ -1,8 +1,8 @@
 //! Opening objects of any node: a live entry of this node stands for each object that is open here.
 
 use crate::Cluster;
-use crate::elsewhere::USED_WITHIN;
-use crate::elsewhere::messages::{Record, kind};
+use crate::peers::USED_WITHIN;
+use crate::peers::messages::{Record, kind};
 use forebay_store::Opened;
 use forebay_store::control::live_flag as flag;
 use forebay_store::live::{Held, new_use};

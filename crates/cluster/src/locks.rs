@@ -14,7 +14,7 @@
 //! taken that none of them will release what one waits for.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{List, kind};
+use crate::peers::messages::{List, kind};
 use forebay_media::atomics::futex;
 use forebay_store::locks::{
     Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,

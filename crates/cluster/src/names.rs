@@ -1,8 +1,8 @@
 //! Looking up names and attributes of any node, and changing attributes.
 
 use crate::Cluster;
-use crate::across::Nap;
-use crate::elsewhere::messages::{Record, kind};
+use crate::cross_node::Backoff;
+use crate::peers::messages::{Record, kind};
 use forebay_store::Opened;
 use forebay_store::live::new_use;
 use forebay_store::names::SetAttr;
@@ -39,11 +39,11 @@ impl<'a> Cluster<'a> {
         if let Some(home) = self.entry_away(parent, name) {
             return self.ask(home, kind::LOOKUP, &(parent, name));
         }
-        let mut nap = None;
+        let mut backoff = None;
         loop {
             match self.lookup_here(parent, name) {
                 Err(Errno::AGAIN) => {
-                    self.wait_for_move((parent, name), nap.get_or_insert_with(Nap::new))?;
+                    self.wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
                 }
                 found => return found,
             }

@@ -1,9 +1,9 @@
 //! Controls that change where the bytes of a file may lie, of files of any node: their homes and parts follow.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{encode, kind};
-use crate::elsewhere::with_open;
-use crate::striped::Striped;
+use crate::peers::messages::{encode, kind};
+use crate::peers::with_open;
+use crate::stripes::Striped;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::{is_summed, word_of_part};
 use forebay_store::parts::has_parts;

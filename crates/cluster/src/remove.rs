@@ -1,7 +1,7 @@
 //! Removing names of any node, and objects with their last name.
 
 use crate::Cluster;
-use crate::elsewhere::messages::kind;
+use crate::peers::messages::kind;
 use forebay_store::names::Named;
 use forebay_store::record::Entry;
 use forebay_store::{ObjectId, Result, now};

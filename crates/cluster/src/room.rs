@@ -1,10 +1,10 @@
 //! The size of files and the room they take, wherever their bytes lie.
 
 use crate::Cluster;
-use crate::elsewhere::messages::kind;
+use crate::peers::messages::kind;
+use forebay_store::controls::Change;
 use forebay_store::data::MAX_SIZE;
 use forebay_store::parts::CHANGED;
-use forebay_store::uses::Change;
 use forebay_store::{Result, Store};
 use rustix::io::Errno;
 

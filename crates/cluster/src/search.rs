@@ -1,7 +1,7 @@
 //! Searching the index on all nodes: each is asked for a part of a page.
 
 use crate::Cluster;
-use crate::elsewhere::messages::{List, Part, decode, encode, kind};
+use crate::peers::messages::{List, Wire, decode, encode, kind};
 use forebay_store::index::query::{Hit, Page, Written};
 use forebay_store::index::{OwnedName, known_name};
 use forebay_store::record::{Mark, Word};
@@ -91,12 +91,12 @@ impl<'a> Cluster<'a> {
     }
 
     /// Asks all other nodes the same, at once.
-    fn ask_others<T: Part>(&self, kind: u16, question: &impl Part) -> Result<Vec<T>> {
+    fn ask_others<T: Wire>(&self, kind: u16, question: &impl Wire) -> Result<Vec<T>> {
         let Some(others) = self.peers() else {
             return Ok(Vec::new());
         };
         let nodes = others.nodes().iter().copied();
-        let nodes: Vec<_> = nodes.filter(|n| *n != others.me()).collect();
+        let nodes: Vec<_> = nodes.filter(|n| *n != others.this_node()).collect();
         let told = others.ask_each(&nodes, kind, &encode(question)).into_iter();
         told.map(|told| decode(&told?.head).ok_or(Errno::PROTO))
             .collect()

@@ -1,7 +1,7 @@
 //! Making files durable wherever their bytes and names lie.
 
 use crate::Cluster;
-use crate::elsewhere::messages::kind;
+use crate::peers::messages::kind;
 use forebay_store::Result;
 
 impl<'a> Cluster<'a> {

@@ -210,7 +210,7 @@ impl Declared {
     ///
     /// # Errors
     /// In words, if there is no such control or value.
-    pub fn say(&mut self, name: &str, value: &str) -> Result<(), String> {
+    pub fn declare(&mut self, name: &str, value: &str) -> Result<(), String> {
         fn parse<T: FromStr<Err = String>>(value: &str) -> Result<Option<T>, String> {
             value.parse().map(Some)
         }
@@ -306,7 +306,7 @@ impl FromStr for Declared {
                 let message = format!("{name} is {before} already");
                 return Err(wrong(at, message));
             }
-            declared.say(name, value).map_err(|e| wrong(at, e))?;
+            declared.declare(name, value).map_err(|e| wrong(at, e))?;
             at += part.len() + 1;
         }
         Ok(declared)

@@ -201,7 +201,9 @@ impl Rules {
             }
             let written = text(name, value)?;
             let place = value.span().start;
-            rule.said.say(name, &written).map_err(|e| at(place, e))?;
+            rule.said
+                .declare(name, &written)
+                .map_err(|e| at(place, e))?;
             if let Some(other) = self.contradicted(&rule, name) {
                 let message = format!(
                     "{name} for {} is {} already, by the rule in line {}; a later rule for the same path would take that back",

@@ -235,7 +235,7 @@ impl Server {
         reserve::hold()?;
         touch_stack();
         // Not in an answer: whoever attaches may have to wait for another mount.
-        self.face.fs().store().me()?;
+        self.face.fs().store().process_slot()?;
         Cached::watch(self)?;
         Keeping::watch(self)?;
         for _ in 0..self.usual {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use forebay_cluster::elsewhere::{Elsewhere, MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::{MAX_BODY, MAX_HEAD, Peers};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
 use forebay_pool::daemon::{Options, Reach};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use forebay_cluster::elsewhere::Bytes;
+use forebay_cluster::peers::Bytes;
 use forebay_net::faults::{Faults, Relay};
 use forebay_pool::daemon::{Options, Reach};
 use rustix::io::Errno;

@@ -18,7 +18,7 @@ pub struct DirInfo {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// What was said of it, and of all that is made in it ([`forebay_store::uses::said`]).
+    /// What was said of it, and of all that is made in it ([`forebay_store::controls::declared`]).
     pub controls: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Controls as programs meet them: the controls of a new file, opening a file with controls, and
 //! reports of violations.
 //!
-//! The store refuses violations ([`forebay_store::uses`]). Here a refusal becomes a sentence on
+//! The store refuses violations ([`forebay_store::controls`]). Here a refusal becomes a sentence on
 //! standard error and an entry in the pool's list; a violation that is only to be reported becomes
 //! an entry. Files without controls pass by.
 
@@ -12,11 +12,11 @@ use forebay_client::controls::{
     At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
 };
 use forebay_client::{Violation, impossible};
-use forebay_store::process::{is_answering, pid, process_of, write_notice};
-use forebay_store::uses::{
-    Change, LAMINATED, Party, SERVED, Said, User, goes_with_maker, is_allowed, is_keeping,
-    open_for, pid_of_party, said, settled,
+use forebay_store::controls::{
+    Change, DeclareOutcome, LAMINATED, Party, SERVED, User, declared, goes_with_maker, is_allowed,
+    is_keeping, open_for, pid_of_party, settled,
 };
+use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::{Distribution, Inode, Maker, ObjectId, SetAttr, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
@@ -64,7 +64,7 @@ pub fn saying<T>(said: Declared, f: impl FnOnce() -> T) -> T {
 
 /// The value of [`ATTRIBUTE`]: what was said of a file or directory.
 pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
-    match said(inode.controls).0 {
+    match declared(inode.controls).0 {
         Declared::NOTHING => Err(Errno::NODATA),
         declared => Ok(declared.to_string().into_bytes()),
     }
@@ -87,7 +87,7 @@ impl Fs {
         }
         let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
         let declared = text.parse().map_err(|_| Errno::INVAL)?;
-        self.say(id, declared, known).map_err(|unsaid| {
+        self.declare(id, declared, known).map_err(|unsaid| {
             if let Some(why) = unsaid.why {
                 write_notice(format_args!("{declared} can't be said: {why}"));
             }
@@ -107,7 +107,7 @@ impl Fs {
         }
         let said = match mode & libc::S_IFMT {
             // Rules find what is in it by its path.
-            libc::S_IFDIR => said(dir.controls).0,
+            libc::S_IFDIR => declared(dir.controls).0,
             libc::S_IFREG if self.settles() => SAYING.get(),
             libc::S_IFREG => self.said_of_file(dir, name)?,
             _ => Declared::NOTHING,
@@ -117,7 +117,7 @@ impl Fs {
 
     /// The controls of a file that is made as `name` in `dir`.
     fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Result<Declared> {
-        let inherited = SAYING.get().or(said(dir.controls).0);
+        let inherited = SAYING.get().or(declared(dir.controls).0);
         let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
         Ok(inherited.or(ruled))
     }
@@ -153,7 +153,7 @@ impl Fs {
             return Ok(None);
         }
         let ruled = self.ruled_in(dir, |rules, at| rules.said_within(&rules.below(at, name)))?;
-        let said = said(dir.controls).0.or(ruled).parallelism;
+        let said = declared(dir.controls).0.or(ruled).parallelism;
         let exclusive = !matches!(said, None | Some(Parallelism::Shared));
         Ok(exclusive.then_some(Distribution::LocalAll))
     }
@@ -238,7 +238,7 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn controls_of(&self, id: ObjectId) -> Result<(Declared, bool)> {
-        Ok(said(self.cluster().stat(id)?.controls))
+        Ok(declared(self.cluster().stat(id)?.controls))
     }
 
     /// Says this of a file or directory from now on; a laminated file can be written again.
@@ -246,7 +246,8 @@ impl Fs {
     /// # Errors
     /// As for [`Fs::say`].
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
-        self.say(id, declared, None).map_err(|unsaid| unsaid.error)
+        self.declare(id, declared, None)
+            .map_err(|unsaid| unsaid.error)
     }
 
     /// As [`Fs::set_controls`], of what has a name that is `known`: directory and name.
@@ -257,7 +258,7 @@ impl Fs {
     /// mustn't then. EHOSTDOWN: a node that has it open can't be asked. Of a file whose bytes are
     /// to lie on `files` media from now on, with `persistence = "node"`: ENOSPC if these are full,
     /// EBUSY if it is mapped; then nothing was said.
-    pub fn say(
+    pub fn declare(
         &self,
         id: ObjectId,
         declared: Declared,
@@ -280,7 +281,7 @@ impl Fs {
             };
             return Ok(self.cluster().set_attr(id, &set)?);
         }
-        let done = self.cluster().say(id, declared)?;
+        let done = self.cluster().declare(id, declared)?;
         let why = || in_words(&done, controls.parallelism, self.store().node_of_several());
         if done.refused {
             return Err(Unsaid {
@@ -304,7 +305,7 @@ impl Fs {
             .inspect_err(|_| {
                 // It isn't so: it is said no more. What was moved stays where it is; a maker was
                 // forgotten.
-                let (was, laminated) = said(before);
+                let (was, laminated) = forebay_store::controls::declared(before);
                 let was = Declared {
                     persistence: was.persistence.filter(|p| *p != Persistence::Process),
                     ..was
@@ -403,7 +404,7 @@ impl Fs {
 
     fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let controls = said(word).0.resolve();
+        let controls = declared(word).0.resolve();
         let party = match FOR.get() {
             0 => self.store().lock_owner_process()?.number,
             // Its threads are one party.
@@ -439,7 +440,7 @@ impl Fs {
         if word == 0 {
             return f();
         }
-        let (declared, laminated) = said(word);
+        let (declared, laminated) = declared(word);
         let controls = declared.resolve();
         let reported = controls.on_violation == OnViolation::Report
             && !is_allowed(&controls, laminated, self.cluster().size(live)?, change);
@@ -474,7 +475,7 @@ impl Fs {
     pub(crate) fn tell_full(&self, open: u32, live: u32, what: &str) {
         let word = self.store().controls(live);
         if self.store().keeps_on_files(word) {
-            let controls = said(word).0.resolve();
+            let controls = declared(word).0.resolve();
             let what = format_args!("{what}");
             self.tell(open, &controls, Which::Persistence, what, true);
         }
@@ -490,7 +491,7 @@ impl Fs {
         if !matches!(done, Err(Errno::BADMSG)) {
             return done;
         }
-        let controls = said(self.store().controls(live)).0.resolve();
+        let controls = declared(self.store().controls(live)).0.resolve();
         let what = format_args!("{what} at {at}");
         self.tell(open, &controls, Which::Integrity, what, true);
         Err(Errno::IO)
@@ -502,7 +503,7 @@ impl Fs {
     /// EPERM.
     pub fn check_shared_writing(&self, open: u32, live: u32) -> Result<()> {
         let word = self.store().controls(live);
-        let controls = said(word).0.resolve();
+        let controls = declared(word).0.resolve();
         if word == 0 || controls.mutability != Mutability::Append {
             return Ok(());
         }
@@ -532,7 +533,7 @@ impl Fs {
 
     /// Whether an open file only grows, and that isn't only to be reported.
     pub fn only_grows(&self, live: u32) -> bool {
-        let controls = said(self.store().controls(live)).0.resolve();
+        let controls = declared(self.store().controls(live)).0.resolve();
         controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
     }
 
@@ -625,7 +626,7 @@ impl From<Errno> for Unsaid {
 const NAMED: usize = 6;
 
 /// The processes that have a file open, or map it, in words; in a pool of several nodes, with them.
-fn in_words(said: &Said, parallelism: Parallelism, of_several: Option<u32>) -> String {
+fn in_words(said: &DeclareOutcome, parallelism: Parallelism, of_several: Option<u32>) -> String {
     let nodes_only = parallelism == Parallelism::Node && !said.open.is_empty();
     let (users, what) = match said.open.is_empty() {
         true if said.mapped.len() == 1 => (&said.mapped, "process maps it for writing"),

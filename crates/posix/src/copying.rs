@@ -5,7 +5,7 @@
 
 use crate::Fs;
 use forebay_media::size_limit;
-use forebay_store::uses::Change;
+use forebay_store::controls::Change;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 

@@ -3,7 +3,7 @@
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
 use forebay_media::size_limit;
-use forebay_store::uses::Change;
+use forebay_store::controls::Change;
 use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;

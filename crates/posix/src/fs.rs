@@ -3,7 +3,7 @@
 use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
-use crate::places::Places;
+use crate::per_file_cache::Places;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
 use forebay_cluster::Cluster;

@@ -25,7 +25,7 @@ mod nodes;
 mod opening;
 mod ops;
 mod path;
-mod places;
+mod per_file_cache;
 mod readahead;
 mod rule_cache;
 mod simple;

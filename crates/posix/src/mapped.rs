@@ -6,9 +6,9 @@
 use crate::Fs;
 use forebay_client::Violation;
 use forebay_cluster::Conflict;
+use forebay_store::controls::{Change, declared};
 use forebay_store::now;
 use forebay_store::process::write_notice;
-use forebay_store::uses::{Change, said};
 use rustix::io::Result;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::*;
@@ -68,7 +68,10 @@ impl Fs {
                 time: now() / 1_000_000_000,
                 pid: self.works_for(),
                 path,
-                control: format!("consistency = \"{}\"", said(word).0.resolve().consistency),
+                control: format!(
+                    "consistency = \"{}\"",
+                    declared(word).0.resolve().consistency
+                ),
                 what,
                 refused: false,
             }

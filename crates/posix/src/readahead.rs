@@ -11,12 +11,12 @@
 
 use crate::fs::Fs;
 use crate::kept::Window;
-use crate::places::Held;
+use crate::per_file_cache::Held;
 use forebay_client::controls::Consistency;
 use forebay_cluster::Cluster;
 use forebay_media::guard;
 use forebay_store::ObjectId;
-use forebay_store::uses::said;
+use forebay_store::controls::declared;
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ impl Fs {
         let Some(windows) = self.windows().filter(|_| word != 0 && len < MOST / 2) else {
             return Ok(None);
         };
-        let bound = match said(word).0.resolve().consistency {
+        let bound = match declared(word).0.resolve().consistency {
             Consistency::Session => None,
             Consistency::Eventual(ms) => Some(Duration::from_millis(ms.into())),
             _ => return Ok(None),

@@ -16,13 +16,13 @@
 
 use crate::fs::Fs;
 use crate::kept::Kept;
-use crate::places::Held;
+use crate::per_file_cache::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
-use forebay_cluster::elsewhere::Pieces;
+use forebay_cluster::peers::Pieces;
 use forebay_media::guard;
+use forebay_store::controls::declared;
 use forebay_store::process::write_notice;
-use forebay_store::uses::said;
 use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -153,7 +153,7 @@ impl Fs {
     /// Whether writes to this file may wait now.
     fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
         let cluster = self.cluster();
-        let (declared, laminated) = said(word);
+        let (declared, laminated) = declared(word);
         may_wait(&declared.resolve(), laminated)
             && cluster.is_away(live)
             && !cluster.may_be_copied(live)

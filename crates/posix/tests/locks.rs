@@ -3,8 +3,8 @@
 
 mod support;
 
-use forebay_cluster::elsewhere::messages::{decode, encode, kind};
-use forebay_cluster::elsewhere::serve::Server;
+use forebay_cluster::peers::messages::{decode, encode, kind};
+use forebay_cluster::peers::serve::Server;
 use forebay_placement::{NodeId, Slot};
 use forebay_posix::{ChunkSize, Distribution, Errno, File, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};

@@ -3,19 +3,19 @@
 
 mod support;
 
-use forebay_cluster::elsewhere::requests::find;
-use forebay_cluster::elsewhere::serve::{Class, Server};
-use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::requests::find;
+use forebay_cluster::peers::serve::{Class, Server};
+use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
 use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId, RenameMode};
 use forebay_store::record::Order;
 use forebay_store::{LockType, Term};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use support::nodes::{Nodes, Question};
+use support::nodes::{Nodes, PeerRequest};
 use support::*;
 
 /// Does a little of everything, and keeps what the nodes asked each other.
-fn corpus(nodes: &Nodes) -> Vec<Question> {
+fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
     *nodes.together.kept.lock().unwrap() = Some(Vec::new());
     for n in 0..12 {
         let fs = &nodes.views[n % 3];

@@ -196,10 +196,11 @@ fn who_was_not_counted_is_refused() {
 fn try_to_say(fs: &Fs, path: &str, what: &str) -> Result<(), String> {
     let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
     let known = Some((ObjectId::ROOT, &path.as_bytes()[1..]));
-    fs.say(id, what.parse().unwrap(), known).map_err(|unsaid| {
-        assert_eq!(unsaid.error, Errno::BUSY);
-        unsaid.why.expect("who is in the way")
-    })
+    fs.declare(id, what.parse().unwrap(), known)
+        .map_err(|unsaid| {
+            assert_eq!(unsaid.error, Errno::BUSY);
+            unsaid.why.expect("who is in the way")
+        })
 }
 
 fn said_of(fs: &Fs, path: &str) -> String {

@@ -11,8 +11,8 @@
 use crate::paths::{PathCall, errno};
 use crate::{
     aio, attributes, calls, copies, cwd, exec, fds, inotify, io, limits, links, loading, locks,
-    map, mask, names, nodes, passing, paths, poll, process, refuse, runtime, signals, stat,
-    strangers,
+    map, mask, names, nodes, passing, paths, poll, process, refuse, runtime, shared_vm_clones,
+    signals, stat,
 };
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
 use forebay_posix::Errno;
@@ -38,7 +38,7 @@ pub static HOOKS: Hooks = Hooks {
 };
 
 unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
-    let _inside = strangers::any().then(strangers::enter);
+    let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
     // SAFETY: a system call that the program is making.
     unsafe { handle(call) }
 }
@@ -69,7 +69,7 @@ unsafe fn handle(call: &Call) -> i64 {
 
 /// After a call on a path has failed in the kernel.
 unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
-    let _inside = strangers::any().then(strangers::enter);
+    let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
     // SAFETY: passed on.
     unsafe { look_again(call, result) }
 }

@@ -9,7 +9,8 @@
 use crate::environ::{self, Strings};
 use crate::paths::{self, Where, bytes, errno, locate};
 use crate::{
-    cwd, exe, fds, image, links, names, process, runtime, search, stat, strangers, unseen,
+    cwd, exe, fds, image, links, names, process, runtime, search, shared_vm_clones, stat,
+    static_binary_hint,
 };
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
@@ -136,7 +137,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         process::end_readers();
         // A child that shares its parent's memory must not hold up the parent's threads: after exec
         // nobody would let them go on.
-        let shares = process::in_vfork_child() || strangers::is_one();
+        let shares = process::in_vfork_child() || shared_vm_clones::is_one();
         executing = (!shares).then(slots::begin_exec);
         guarded(|| environ::hand_slot(&mut plan.env));
     }
@@ -259,10 +260,10 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
 fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
     let file = &found.file;
     let elf = Elf::read(file);
-    if unseen::concerns(&plan.argv, &plan.env)
-        && let Some(why) = unseen::why(elf.as_ref(), found)
+    if static_binary_hint::concerns(&plan.argv, &plan.env)
+        && let Some(why) = static_binary_hint::why(elf.as_ref(), found)
     {
-        plan.mounted = unseen::help(why, name, &plan.argv).map(IntoRawFd::into_raw_fd);
+        plan.mounted = static_binary_hint::help(why, name, &plan.argv).map(IntoRawFd::into_raw_fd);
     }
     let elf = elf.filter(|e| e.interpreter.is_some());
     let early = elf

@@ -38,7 +38,6 @@ mod limits;
 mod links;
 mod loading;
 mod locks;
-mod magic;
 mod map;
 mod mask;
 mod names;
@@ -48,15 +47,16 @@ mod own_stack;
 mod passing;
 mod paths;
 mod poll;
+mod proc_paths;
 mod process;
 mod refuse;
 mod runtime;
 mod search;
+mod shared_vm_clones;
 mod signals;
 mod stat;
+mod static_binary_hint;
 mod static_tls;
-mod strangers;
-mod unseen;
 
 /// Begins the work of the library's first instance in a process, see [`early`].
 pub fn begin_early() {

@@ -164,7 +164,7 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
                     }
                     *text = Some(to);
                 }
-                Leads::Elsewhere => has_turned = true,
+                Leads::Peers => has_turned = true,
                 Leads::Nowhere => {}
             }
         }
@@ -206,7 +206,7 @@ pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 enum Leads {
     IntoThePool(CString),
     /// A link on it leads to something outside that is there: not when the kernel looked.
-    Elsewhere,
+    Peers,
     Nowhere,
 }
 
@@ -227,7 +227,7 @@ fn leads(dirfd: i32, path: &[u8], follow: bool) -> Leads {
         }
         match follow_one(AT_FDCWD, &path, follow) {
             Some(next) => path = next,
-            None if Text::new(&path).exists(AT_FDCWD, path.len()) => return Leads::Elsewhere,
+            None if Text::new(&path).exists(AT_FDCWD, path.len()) => return Leads::Peers,
             None => break,
         }
     }

@@ -5,7 +5,7 @@
 //! descriptors (`/proc/self/fd/N`, `/dev/stdin`). Everything else goes to the kernel
 //! untouched; that decision takes a few comparisons.
 
-use crate::{exe, fds, links, magic, runtime};
+use crate::{exe, fds, links, proc_paths, runtime};
 use forebay_intercept::{Call, PASS, raw};
 use forebay_media::guard;
 use forebay_posix::{Entry, Errno, Fail, Follow, Fs, Goal, Name, ObjectId, PATH_MAX, Place};
@@ -228,7 +228,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
                 if let Some((fs, inside)) = exe::locate(path) {
                     return Ok(Where::Exe(fs, inside));
                 }
-                return Ok(magic::locate(path)?.unwrap_or(Where::Kernel));
+                return Ok(proc_paths::locate(path)?.unwrap_or(Where::Kernel));
             }
             Ok(Where::Kernel)
         }
@@ -432,7 +432,7 @@ pub unsafe fn working_directory(ptr: i64) -> Option<(&'static Fs, ObjectId)> {
         return None;
     }
     // SAFETY: passed on.
-    magic::is_working_directory(unsafe { bytes(ptr) }?)
+    proc_paths::is_working_directory(unsafe { bytes(ptr) }?)
 }
 
 /// Makes the call with another, absolute path.

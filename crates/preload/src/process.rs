@@ -6,7 +6,7 @@
 //! that what it closes or redirects stays its own business. After exec the new program
 //! finds the slot by its number in the environment.
 
-use crate::{cwd, fds, inotify, mask, paths, runtime, strangers};
+use crate::{cwd, fds, inotify, mask, paths, runtime, shared_vm_clones};
 use forebay_intercept::Call;
 use forebay_store::process::{self as slots, Critical};
 pub use forebay_store::process::{ProcessGuard, ProcessLock};
@@ -147,7 +147,9 @@ fn makes_stranger(flags: u64) -> bool {
 
 /// Before fork and the like. 0, or why there can't be a child.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
-    let inside = strangers::any().then(strangers::enter).flatten();
+    let inside = shared_vm_clones::any()
+        .then(shared_vm_clones::enter)
+        .flatten();
     if let Some(inside) = &inside {
         inside.makes(call);
     }
@@ -184,7 +186,7 @@ fn prepare_other(flags: u64) {
     if !shares_memory(flags) || flags & libc::CLONE_VFORK as u64 != 0 {
         write_back_all();
     }
-    if strangers::has_slot() && shares_memory(flags) {
+    if shared_vm_clones::has_slot() && shares_memory(flags) {
         return;
     }
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !in_vfork_child() {
@@ -208,7 +210,7 @@ fn prepare_other(flags: u64) {
 /// # Errors
 /// EAGAIN if there is no slot for it, ENOMEM.
 fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
-    if !strangers::supported() {
+    if !shared_vm_clones::supported() {
         return Ok(());
     }
     write_back_all();
@@ -227,7 +229,7 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
     // A handler that ran before it has an area of its own would spoil its parent's.
     let mask = mask::block_all_but_faults();
     MASK.set(mask);
-    strangers::prepare(call, slot, mask | mask::blocked_faults()).inspect_err(|_| {
+    shared_vm_clones::prepare(call, slot, mask | mask::blocked_faults()).inspect_err(|_| {
         end_copy();
         no_stranger(slot);
         mask::set(mask);
@@ -256,12 +258,12 @@ fn release(slot: u32) {
 /// After the clone that made a shared-memory clone, in its parent.
 #[inline(never)]
 fn after_stranger(call: &Call, ret: i64) {
-    if ret == 0 || !strangers::supported() {
+    if ret == 0 || !shared_vm_clones::supported() {
         return; // It wasn't prepared for.
     }
     end_copy();
     if ret < 0
-        && let Some(slot) = strangers::failed(call)
+        && let Some(slot) = shared_vm_clones::failed(call)
     {
         no_stranger(slot);
     }
@@ -270,7 +272,7 @@ fn after_stranger(call: &Call, ret: i64) {
 
 /// In the shared-memory clone itself.
 #[inline(never)]
-fn begin_stranger(begun: &strangers::Begun) {
+fn begin_stranger(begun: &shared_vm_clones::Begun) {
     if begun.slot != NONE {
         take_lent(begun.slot);
     }
@@ -280,7 +282,7 @@ fn begin_stranger(begun: &strangers::Begun) {
 fn prepare_child(flags: u64) {
     let Some(fs) = runtime::open_fs() else { return };
     let store = fs.store();
-    if in_vfork_child() && !strangers::has_slot() || !store.is_attached() {
+    if in_vfork_child() && !shared_vm_clones::has_slot() || !store.is_attached() {
         return;
     }
     // A child that shares memory but doesn't suspend its parent is a thread in all but
@@ -346,28 +348,28 @@ fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
 /// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     if ret == 0
-        && strangers::any()
-        && let Some(begun) = strangers::begin(call)
+        && shared_vm_clones::any()
+        && let Some(begun) = shared_vm_clones::begin(call)
     {
         return begin_stranger(&begun);
     }
-    let inside = strangers::any()
-        .then(|| strangers::enter_after(call, ret))
+    let inside = shared_vm_clones::any()
+        .then(|| shared_vm_clones::enter_after(call, ret))
         .flatten();
     finish_clone(call, ret, inside.as_ref());
 }
 
 #[inline(never)]
-fn finish_clone(call: &Call, ret: i64, inside: Option<&strangers::Inside>) {
+fn finish_clone(call: &Call, ret: i64, inside: Option<&shared_vm_clones::Inside>) {
     let flags = clone_flags(call);
     if makes_stranger(flags) {
         return after_stranger(call, ret);
     }
-    if strangers::has_slot() && shares_memory(flags) {
+    if shared_vm_clones::has_slot() && shares_memory(flags) {
         return;
     }
-    if ret == 0 && !shares_memory(flags) && strangers::any() {
-        strangers::after_fork_in_child(inside);
+    if ret == 0 && !shares_memory(flags) && shared_vm_clones::any() {
+        shared_vm_clones::after_fork_in_child(inside);
     }
     let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
     if !shares_memory(flags) {
@@ -524,12 +526,12 @@ fn leave(fs: &forebay_posix::Fs) {
         if let Some(slot) = store.lent() {
             let _ = store.release_slot(slot);
         }
-        if strangers::has_slot() {
+        if shared_vm_clones::has_slot() {
             store.end_lending();
         }
         return;
     }
-    if strangers::is_one() && !strangers::is_thread() {
+    if shared_vm_clones::is_one() && !shared_vm_clones::is_thread() {
         return; // All that it has is its parent's.
     }
     crate::map::before_exit();
@@ -543,7 +545,7 @@ fn leave(fs: &forebay_posix::Fs) {
 /// its parent's, and a shared-memory clone what is shared with others.
 pub fn end_readers() {
     if !in_vfork_child()
-        && !strangers::is_one()
+        && !shared_vm_clones::is_one()
         && let Some(fs) = runtime::open_fs()
     {
         fs.store().end_readers();

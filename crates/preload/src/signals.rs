@@ -16,7 +16,7 @@
 
 use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
-use crate::{map, mask, own_stack, strangers};
+use crate::{map, mask, own_stack, shared_vm_clones};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_store::process as sections;
@@ -271,7 +271,7 @@ unsafe extern "C" fn decide(
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,
 ) -> usize {
-    let _inside = strangers::any().then(strangers::enter);
+    let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
     // SAFETY: passed on.
     unsafe { what_next(signal, info, context) }
 }

@@ -122,7 +122,7 @@ unsafe fn execute_again(room: usize) {
     let note = [format!("{room} ").as_bytes(), &note].concat();
     env.set(runtime::STATIC_TLS, &note);
     env.set(runtime::EARLY, runtime::NOT_YET);
-    if let Some(slot) = runtime::open_fs().and_then(|fs| fs.store().me().ok()) {
+    if let Some(slot) = runtime::open_fs().and_then(|fs| fs.store().process_slot().ok()) {
         env.set(runtime::SLOT, slot.to_string().as_bytes());
     }
     if env.value(runtime::PROGRAM).is_none() {

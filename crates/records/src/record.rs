@@ -14,11 +14,11 @@
 //!                                                   (`data/drain.rs`, `data/on_files.rs`)
 //! 'K' id:8 chunk:8       -> stable:1 sum:4 ...   checksums of a chunk's blocks (`data/sums.rs`)
 //! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
-//!                                                   that is (`makers.rs`)
+//!                                                   that is (`ephemeral.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
 //! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
-//!                                                   nodes (`across.rs`)
+//!                                                   nodes (`cross_node.rs`)
 //! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index, or goes with its maker
 //! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
 //!                                                   value and of a name, and whose it is (`index.rs`)
@@ -88,7 +88,7 @@ impl Key {
         Key::new(b'K', id, &chunk.to_be_bytes())
     }
 
-    /// Where chunk `chunk` of `id` lies, if that is another node (`striped/placed.rs`).
+    /// Where chunk `chunk` of `id` lies, if that is another node (`stripes/placed.rs`).
     pub fn placed(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'E', id, &chunk.to_be_bytes())
     }
@@ -292,9 +292,9 @@ pub struct Inode {
     pub rdev: u64,
     /// Whether it may have extended attributes.
     pub has_attributes: bool,
-    /// What was said of it, and what became of that; 0: nothing (`uses.rs`).
+    /// What was said of it, and what became of that; 0: nothing (`controls.rs`).
     pub controls: u64,
-    /// Changes with the word above, upwards; odd while the file never changes and may be copied (`uses.rs`).
+    /// Changes with the word above, upwards; odd while the file never changes and may be copied (`controls.rs`).
     pub edition: u64,
     /// One of [`tail`].
     pub tail: u8,

@@ -85,7 +85,10 @@ impl Store {
         };
         let _critical = Critical::enter();
         let s = self.journal_state();
-        if !s.checkpointing.try_acquire(self.control(), self.me()?) {
+        if !s
+            .checkpointing
+            .try_acquire(self.control(), self.process_slot()?)
+        {
             return Ok(false);
         }
         let result = self.checkpoint_locked(journal);

@@ -7,7 +7,7 @@ use crate::record::{Entry, Inode};
 use crate::{ObjectId, RenameMode, SetAttr};
 
 /// What can be part of a message.
-pub trait Part: Sized {
+pub trait Wire: Sized {
     /// Adds it.
     fn put(&self, to: &mut Vec<u8>);
     /// Takes it off the front.
@@ -15,21 +15,21 @@ pub trait Part: Sized {
 }
 
 /// A message of these parts.
-pub fn encode(parts: &impl Part) -> Vec<u8> {
+pub fn encode(parts: &impl Wire) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     parts.put(&mut bytes);
     bytes
 }
 
 /// The parts of a message; None if it isn't one of them, or has something behind them.
-pub fn decode<T: Part>(mut bytes: &[u8]) -> Option<T> {
+pub fn decode<T: Wire>(mut bytes: &[u8]) -> Option<T> {
     let parts = T::take(&mut bytes)?;
     bytes.is_empty().then_some(parts)
 }
 
 macro_rules! numbers {
     ($($t:ty),*) => {$(
-        impl Part for $t {
+        impl Wire for $t {
             fn put(&self, to: &mut Vec<u8>) {
                 to.extend_from_slice(&self.to_le_bytes());
             }
@@ -43,14 +43,14 @@ macro_rules! numbers {
 }
 numbers!(u8, u32, u64, u128, i64);
 
-impl Part for () {
+impl Wire for () {
     fn put(&self, _: &mut Vec<u8>) {}
     fn take(_: &mut &[u8]) -> Option<()> {
         Some(())
     }
 }
 
-impl Part for bool {
+impl Wire for bool {
     fn put(&self, to: &mut Vec<u8>) {
         to.push(u8::from(*self));
     }
@@ -63,7 +63,7 @@ impl Part for bool {
     }
 }
 
-impl Part for Vec<u8> {
+impl Wire for Vec<u8> {
     fn put(&self, to: &mut Vec<u8>) {
         self.as_slice().put(to);
     }
@@ -76,7 +76,7 @@ impl Part for Vec<u8> {
 }
 
 /// For sending only: what is received has bytes of its own.
-impl<T: Part> Part for &T {
+impl<T: Wire> Wire for &T {
     fn put(&self, to: &mut Vec<u8>) {
         T::put(self, to);
     }
@@ -86,7 +86,7 @@ impl<T: Part> Part for &T {
 }
 
 /// For sending only: what is received is a `Vec<u8>`.
-impl Part for &[u8] {
+impl Wire for &[u8] {
     fn put(&self, to: &mut Vec<u8>) {
         (self.len() as u32).put(to);
         to.extend_from_slice(self);
@@ -96,7 +96,7 @@ impl Part for &[u8] {
     }
 }
 
-impl<T: Part> Part for Option<T> {
+impl<T: Wire> Wire for Option<T> {
     fn put(&self, to: &mut Vec<u8>) {
         self.is_some().put(to);
         if let Some(part) = self {
@@ -111,7 +111,7 @@ impl<T: Part> Part for Option<T> {
     }
 }
 
-impl<T: Part, E: Part> Part for Result<T, E> {
+impl<T: Wire, E: Wire> Wire for Result<T, E> {
     fn put(&self, to: &mut Vec<u8>) {
         self.is_err().put(to);
         match self {
@@ -127,7 +127,7 @@ impl<T: Part, E: Part> Part for Result<T, E> {
     }
 }
 
-impl Part for ObjectId {
+impl Wire for ObjectId {
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
@@ -136,7 +136,7 @@ impl Part for ObjectId {
     }
 }
 
-impl Part for Entry {
+impl Wire for Entry {
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.encode());
     }
@@ -147,7 +147,7 @@ impl Part for Entry {
     }
 }
 
-impl Part for RenameMode {
+impl Wire for RenameMode {
     fn put(&self, to: &mut Vec<u8>) {
         to.push(match self {
             RenameMode::Replace => 0,
@@ -169,12 +169,12 @@ impl Part for RenameMode {
 #[macro_export]
 macro_rules! fields {
     ($($t:ty { $($field:ident),+ })+) => {$(
-        impl $crate::codec::Part for $t {
+        impl $crate::codec::Wire for $t {
             fn put(&self, to: &mut Vec<u8>) {
-                $($crate::codec::Part::put(&self.$field, to);)+
+                $($crate::codec::Wire::put(&self.$field, to);)+
             }
             fn take(from: &mut &[u8]) -> Option<$t> {
-                Some(Self { $($field: $crate::codec::Part::take(from)?),+ })
+                Some(Self { $($field: $crate::codec::Wire::take(from)?),+ })
             }
         }
     )+};
@@ -188,18 +188,18 @@ fields! {
 /// An inode with the tail of its record.
 pub struct Record(pub Inode, pub Vec<u8>);
 
-impl Part for Record {
+impl Wire for Record {
     fn put(&self, to: &mut Vec<u8>) {
         self.0.encode(&self.1).as_slice().put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Record> {
-        let bytes: Vec<u8> = Part::take(from)?;
+        let bytes: Vec<u8> = Wire::take(from)?;
         Inode::decode(&bytes).map(|(inode, tail)| Record(inode, tail.to_vec()))
     }
 }
 
 /// A list: how many, then one after the other.
-impl<T: Part> Part for List<T> {
+impl<T: Wire> Wire for List<T> {
     fn put(&self, to: &mut Vec<u8>) {
         (self.0.len() as u32).put(to);
         self.0.iter().for_each(|part| part.put(to));
@@ -215,12 +215,12 @@ impl<T: Part> Part for List<T> {
     }
 }
 
-/// See its [`Part`].
+/// See its [`Wire`].
 pub struct List<T>(pub Vec<T>);
 
 macro_rules! tuples {
     ($($($name:ident)+;)*) => {$(
-        impl<$($name: Part),+> Part for ($($name,)+) {
+        impl<$($name: Wire),+> Wire for ($($name,)+) {
             fn put(&self, to: &mut Vec<u8>) {
                 #[allow(non_snake_case, reason = "each value is named like its type")]
                 let ($($name,)+) = self;

@@ -210,7 +210,7 @@ pub struct Header {
     pub watches: crate::watches::State,
     pub copies: crate::copies::State,
     /// Counts how often those who have files of any node open were counted, as something was to be said of one
-    /// (`uses/say.rs`): who was opening one meanwhile looks again.
+    /// (`controls/declare.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
     /// The [`Limits`] of the region.
     open_limit: AtomicU32,
@@ -474,7 +474,7 @@ pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 pub mod open_flag {
     /// What happens by it is told to those who watch (`watches.rs`).
     pub const TOLD: u32 = 1 << 30;
-    /// Its file may be laminated when it ends (`uses.rs`).
+    /// Its file may be laminated when it ends (`controls.rs`).
     pub const LAMINATES: u32 = 1 << 29;
     /// All of them.
     pub const OURS: u32 = TOLD | LAMINATES;
@@ -508,7 +508,7 @@ pub mod live_flag {
     pub const BEHIND: u32 = 2048;
     /// It lies elsewhere, and a process of this node maps a copy of it, or has done so.
     pub const COPIED: u32 = 4096;
-    /// Something was said of it while others had it open, who may not know (`striped/seal.rs`).
+    /// Something was said of it while others had it open, who may not know (`stripes/seal.rs`).
     pub const SAID: u32 = 8192;
     /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
@@ -554,7 +554,7 @@ pub struct Live {
     pub extents: AtomicU32,
     /// Not 0: the extents that lie outside of the entry have memory.
     far_room: AtomicU32,
-    /// Of a striped file and its parts: how often it was cut (`striped.rs`).
+    /// Of a striped file and its parts: how often it was cut (`stripes.rs`).
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.
@@ -563,7 +563,7 @@ pub struct Live {
     pub appends: AtomicU32,
     /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
     /// that doesn't stop; 0: it is over), node and identity of who has it. Locked. Of one that
-    /// stands for another node's object, `lease_until` is something else: `elsewhere/leases.rs`.
+    /// stands for another node's object, `lease_until` is something else: `peers/leases.rs`.
     pub lease: AtomicU64,
     pub lease_until: AtomicU64,
     pub lease_of: AtomicU64,
@@ -611,7 +611,7 @@ pub struct Open {
     /// Its number among those of this node that have locked something; 0: it hasn't.
     pub locker: AtomicU32,
     pub pad: AtomicU32,
-    /// For whom it was opened: a [`crate::uses::Party`].
+    /// For whom it was opened: a [`crate::controls::Party`].
     pub party: AtomicU64,
     /// The name it was opened by; for a directory being read, the last name returned.
     pub name: [AtomicU8; 256],
@@ -670,13 +670,13 @@ pub mod lock_kind {
     pub const SHARED: u32 = 2;
     /// Of flock(2), which is in nobody's way but that of its like.
     pub const WHOLE: u32 = 4;
-    /// A use of the object: see `uses.rs`. In nobody's way but that of its like.
+    /// A use of the object: see `controls.rs`. In nobody's way but that of its like.
     pub const USE: u32 = 16;
     /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
     pub const AWAY: u32 = 8;
     /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
     /// this node, and its programs that had the file open then don't know
-    /// (`elsewhere/serve/fences.rs`).
+    /// (`peers/serve/fences.rs`).
     pub const FENCE: u32 = 32;
 }
 

@@ -17,10 +17,10 @@ pub use keep::Copy;
 pub use keep::{Copies, State};
 
 use crate::control::{MAX_LIVE, live_flag as flag};
+use crate::controls::is_last;
 use crate::data::pages;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
-use crate::uses::is_last;
 use crate::{CHUNK, ObjectId, PAGE, Result, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use rustix::io::Errno;

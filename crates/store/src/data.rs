@@ -23,11 +23,11 @@ pub use on_files::word_of_part;
 pub use sums::is_summed;
 
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
+use crate::controls::Change;
 use crate::parts::CHANGED;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::uses::Change;
 use crate::{ObjectId, Store, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;

@@ -8,7 +8,7 @@
 //! kept in a table in shared memory and written to the record when its place is needed
 //! for another directory.
 
-use crate::codec::Part;
+use crate::codec::Wire;
 use crate::names::entry_in;
 use crate::process::Critical;
 use crate::record::{Entry, Inode, Key};
@@ -31,12 +31,12 @@ pub const LIST_BYTES: usize = 64 << 10;
 /// so that it has to be looked up.
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
-impl Part for Listed {
+impl Wire for Listed {
     fn put(&self, to: &mut Vec<u8>) {
         (self.0, &self.1[..], self.2).put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Listed> {
-        let (shard, name, entry) = Part::take(from)?;
+        let (shard, name, entry) = Wire::take(from)?;
         Some(Listed(shard, name, entry))
     }
 }
@@ -88,7 +88,7 @@ impl Store {
     pub fn note_dir_time(&self, dir: ObjectId, t: i64) -> Result<()> {
         let _critical = Critical::enter();
         let place = self.control.dir_time(dir.0);
-        place.lock.acquire(&self.control, self.me()?)?;
+        place.lock.acquire(&self.control, self.process_slot()?)?;
         let result = (|| {
             let old = place.id.load(Acquire);
             if old != dir.0 {
@@ -173,7 +173,7 @@ impl Store {
     ) -> Result<()> {
         let _critical = Critical::enter();
         let place = self.control.dir_time(dir.0);
-        place.lock.acquire(&self.control, self.me()?)?;
+        place.lock.acquire(&self.control, self.process_slot()?)?;
         if place.id.load(Acquire) == dir.0 {
             if let Some(mtime) = mtime {
                 place.mtime.store(mtime, Relaxed);

@@ -178,7 +178,7 @@ impl Store {
         let _critical = Critical::enter();
         self.check_failed()?;
         let state = self.journal_state();
-        let me = self.me()?;
+        let me = self.process_slot()?;
         let mut tries = 0;
         while let Err(e) = state.syncing.acquire(self.control(), me) {
             tries += 1;
@@ -267,7 +267,9 @@ impl Store {
             return self.sync_journal().map(|()| false);
         }
         // Who is late finds the pages free.
-        state.releasing.acquire(self.control(), self.me()?)?;
+        state
+            .releasing
+            .acquire(self.control(), self.process_slot()?)?;
         let result = self.end_limbo_locked(journal);
         state.releasing.release();
         result

@@ -3,7 +3,7 @@
 //! [`Store::inspect`] compares everything with everything: the pages of the record files,
 //! records, names, link counts, sizes, extents, the maps of free pages, and the control
 //! region. It changes nothing, and others may use the store meanwhile: it looks at a quiet
-//! moment (see [`crate::quiet`]), at which nothing is half done, and goes through what it has
+//! moment (see [`crate::quiescence`]), at which nothing is half done, and goes through what it has
 //! seen afterwards. [`Store::mend`] also repairs, and must be alone.
 //!
 //! The check mends what it finds in a model of the store in memory as it goes: what follows

@@ -11,7 +11,7 @@
 //! (records 'P'); by the first of them it is in the index. Where none is noted, though it has some, one
 //! is searched for: that takes long, but only happens to files with several names, and to those that
 //! get an attribute by somebody who doesn't know how they are called. A directory has one name, and
-//! knows it. Of a file that goes with its maker (`makers.rs`) all names are noted, from the first on.
+//! knows it. Of a file that goes with its maker (`ephemeral.rs`) all names are noted, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
@@ -22,10 +22,10 @@ pub use find::{Description, Match, Term};
 pub use forebay_records::number::Number;
 pub use forebay_records::record::hash_of;
 
+use crate::controls::goes_with_maker;
 use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
-use crate::uses::goes_with_maker;
 use crate::{ObjectId, Store};
 use rustix::io::Result;
 

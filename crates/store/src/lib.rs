@@ -18,10 +18,12 @@ pub mod attributes;
 mod checkpoint;
 pub mod codec;
 pub mod control;
+pub mod controls;
 pub mod copies;
 pub mod data;
 pub mod dirs;
 mod durable;
+pub mod ephemeral;
 mod extent_cache;
 pub mod foreign;
 pub mod fsck;
@@ -29,7 +31,6 @@ pub mod index;
 mod journal;
 pub mod live;
 pub mod locks;
-pub mod makers;
 pub mod map_table;
 pub mod mapped;
 #[cfg(all(test, loom))]
@@ -39,7 +40,7 @@ mod open;
 pub mod parts;
 pub mod placements;
 pub mod process;
-mod quiet;
+mod quiescence;
 mod recount;
 mod recover;
 mod reload;
@@ -47,7 +48,6 @@ mod repair;
 pub mod shards;
 mod sole;
 mod tables;
-pub mod uses;
 pub mod view;
 pub mod watches;
 
@@ -55,6 +55,7 @@ pub use checkpoint::Loaded;
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::{CHUNK, Drained, MAX_SIZE};
 pub use dirs::DirPosition;
+pub use ephemeral::{Followed, Maker};
 pub use forebay_media::{Extent, Medium, PAGE, Region, Usage};
 pub use forebay_placement::{ChunkSize, Distribution, NodeId, ObjectId, Slot};
 pub use forebay_records::{lmdb, record};
@@ -64,10 +65,9 @@ pub use index::{Description, Match, Number, OwnedName, Term};
 pub use journal::{Journal, RING};
 pub use live::Held;
 pub use locks::LockType;
-pub use makers::{Followed, Maker};
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
 pub use names::{NewObject, RenameMode, SetAttr};
-pub use quiet::Section;
+pub use quiescence::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;
 pub use rustix::io::{Errno, Result};
@@ -264,7 +264,7 @@ impl Store {
     ///
     /// # Errors
     /// EAGAIN if all process slots are taken; what mmap says.
-    pub fn me(&self) -> Result<u32> {
+    pub fn process_slot(&self) -> Result<u32> {
         match BORROWED.with(Cell::get).0 {
             NO_SLOT => {}
             BETWEEN => return Err(Errno::AGAIN),
@@ -448,9 +448,9 @@ impl Store {
     /// This process's area: working directory and descriptor table.
     ///
     /// # Errors
-    /// As for [`Store::me`].
+    /// As for [`Store::process_slot`].
     pub fn area(&self) -> Result<&ProcessArea> {
-        self.me()?;
+        self.process_slot()?;
         let borrowed = BORROWED.with(Cell::get).1;
         let area = if borrowed.is_null() {
             self.area.load(Acquire)
@@ -510,7 +510,7 @@ impl Store {
 
     /// Ends [`Store::lend`].
     pub fn end_lending(&self) {
-        quiet::forget_sections();
+        quiescence::forget_sections();
         self.give_up_borrowed();
     }
 

@@ -44,7 +44,7 @@ impl<'a> Chain<'a> {
     /// Locks this chain. The caller is critical.
     pub(crate) fn of(store: &'a Store, bucket: &'a Bucket) -> Result<Chain<'a>> {
         // Entries are linked and unlinked by single stores: an abandoned chain is whole.
-        if bucket.lock.acquire(&store.control, store.me()?)? == Acquired::Abandoned
+        if bucket.lock.acquire(&store.control, store.process_slot()?)? == Acquired::Abandoned
             && !bucket.version.load(Relaxed).is_multiple_of(2)
         {
             bucket.version.fetch_add(1, AcqRel);
@@ -170,7 +170,7 @@ impl Store {
     /// # Errors
     /// EAGAIN if other threads of this process have kept all places for [`PLACE_PATIENCE`].
     pub fn place(&self) -> Result<Held<'_>> {
-        let p = self.control.process(self.me()? as usize);
+        let p = self.control.process(self.process_slot()? as usize);
         let take = |place: &&AtomicU32| {
             place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
         };
@@ -179,7 +179,7 @@ impl Store {
         }
         let area = self.area()?;
         // Without memory for more places, one of the others is waited for.
-        let more = match self.control.reserve_held(self.me()?, area) {
+        let more = match self.control.reserve_held(self.process_slot()?, area) {
             Ok(()) => &area.held[..],
             Err(_) => &[],
         };
@@ -223,7 +223,7 @@ impl Store {
     pub fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
         let section = self.section()?;
         let live = self.live(index);
-        if live.lock.acquire(&self.control, self.me()?)? == Acquired::Abandoned {
+        if live.lock.acquire(&self.control, self.process_slot()?)? == Acquired::Abandoned {
             live.flags.fetch_or(flag::TORN, AcqRel);
         }
         let lock = LiveLock(live, section);
@@ -417,7 +417,7 @@ impl Store {
             let chain = Chain::lock(self, id)?;
             if live.refs.load(Acquire) > 1 {
                 // Not another one's, who is at it just now.
-                let me = identity(&self.control, self.me()?);
+                let me = identity(&self.control, self.process_slot()?);
                 let _ = self
                     .control
                     .finisher(index)
@@ -434,7 +434,7 @@ impl Store {
                 let copy = live.copy.swap(0, AcqRel);
                 if live.lock.holder().is_some() {
                     // That dead user's: there is nothing to be repaired.
-                    let _: Acquired = live.lock.acquire(&self.control, self.me()?)?;
+                    let _: Acquired = live.lock.acquire(&self.control, self.process_slot()?)?;
                     live.lock.release();
                 }
                 self.live_end(chain, index);
@@ -454,7 +454,7 @@ impl Store {
             }
             self.control
                 .finisher(index)
-                .store(identity(&self.control, self.me()?), Release);
+                .store(identity(&self.control, self.process_slot()?), Release);
             if flags & flag::UNLINKED != 0 {
                 live.flags.fetch_or(flag::GONE, AcqRel);
             }
@@ -627,7 +627,10 @@ mod tests {
         let id = make(&s, "f");
         let index = s.live_acquire_here(id).unwrap().0;
         let before = s.live(index).refs.load(Acquire);
-        let (mine, dead) = (s.me().unwrap(), process::attach(&s.control).unwrap());
+        let (mine, dead) = (
+            s.process_slot().unwrap(),
+            process::attach(&s.control).unwrap(),
+        );
         // As another process would, from 64 threads.
         let area = s.map_area(dead).unwrap();
         s.lend(dead, area);
@@ -637,7 +640,7 @@ mod tests {
             std::mem::forget(held);
         }
         s.end_lending();
-        assert_eq!(s.me(), Ok(mine));
+        assert_eq!(s.process_slot(), Ok(mine));
         assert_eq!(s.live(index).refs.load(Acquire), before + 64);
         // All of them are seen by who counts anew, and by who reaps.
         assert_eq!(s.count_uses().unwrap().lives[index as usize], 64);

@@ -4,7 +4,7 @@
 //! its own processes set them there themselves, those of other nodes ask its daemon to. So they outlive
 //! any daemon. A lock belongs to a process or to a description ([`Owner`]) and goes with it: with the
 //! close of the file, with the last descriptor, with a death. For its locks on other nodes an owner has
-//! a note in the table of its own node, by which they are given up (`elsewhere/locks.rs`).
+//! a note in the table of its own node, by which they are given up (`peers/locks.rs`).
 //!
 //! Who waits sleeps on the chain's count of releases, or asks again and again if the lock is another
 //! node's ([`wait`]); circles of processes that wait for each other are found by [`deadlock`].
@@ -109,7 +109,7 @@ pub enum Sort {
     Range = 0,
     /// flock(2)'s.
     Whole = lock_kind::WHOLE,
-    /// That a description uses a file with controls (`uses.rs`).
+    /// That a description uses a file with controls (`controls.rs`).
     Use = lock_kind::USE,
 }
 
@@ -148,7 +148,7 @@ impl Store {
     /// # Errors
     /// EAGAIN if it can't attach.
     pub fn lock_owner_process(&self) -> Result<Owner> {
-        self.me().map(|slot| self.lock_owner_slot(slot))
+        self.process_slot().map(|slot| self.lock_owner_slot(slot))
     }
 
     /// The process in `slot`, which may have died.

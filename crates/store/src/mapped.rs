@@ -10,11 +10,11 @@
 use crate::control::{
     Live, MAX_PROCESSES, MapRef, ProcessArea, live_flag as flag, map_flag, slot_state as state,
 };
+use crate::controls::Party;
 use crate::data::{CHUNK, MAX_SIZE, pages};
 use crate::map_table::{MapTable, chain_of};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};
-use crate::uses::Party;
 use crate::{ObjectId, Store};
 use forebay_media::PAGE;
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
@@ -63,7 +63,7 @@ impl Store {
         let table = self.map_table()?;
         let live = self.open_file(open).live.load(Acquire);
         let live = live.checked_sub(1).ok_or(Errno::NODEV)?;
-        let me = self.me()?;
+        let me = self.process_slot()?;
         let end = &self.control.process(me as usize).maps_end;
         let next = end.load(Relaxed) as usize + 1;
         self.control.reserve_maps(me, self.area()?, next)?;
@@ -87,7 +87,7 @@ impl Store {
     /// This process's table of mappings. What changes it is done by one thread at a time.
     ///
     /// # Errors
-    /// As for [`Store::me`].
+    /// As for [`Store::process_slot`].
     pub fn map_table(&self) -> Result<MapTable<'_>> {
         Ok(self.control.maps_of(self.area()?))
     }
@@ -103,7 +103,7 @@ impl Store {
     /// the caller's. Without `reference_only`, nothing may change this process's table meanwhile.
     ///
     /// # Errors
-    /// As for [`Store::me`].
+    /// As for [`Store::process_slot`].
     pub fn map_inherit(&self, slot: u32, area: &ProcessArea, reference_only: bool) -> Result<()> {
         let end = self.maps_end();
         if end == 0 {
@@ -193,7 +193,7 @@ impl Store {
     /// # Errors
     /// What writing the files back says; all are given back.
     pub fn end_mappings(&self) -> Result<()> {
-        self.map_end(self.me()?, self.area()?, |_| {})
+        self.map_end(self.process_slot()?, self.area()?, |_| {})
     }
 
     /// Ends a place's use of its file.
@@ -437,7 +437,7 @@ impl Store {
     /// moment; who can't answer (stopped, or keeping all signals out) sees zeros until it
     /// can. No lock is held.
     pub fn tell_shrunk(&self, index: u32, size: u64) {
-        let Ok(me) = self.me() else { return };
+        let Ok(me) = self.process_slot() else { return };
         self.mark_cut(me, index, size);
         self.catch_up();
         let h = &self.control;

@@ -132,7 +132,7 @@ fn store() -> Arc<Shared> {
     let _ = std::fs::remove_file(&path);
     Store::create_control(&path, 4).unwrap();
     let store = Store::open(&path, &path, 1 << 20, Vec::new(), None).unwrap();
-    store.me().unwrap();
+    store.process_slot().unwrap();
     touch(store.control());
     Arc::new(Shared { store, path })
 }

@@ -16,12 +16,12 @@ pub use links::{Link, is_unconfirmed, link_in};
 pub use rename::Renamed;
 
 use crate::control::{Live, live_flag};
+use crate::controls::COUNTED;
 use crate::foreign::Opened;
 use crate::live::Held;
 use crate::parts::has_parts;
 use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
-use crate::uses::COUNTED;
 use crate::{Distribution, Maker, ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
@@ -59,7 +59,7 @@ pub struct NewObject<'a> {
     pub distribution: Option<Distribution>,
     /// What is said of it: [`Inode::controls`].
     pub controls: u64,
-    /// Who makes it, if it goes with that process ([`crate::uses::goes_with_maker`]).
+    /// Who makes it, if it goes with that process ([`crate::controls::goes_with_maker`]).
     pub maker: Option<Maker>,
 }
 
@@ -309,7 +309,7 @@ impl Store {
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
                     if let Some(controls) = set.controls {
-                        crate::uses::set_controls(i, controls);
+                        crate::controls::set_controls(i, controls);
                     }
                     i.ctime = t;
                     (i.is_dir(), i.edition)

@@ -61,7 +61,7 @@ impl Store {
         name: &[u8],
     ) -> Result<u32> {
         let _section = self.section()?;
-        let slot = self.me()?;
+        let slot = self.process_slot()?;
         let me = identity(&self.control, slot);
         let index = self.control.take_open()?.ok_or(Errno::NFILE)?;
         let o = self.open_file(index);
@@ -84,7 +84,7 @@ impl Store {
             drop(held);
             o.live.store(live + 1, Release);
             // What was said of the file is looked at behind this: who says something, and counts then, either finds
-            // this description, or is seen (`uses/say.rs`).
+            // this description, or is seen (`controls/declare.rs`).
             fence(SeqCst);
         }
         Ok(index)
@@ -138,7 +138,7 @@ impl Store {
         let _section = self.section()?;
         let o = self.open_file(index);
         let owner = self.control.open_owner(index);
-        let me = identity(&self.control, self.me()?);
+        let me = identity(&self.control, self.process_slot()?);
         loop {
             let refs = o.refs.load(Acquire);
             if refs > 1 {
@@ -188,7 +188,7 @@ impl Store {
         let critical = Critical::enter();
         let open = self.open_file(index);
         // An offset is one word: there is nothing to repair after an abandoned lock.
-        let _: Acquired = open.lock.acquire(&self.control, self.me()?)?;
+        let _: Acquired = open.lock.acquire(&self.control, self.process_slot()?)?;
         Ok(OpenLock {
             open,
             _critical: critical,
@@ -217,7 +217,7 @@ impl Store {
         let _section = self.section()?;
         let area = self.area()?;
         if open.is_some() {
-            let me = self.me()?;
+            let me = self.process_slot()?;
             self.control.reserve_fds(me, area, n + 1)?;
             self.control
                 .process(me as usize)
@@ -246,7 +246,7 @@ impl Store {
     /// ETOOMANYREFS if too many are on their way; ENOSPC if there is no memory for it.
     pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
         let _section = self.section()?;
-        let slot = self.me()?;
+        let slot = self.process_slot()?;
         let area = self.area()?;
         let p = self.control.process(slot as usize);
         self.control.reserve_fds(slot, area, PARKING.end)?;
@@ -304,7 +304,7 @@ impl Store {
 
     /// One more than the highest number in this process's table.
     pub fn fds_end(&self) -> usize {
-        match self.me() {
+        match self.process_slot() {
             Ok(me) => self.control.process(me as usize).fds_end.load(Acquire) as usize,
             Err(_) => 0,
         }

@@ -8,10 +8,10 @@
 //! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends by itself.
 
 use crate::control::{Live, live_flag as flag};
+use crate::controls::{Change, LAMINATED, check_word};
 use crate::process::Critical;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
-use crate::uses::{Change, LAMINATED, check_word};
 use crate::{CHUNK, NodeId, ObjectId, Result, Store, now};
 use forebay_media::PAGE;
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ pub struct Known {
     pub cuts: u64,
     /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
     pub appends: u32,
-    /// What was said of it (`uses.rs`).
+    /// What was said of it (`controls.rs`).
     pub word: u64,
 }
 

@@ -6,7 +6,7 @@
 //! ([`Store::home_limit`]). Who writes first notes first: the first placement of a chunk stands until
 //! the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where chunks go.
 
-use crate::codec::Part;
+use crate::codec::Wire;
 use crate::control::{Live, live_flag as flag};
 use crate::data::pages;
 use crate::parts::CHANGED;
@@ -46,7 +46,7 @@ impl Placed {
     }
 }
 
-impl Part for Placed {
+impl Wire for Placed {
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.encode());
     }
@@ -69,7 +69,7 @@ pub enum Chunk {
     Nowhere(u32, Option<Vec<u8>>),
 }
 
-impl Part for Chunk {
+impl Wire for Chunk {
     fn put(&self, to: &mut Vec<u8>) {
         match self {
             Chunk::Home => 0u8.put(to),
@@ -84,7 +84,7 @@ impl Part for Chunk {
         match u8::take(from)? {
             0 => Some(Chunk::Home),
             1 => Placed::take(from).map(Chunk::There),
-            2 => Some(Chunk::Nowhere(u32::take(from)?, Part::take(from)?)),
+            2 => Some(Chunk::Nowhere(u32::take(from)?, Wire::take(from)?)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Taking back what died with a process: references, entries and pages that only it knew.
 //!
-//! At a quiet moment (see [`crate::quiet`]) every use is noted somewhere: descriptors and
+//! At a quiet moment (see [`crate::quiescence`]) every use is noted somewhere: descriptors and
 //! mappings in the tables of processes, descriptions on their way there by their `owner`,
 //! entries used for a moment in `held`; every page in use is named by a record or a live
 //! entry. So what is counted or in use beyond that belongs to nobody. The tables are set
@@ -167,7 +167,7 @@ impl Store {
     pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
         let h = self.control.header();
         let uses = self.count_uses()?;
-        let me = process::identity(&self.control, self.me()?);
+        let me = process::identity(&self.control, self.process_slot()?);
         h.free_open.clear();
         for (i, &n) in uses.opens.iter().enumerate().rev() {
             let o = self.open_file(i as u32);

@@ -74,7 +74,7 @@ impl Store {
         if !self.is_attached() {
             return Ok(());
         }
-        let slot = self.me()?;
+        let slot = self.process_slot()?;
         // A process that has become another user can't open it: the keeper releases all when it has ended.
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
@@ -93,7 +93,7 @@ impl Store {
         if !self.is_attached() {
             return Ok(());
         }
-        let slot = self.me()?;
+        let slot = self.process_slot()?;
         self.release_owned(slot, process::identity(&self.control, slot), false)
     }
 
@@ -107,7 +107,7 @@ impl Store {
         if !self.is_attached() || process::is_alone() {
             return self.detach();
         }
-        let slot = self.me()?;
+        let slot = self.process_slot()?;
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.end_readers();
@@ -143,7 +143,7 @@ impl Store {
             if p.owner.load(Acquire) == 0 || process::is_alive(&self.control, slot) {
                 continue;
             }
-            let me = self.me()?;
+            let me = self.process_slot()?;
             if slot == me || but.contains(&process::identity(&self.control, slot)) {
                 continue;
             }
@@ -222,7 +222,7 @@ impl Store {
     fn pass_on_locks(&self) -> Result<()> {
         let _critical = Critical::enter();
         let c = &self.control;
-        let me = self.me()?;
+        let me = self.process_slot()?;
         let h = c.header();
         let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.open_file(i).lock);
         let times = c.dir_times().map(|place| &place.lock);

@@ -188,7 +188,7 @@ impl Store {
 
     /// Locks the shards in ascending order, completing first what a dead process began.
     pub(crate) fn lock_shards(&self, set: ShardSet) -> Result<()> {
-        let me = self.me()?;
+        let me = self.process_slot()?;
         loop {
             let mut abandoned = false;
             for shard in set.iter() {
@@ -245,7 +245,7 @@ impl Store {
     /// `recover` is set: its commit may be incomplete.
     pub(crate) fn with_all_locked<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _critical = Critical::enter();
-        let me = self.me()?;
+        let me = self.process_slot()?;
         let all = self.all_shards();
         for shard in all.iter() {
             match self.control.shard(shard).lock.acquire(&self.control, me) {

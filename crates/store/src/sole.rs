@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// As for attaching.
     pub fn take_sole_use(&self) -> Result<bool> {
-        let me = self.me()?;
+        let me = self.process_slot()?;
         let mine = identity(&self.control, me);
         let before = self.sole_user().load(Relaxed);
         if before != 0 && identity_lives(&self.control, before & !WANTED) {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_sole_use_of_a_dead_process_is_over() {
         let s = store("sole-use-dead");
-        let me = s.me().unwrap();
+        let me = s.process_slot().unwrap();
         let dead = process::attach(&s.control).unwrap();
         let owner = &s.control.process(dead as usize).owner;
         s.sole_user().store(identity(&s.control, dead), SeqCst);

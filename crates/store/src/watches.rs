@@ -303,7 +303,10 @@ impl Store {
     fn change_watches(&self) -> Result<Changing<'_>> {
         let critical = Critical::enter();
         THREADS.seize();
-        let locked = self.watches().lock.acquire(&self.control, self.me()?);
+        let locked = self
+            .watches()
+            .lock
+            .acquire(&self.control, self.process_slot()?);
         match locked {
             Ok(_) => Ok(Changing(&self.control, critical)),
             Err(e) => {

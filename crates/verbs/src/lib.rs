@@ -33,7 +33,6 @@ pub mod backend;
 pub mod batch;
 pub mod capi;
 pub mod chunk;
-mod crew;
 mod error;
 mod mapped;
 pub mod meta;
@@ -45,6 +44,7 @@ mod said;
 mod session;
 mod settle;
 mod uuid;
+mod worker_pool;
 
 pub use batch::{Batch, Op, Order, Outcome, Running, Status};
 pub use chunk::{Chunk, Token};

@@ -4,13 +4,13 @@
 //! may be used by any number of threads; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
-use crate::crew::Crew;
 use crate::mapped::Mapped;
 #[cfg(feature = "etcd")]
 use crate::meta::Etcd;
 use crate::meta::{Key, Memory, Pool, Record, Scope, Store};
 use crate::pool::Attached;
 use crate::process::Generation;
+use crate::worker_pool::WorkerPool;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Pattern};
 use rustix::io::Errno;
@@ -39,10 +39,10 @@ struct Inner {
     default: OnceLock<String>,
     /// Whether operations ask other nodes.
     asks: bool,
-    crew: Crew,
+    crew: WorkerPool,
     /// The thread that tells programs what has ended: apart from those that work, so that it may
     /// wait for them.
-    teller: Crew,
+    teller: WorkerPool,
     /// Which back end new collections get that name none, the last that fits first.
     choices: RwLock<Vec<Choice>>,
     /// What the C interface has mapped, by its address.
@@ -99,13 +99,13 @@ impl Session {
         let asks = store.is_remote() || pool.as_ref().is_some_and(several);
         let session = Session(Arc::new(Inner {
             asks,
-            crew: Crew::new(asks),
+            crew: WorkerPool::new(asks),
             generation: Generation::now(),
             store,
             pool,
             backends: RwLock::default(),
             default: default.map_or_else(OnceLock::new, |name| String::from(name).into()),
-            teller: Crew::of(1),
+            teller: WorkerPool::of(1),
             choices: RwLock::default(),
             mapped: Mutex::default(),
         }));
@@ -185,7 +185,7 @@ impl Session {
         Ok(self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn crew(&self) -> &Crew {
+    pub(crate) fn crew(&self) -> &WorkerPool {
         &self.0.crew
     }
 
@@ -194,7 +194,7 @@ impl Session {
         self.0.asks
     }
 
-    pub(crate) fn teller(&self) -> &Crew {
+    pub(crate) fn teller(&self) -> &WorkerPool {
         &self.0.teller
     }
 

@@ -7,7 +7,7 @@
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
 use super::region::{Shared, random};
-use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Sent, Told};
+use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers, Sent};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
 use forebay_media::guard;
 use forebay_placement::{NodeId, PoolMap, Slot};
@@ -139,7 +139,7 @@ impl Channel {
     ///
     /// # Safety
     /// `bytes` are the caller's to read.
-    unsafe fn fill(&self, index: usize, question: &Question<'_>, until: u64) -> Result<()> {
+    unsafe fn fill(&self, index: usize, question: &PeerRequest<'_>, until: u64) -> Result<()> {
         let (way, len) = match question.bytes {
             Bytes::None => (0, 0),
             Bytes::Send(_, len) => (1, len),
@@ -299,7 +299,7 @@ impl Channel {
     ///
     /// # Safety
     /// `bytes` are the caller's to write.
-    unsafe fn collect(&self, index: usize, bytes: Bytes) -> Result<Told> {
+    unsafe fn collect(&self, index: usize, bytes: Bytes) -> Result<PeerReply> {
         let cell = self.shared.cell(index);
         match cell.status.load(Relaxed) {
             0 => {}
@@ -326,14 +326,14 @@ impl Channel {
                 return Err(Errno::FAULT);
             }
         }
-        Ok(Told { head, received })
+        Ok(PeerReply { head, received })
     }
 
     /// Posts a request in a cell that was claimed. The bell is to be rung.
     ///
     /// # Safety
     /// Its bytes are the caller's to read.
-    unsafe fn put(&self, index: usize, question: &Question<'_>, until: u64) -> Result<Mine<'_>> {
+    unsafe fn put(&self, index: usize, question: &PeerRequest<'_>, until: u64) -> Result<Mine<'_>> {
         let shared = &self.shared;
         let mine = Mine { shared, index };
         // SAFETY: passed on.
@@ -346,7 +346,12 @@ impl Channel {
     ///
     /// # Safety
     /// The request's bytes are the caller's to write.
-    unsafe fn take(&self, mine: &Mine<'_>, question: &Question<'_>, until: u64) -> Result<Told> {
+    unsafe fn take(
+        &self,
+        mine: &Mine<'_>,
+        question: &PeerRequest<'_>,
+        until: u64,
+    ) -> Result<PeerReply> {
         if !self.wait(mine.index, until) {
             self.gave_up();
             return Err(Errno::HOSTDOWN);
@@ -355,7 +360,7 @@ impl Channel {
         unsafe { self.collect(mine.index, question.bytes) }
     }
 
-    fn claim(&self, question: &Question<'_>) -> Claim {
+    fn claim(&self, question: &PeerRequest<'_>) -> Claim {
         Claim {
             me: self.owner(),
             image: IMAGE.load(Relaxed),
@@ -365,7 +370,7 @@ impl Channel {
         }
     }
 
-    fn check(&self, question: &Question<'_>) -> Result<()> {
+    fn check(&self, question: &PeerRequest<'_>) -> Result<()> {
         if question.head.len() > MAX_HEAD || length(question.bytes) > MAX_BODY {
             return Err(Errno::MSGSIZE);
         }
@@ -395,8 +400,8 @@ impl Drop for Mine<'_> {
     }
 }
 
-impl Elsewhere for Channel {
-    fn me(&self) -> NodeId {
+impl Peers for Channel {
+    fn this_node(&self) -> NodeId {
         self.me
     }
 
@@ -414,8 +419,8 @@ impl Elsewhere for Channel {
         &self.nodes
     }
 
-    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told> {
-        let question = Question {
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {
+        let question = PeerRequest {
             node,
             kind,
             head,
@@ -434,7 +439,7 @@ impl Elsewhere for Channel {
         self.told(node, asked())
     }
 
-    unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>> {
+    unsafe fn ask_all(&self, questions: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
         let mut answers = Vec::with_capacity(questions.len());
         let mut open = VecDeque::with_capacity(AT_ONCE.min(questions.len()));
         let mut next = questions.iter().peekable();
@@ -469,7 +474,7 @@ impl Elsewhere for Channel {
     }
 
     unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
-        let question = Question {
+        let question = PeerRequest {
             node,
             kind,
             head,
@@ -500,14 +505,14 @@ impl Elsewhere for Channel {
         }
     }
 
-    fn answer(&self, sent: Sent) -> Result<Told> {
+    fn answer(&self, sent: Sent) -> Result<PeerReply> {
         let (node, index, until) = match sent {
             Sent::Answered(told) => return told,
             Sent::Underway { node, cell, until } => (node, cell, until),
         };
         let shared = &self.shared;
         let mine = Mine { shared, index };
-        let question = Question {
+        let question = PeerRequest {
             node,
             kind: 0,
             head: &[],
@@ -519,7 +524,7 @@ impl Elsewhere for Channel {
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
         let bytes = Bytes::None;
-        let question = Question {
+        let question = PeerRequest {
             node,
             kind,
             head,
@@ -532,7 +537,7 @@ impl Elsewhere for Channel {
         };
         let Some(index) = claimed else {
             // SAFETY: there are no bytes.
-            let _: Result<Told> = unsafe { self.ask(node, kind, head, bytes) };
+            let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, bytes) };
             return;
         };
         // SAFETY: there are no bytes.

@@ -3,7 +3,7 @@
 //! A file in the node's directory, `requests`, is mapped by all: *cells*, each for one request and
 //! its answer ([`region`]). A process claims a free cell, copies the request in, posts it and
 //! waits for the answer ([`Channel`], which is what the store asks by); the daemon takes what is
-//! posted and sends it from where it lies ([`Desk`]). Nothing is allocated in the daemon for bytes
+//! posted and sends it from where it lies ([`RequestServer`]). Nothing is allocated in the daemon for bytes
 //! on their way, and nobody takes a lock: who owns a cell is told by atomic words in it ([`cell`]).
 //!
 //! Any process may die at any time. A cell of a dead process is taken back by whoever is short of
@@ -13,16 +13,16 @@
 
 mod cell;
 mod channel;
-mod desk;
 mod region;
 mod replies;
+mod request_server;
 #[cfg(test)]
 mod tests;
 
 pub use channel::Channel;
-pub use desk::{Asked, Body, Desk, Room, Taken};
 pub use region::{cells_of, questions_of, random, reclaim_cells};
 pub use replies::{Known, Left, Replies, ahead};
+pub use request_server::{Asked, Body, RequestServer, Room, Taken};
 
 /// Larger bytes need a cell with a body area of its own.
 pub const SMALL_BODY: usize = 16 << 10;

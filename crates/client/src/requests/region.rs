@@ -9,7 +9,7 @@
 //! The file is sparse: areas take memory once they have been used.
 
 use super::SMALL_BODY;
-use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
 use forebay_media::Region;
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use rustix::fs::{FallocateFlags, Mode, OFlags};

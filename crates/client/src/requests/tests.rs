@@ -1,7 +1,7 @@
 //! Cells between askers and a daemon, within one process.
 
 use super::*;
-use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, Peers};
 use forebay_placement::NodeId;
 use region::{CELLS, LARGE, Shared};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ impl Dir {
 
     /// A daemon that answers with the head turned around, and bytes turned around.
     fn daemon(&self, patience: u64) -> Daemon {
-        let desk = Arc::new(Desk::open(&self.0).unwrap());
+        let desk = Arc::new(RequestServer::open(&self.0).unwrap());
         let left = desk.begin(Duration::from_millis(patience));
         let there = desk.clone();
         let thread = std::thread::spawn(move || {
@@ -50,7 +50,7 @@ impl Drop for Dir {
     }
 }
 
-struct Daemon(Arc<Desk>, Option<std::thread::JoinHandle<()>>);
+struct Daemon(Arc<RequestServer>, Option<std::thread::JoinHandle<()>>);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
@@ -183,9 +183,9 @@ fn without_a_daemon_waiting_is_bounded() {
 fn the_next_daemon_goes_on_with_what_is_there() {
     let dir = Dir::new();
     let channel = dir.channel();
-    let desk = Desk::open(&dir.0).unwrap();
+    let desk = RequestServer::open(&dir.0).unwrap();
     assert!(desk.begin(Duration::from_secs(20)).is_empty());
-    assert_eq!(Desk::open(&dir.0).err(), Some(Errno::BUSY));
+    assert_eq!(RequestServer::open(&dir.0).err(), Some(Errno::BUSY));
     std::thread::scope(|s| {
         let asked: Vec<_> = (0..5u8)
             .map(|i| {
@@ -204,7 +204,7 @@ fn the_next_daemon_goes_on_with_what_is_there() {
         // As if it were killed: nothing is given back.
         std::mem::forget(taken);
         drop(desk);
-        let desk = Desk::open(&dir.0).unwrap();
+        let desk = RequestServer::open(&dir.0).unwrap();
         let left = desk.begin(Duration::from_secs(20));
         let mut numbers: Vec<u64> = left.iter().map(|t| t.number()).collect();
         numbers.sort_unstable();
@@ -222,7 +222,7 @@ fn the_next_daemon_goes_on_with_what_is_there() {
 fn a_cell_isnt_used_again_while_the_network_has_it() {
     let dir = Dir::new();
     let channel = dir.channel();
-    let desk = Desk::open(&dir.0).unwrap();
+    let desk = RequestServer::open(&dir.0).unwrap();
     desk.begin(Duration::from_millis(200));
     let shared = Shared::open(&dir.0).unwrap();
     let used = || {
@@ -269,7 +269,7 @@ fn garbage_in_cells_harms_nobody() {
     let channel = dir.channel();
     let shared = Shared::open(&dir.0).unwrap();
     forebay_fuzz::run("cells", |random| {
-        let desk = Desk::open(&dir.0).unwrap();
+        let desk = RequestServer::open(&dir.0).unwrap();
         desk.begin(Duration::from_millis(100));
         for _ in 0..20 {
             let cell = shared.cell(random.below(CELLS));
@@ -307,7 +307,7 @@ fn garbage_in_cells_harms_nobody() {
         }
         drop(desk);
         // What was left is put right by the daemon, and by who is short of cells.
-        let desk = Desk::open(&dir.0).unwrap();
+        let desk = RequestServer::open(&dir.0).unwrap();
         desk.begin(Duration::from_millis(500))
             .into_iter()
             .for_each(answer);
@@ -402,11 +402,11 @@ fn what_is_only_told_arrives_whoever_dies() {
     }
     assert_eq!(shared.reclaim_dead(7), 0);
     // This daemon takes them and dies.
-    let desk = Desk::open(&dir.0).unwrap();
+    let desk = RequestServer::open(&dir.0).unwrap();
     assert!(desk.begin(Duration::from_millis(5000)).is_empty());
     assert_eq!(desk.take().len(), 10);
     drop(desk);
-    let desk = Desk::open(&dir.0).unwrap();
+    let desk = RequestServer::open(&dir.0).unwrap();
     let again = desk.begin(Duration::from_millis(5000));
     let mut heads: Vec<u8> = again.iter().map(|t| t.head()[0]).collect();
     heads.sort_unstable();

@@ -3,7 +3,7 @@
 use super::{Face, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
-use forebay_store::uses::keeping_for;
+use forebay_store::controls::keeping_for;
 
 impl Face {
     /// A regular file that is found is kept for a moment: the next request may be to open it.

@@ -10,7 +10,7 @@ pub(crate) use x86_64::*;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const CALL_DEPTH: usize = 0;
 
-/// Elsewhere the C library's own function is the raw call; nothing is ever patched.
+/// Peers the C library's own function is the raw call; nothing is ever patched.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn raw(nr: i64, a: [i64; 6]) -> i64 {
     // SAFETY: the caller's duty.

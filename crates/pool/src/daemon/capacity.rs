@@ -8,14 +8,14 @@ use super::about::{ABOUT, About};
 use super::core::{Core, lock};
 use super::question::Waiting;
 use forebay_client::Pool;
-use forebay_cluster::elsewhere::serve::Reply;
+use forebay_cluster::peers::serve::Reply;
 use forebay_net::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-pub use forebay_cluster::elsewhere::CAPACITY;
+pub use forebay_cluster::peers::CAPACITY;
 
 const _: () = assert!(CAPACITY < ABOUT);
 

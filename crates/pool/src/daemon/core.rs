@@ -3,15 +3,15 @@
 use super::home::{Served, Way};
 use super::link::{Link, NodeState};
 use super::maps::Maps;
-use super::memory::{Memory, Nature, Settled};
 use super::question::{Question, Waiting};
 use super::renewals::Renewals;
+use super::reply_cache::{Memory, Nature, Settled};
 use super::wire::Hello;
 use super::workers::Workers;
 use super::{Options, Serve};
 use crate::limits::Budget;
-use forebay_client::requests::{Desk, Left, Replies, Taken};
-use forebay_cluster::elsewhere::serve::Class;
+use forebay_client::requests::{Left, Replies, RequestServer, Taken};
+use forebay_cluster::peers::serve::Class;
 use forebay_net::{Connection, Error, NodeId, Peer, Transport};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -37,7 +37,7 @@ pub struct Core {
     /// Another one after each start.
     pub incarnation: u64,
     pub options: Options,
-    pub desk: Desk,
+    pub desk: RequestServer,
     pub maps: Maps,
     pub memory: Memory<Way>,
     /// Requests that this daemon carries out for its own node.
@@ -65,7 +65,7 @@ impl Core {
         me: NodeId,
         incarnation: u64,
         options: Options,
-        (desk, records): (Desk, (Replies, Vec<Left>)),
+        (desk, records): (RequestServer, (Replies, Vec<Left>)),
         maps: Maps,
     ) -> Core {
         let budget = Budget::of(&options.limits, options.cores);

@@ -7,7 +7,7 @@
 
 use super::core::Core;
 use super::question::Waiting;
-use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question, Told};
+use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
 use rustix::io::{Errno, Result};
@@ -58,7 +58,7 @@ impl Direct {
     ///
     /// # Safety
     /// Its bytes are the caller's to read.
-    unsafe fn put(&self, question: &Question<'_>) -> Result<(Arc<Waiting>, Instant)> {
+    unsafe fn put(&self, question: &PeerRequest<'_>) -> Result<(Arc<Waiting>, Instant)> {
         let core = self.core().ok_or(Errno::HOSTDOWN)?;
         let (send, room) = match question.bytes {
             Bytes::None => (None, 0),
@@ -83,9 +83,9 @@ impl Direct {
     /// The request's bytes are the caller's to write.
     unsafe fn take(
         &self,
-        question: &Question<'_>,
+        question: &PeerRequest<'_>,
         put: Result<(Arc<Waiting>, Instant)>,
-    ) -> Result<Told> {
+    ) -> Result<PeerReply> {
         let (waiting, until) = put?;
         let (head, got) = answered(&waiting, until)?;
         let received = got.len();
@@ -96,12 +96,12 @@ impl Direct {
             // SAFETY: the caller's promise, and it fits.
             unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
         }
-        Ok(Told { head, received })
+        Ok(PeerReply { head, received })
     }
 }
 
-impl Elsewhere for Direct {
-    fn me(&self) -> NodeId {
+impl Peers for Direct {
+    fn this_node(&self) -> NodeId {
         self.me
     }
 
@@ -123,8 +123,8 @@ impl Elsewhere for Direct {
         &self.nodes
     }
 
-    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<Told> {
-        let question = Question {
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {
+        let question = PeerRequest {
             node,
             kind,
             head,
@@ -134,7 +134,7 @@ impl Elsewhere for Direct {
         unsafe { self.take(&question, self.put(&question)) }
     }
 
-    unsafe fn ask_all(&self, questions: &[Question<'_>]) -> Vec<Result<Told>> {
+    unsafe fn ask_all(&self, questions: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
         // SAFETY: passed on.
         let open: Vec<_> = questions.iter().map(|q| unsafe { self.put(q) }).collect();
         let both = questions.iter().zip(open);

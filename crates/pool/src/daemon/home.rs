@@ -5,13 +5,13 @@
 use super::Serve;
 use super::core::{Core, lock};
 use super::link::Live;
-use super::memory::{Kept, Settled, Verdict};
 use super::question::{Got, Question, code};
+use super::reply_cache::{Kept, Settled, Verdict};
 use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
 use crate::limits::Budget;
-use forebay_cluster::elsewhere::serve::{Class, Reply};
-use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::serve::{Class, Reply};
+use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
 use forebay_net::transport::Answer;
 use forebay_net::{
     Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,
@@ -69,7 +69,7 @@ impl Handler for Home {
     }
 
     fn is_brief(&self, kind: u16) -> bool {
-        kind == forebay_cluster::elsewhere::messages::kind::CLOSE
+        kind == forebay_cluster::peers::messages::kind::CLOSE
     }
 
     fn landing(

@@ -14,10 +14,10 @@
 //! below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
-use super::memory::Settled;
 use super::question::{Got, Question};
+use super::reply_cache::Settled;
 use super::wire::{self, Asking, AtWork, Hello, PROGRESS};
-use forebay_cluster::elsewhere::messages::kind;
+use forebay_cluster::peers::messages::kind;
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use forebay_placement::planted;
 use rustix::io::Errno;

@@ -21,11 +21,11 @@ mod direct;
 mod home;
 mod link;
 mod maps;
-mod memory;
 #[cfg(test)]
 mod protocol;
 mod question;
 mod renewals;
+mod reply_cache;
 mod room;
 mod wire;
 mod workers;
@@ -38,10 +38,10 @@ use self::core::Core;
 use about::Teller;
 use capacity::{CAPACITY, Capacity};
 use direct::Direct;
-use forebay_client::requests::{Asked, Desk, Replies, SMALL_BODY};
+use forebay_client::requests::{Asked, Replies, RequestServer, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
-use forebay_cluster::elsewhere::Elsewhere;
-use forebay_cluster::elsewhere::serve::{BETWEEN_CHECKS, Class, Reply, Server};
+use forebay_cluster::peers::Peers;
+use forebay_cluster::peers::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
@@ -395,7 +395,7 @@ impl Daemon {
         dir: &Path,
         identity: Identity,
         options: Options,
-        serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
+        serve: impl FnOnce(Arc<dyn Peers>) -> Result<Arc<dyn Serve>, PoolError>,
     ) -> Result<Daemon, PoolError> {
         Daemon::begin(dir, identity, options, tcp, serve)
     }
@@ -405,14 +405,14 @@ impl Daemon {
         identity: Identity,
         options: Options,
         start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
-        serve: impl FnOnce(Arc<dyn Elsewhere>) -> Result<Arc<dyn Serve>, PoolError>,
+        serve: impl FnOnce(Arc<dyn Peers>) -> Result<Arc<dyn Serve>, PoolError>,
     ) -> Result<Daemon, PoolError> {
         let io = |what: &str, error| PoolError::Io {
             what: what.into(),
             path: dir.to_owned(),
             error,
         };
-        let desk = Desk::open(dir).map_err(|e| match e {
+        let desk = RequestServer::open(dir).map_err(|e| match e {
             Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
             e => io("can't open the file 'requests' in", e),
         })?;

@@ -1,9 +1,9 @@
 //! Writes `docs/reference/protocol.md` from the tables of requests, and checks that it is up to date.
 
 use super::{ABOUT, wire};
-use forebay_cluster::elsewhere::requests::{Body, Fence, REQUESTS, Repeat, Time};
-use forebay_cluster::elsewhere::serve::Class;
-use forebay_cluster::elsewhere::{CAPACITY, MAX_BODY, MAX_HEAD};
+use forebay_cluster::peers::requests::{Body, Fence, REQUESTS, Repeat, Time};
+use forebay_cluster::peers::serve::Class;
+use forebay_cluster::peers::{CAPACITY, MAX_BODY, MAX_HEAD};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ const CLASSES: &[(Class, &str)] = &[
 fn document() -> String {
     let mut text = format!(
         "# Requests between nodes\n\nWhat nodes ask each other, and processes their node's daemon. Made from the \
-         tables in\n`crates/cluster/src/elsewhere/requests.rs` and `crates/pool/src/daemon/wire.rs` by\n\
+         tables in\n`crates/cluster/src/peers/requests.rs` and `crates/pool/src/daemon/wire.rs` by\n\
          `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-pool protocol`.\nHow messages travel: [internals](../internals.md).\n\nProtocol version: {}. Arguments and replies follow one another without \
          padding: numbers\nlittle-endian, `Bytes` behind their length (4 bytes), lists behind their count (4 bytes), \
          an\n`Option` behind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most\n{} bytes, the \

@@ -4,8 +4,8 @@
 //! asker's requests are settled. Small bytes go in the head, too: on the control lane they are
 //! faster.
 
-use super::memory::Settled;
-use forebay_cluster::elsewhere::{MAX_BODY, MAX_HEAD};
+use super::reply_cache::Settled;
+use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
 use std::ops::Range;
 
 /// Kinds from here on are the daemons' own.

@@ -8,8 +8,8 @@
 )]
 
 use forebay_client::requests::Channel;
-use forebay_cluster::elsewhere::serve::{Class, Reply};
-use forebay_cluster::elsewhere::{Bytes, Elsewhere, Told};
+use forebay_cluster::peers::serve::{Class, Reply};
+use forebay_cluster::peers::{Bytes, PeerReply, Peers};
 pub use forebay_fuzz::within;
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::{Address, Medium, MediumKind};
@@ -49,7 +49,7 @@ pub const POOL: PoolId = PoolId([5; 16]);
 /// Serves the kinds above.
 pub struct Simple {
     pub dir: PathBuf,
-    pub others: Arc<dyn Elsewhere>,
+    pub others: Arc<dyn Peers>,
     pub gone: Mutex<Vec<NodeId>>,
     /// How long it takes to carry out a note.
     pub pause: Duration,
@@ -520,24 +520,24 @@ pub fn loopback() -> SocketAddr {
 }
 
 pub fn ask(
-    c: &dyn Elsewhere,
+    c: &dyn Peers,
     node: u32,
     kind: u16,
     head: &[u8],
     bytes: Bytes,
-) -> Result<Told, Errno> {
+) -> Result<PeerReply, Errno> {
     // SAFETY: the tests' own bytes.
     unsafe { c.ask(NodeId(node), kind, head, bytes) }
 }
 
 /// Asks without bytes: the head of the answer.
-pub fn say(c: &dyn Elsewhere, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>, Errno> {
+pub fn say(c: &dyn Peers, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>, Errno> {
     ask(c, node, kind, head, Bytes::None).map(|t| t.head)
 }
 
 /// Sends bytes: the head of the answer.
 pub fn send(
-    c: &dyn Elsewhere,
+    c: &dyn Peers,
     node: u32,
     kind: u16,
     head: &[u8],
@@ -549,7 +549,7 @@ pub fn send(
 
 /// Asks for so many bytes, with room for a few more.
 pub fn receive(
-    c: &dyn Elsewhere,
+    c: &dyn Peers,
     node: u32,
     kind: u16,
     length: usize,

@@ -4,8 +4,8 @@
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
-use forebay_cluster::elsewhere::serve::{Reply, Server};
-use forebay_cluster::elsewhere::{Bytes, Elsewhere, MAX_BODY, MAX_HEAD, Question as Asked, Told};
+use forebay_cluster::peers::serve::{Reply, Server};
+use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest as Asked, Peers};
 use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Kind, head, bytes.
-pub type Question = (u16, Vec<u8>, Vec<u8>);
+pub type PeerRequest = (u16, Vec<u8>, Vec<u8>);
 
 /// What is done in the middle of an operation: at its so manieth request, or behind it.
 pub struct Between {
@@ -70,10 +70,10 @@ pub struct Together {
     pub kill_behind: AtomicBool,
     /// A node that can't be reached; `usize::MAX`: none.
     pub down: AtomicUsize,
-    /// [`Elsewhere::lease`] of all nodes, in milliseconds; 0: none.
+    /// [`Peers::lease`] of all nodes, in milliseconds; 0: none.
     pub lease: AtomicUsize,
     /// The requests asked, if they are to be kept.
-    pub kept: Mutex<Option<Vec<Question>>>,
+    pub kept: Mutex<Option<Vec<PeerRequest>>>,
 }
 
 impl Together {
@@ -89,8 +89,8 @@ struct Near {
     all: Arc<Together>,
 }
 
-impl Elsewhere for Near {
-    fn me(&self) -> NodeId {
+impl Peers for Near {
+    fn this_node(&self) -> NodeId {
         self.me
     }
 
@@ -117,7 +117,7 @@ impl Elsewhere for Near {
         kind: u16,
         head: &[u8],
         bytes: Bytes,
-    ) -> Result<Told, Errno> {
+    ) -> Result<PeerReply, Errno> {
         let n = self.all.asked.fetch_add(1, SeqCst) + 1;
         let last = n == self.all.kill_at.load(SeqCst);
         let kill = |now: bool| {
@@ -167,13 +167,13 @@ impl Elsewhere for Near {
             _ => 0,
         };
         bytes_moved.fetch_add(received, SeqCst);
-        Ok(Told {
+        Ok(PeerReply {
             head: reply.head,
             received,
         })
     }
 
-    unsafe fn ask_all(&self, questions: &[Asked<'_>]) -> Vec<Result<Told, Errno>> {
+    unsafe fn ask_all(&self, questions: &[Asked<'_>]) -> Vec<Result<PeerReply, Errno>> {
         // SAFETY: passed on.
         let ask = |q: &Asked<'_>| unsafe { self.ask(q.node, q.kind, q.head, q.bytes) };
         questions.iter().map(ask).collect()

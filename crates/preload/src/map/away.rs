@@ -7,8 +7,8 @@
 //! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
 //! see each other's stores.
 
+use super::shadow_copy::{self, Merged, Twin};
 use super::spans::{self, Span, Spans};
-use super::twin::{self, Merged, Twin};
 use crate::{process, runtime};
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
@@ -208,7 +208,8 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
         copies.any(|s| s.open().map(id) == Some(of))
     };
     ids.retain(|&of| !mapped(of));
-    ids.into_iter().for_each(|of| twin::leave(spans.fs, of));
+    ids.into_iter()
+        .for_each(|of| shadow_copy::leave(spans.fs, of));
 }
 
 /// Before exec, after which this process's memory is gone.

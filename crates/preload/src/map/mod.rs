@@ -6,7 +6,7 @@
 //! are SIGBUS; [`on_fault`] then maps what is there by now. Which file lies where is kept in
 //! a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
-//! - `copied.rs`, `away.rs`, `twin.rs`: files that lie on other nodes
+//! - `copied.rs`, `away.rs`, `shadow_copy.rs`: files that lie on other nodes
 //! - `spans.rs`: the table; `vmas.rs`: the kernel's view; `pages.rs`: mapping pieces
 //! - `follow.rs`: what mappings show follows the files; `remap.rs`: mremap and
 //!   remap_file_pages
@@ -16,8 +16,8 @@ mod copied;
 mod follow;
 mod pages;
 mod remap;
+mod shadow_copy;
 mod spans;
-mod twin;
 mod vmas;
 
 use crate::fds;
@@ -37,8 +37,8 @@ pub use away::{
 };
 pub use follow::{before_exit, grown, on_fault, on_notice, resident};
 pub use forebay_store::NOTICE;
+pub use shadow_copy::sweep;
 pub use spans::{after_fork, before_fork};
-pub use twin::sweep;
 
 const WRITE: i32 = libc::PROT_WRITE;
 /// Flags of mmap that are the kernel's business.
@@ -199,7 +199,7 @@ unsafe fn map_range(
         }
         let range = offset..offset + len as u64;
         let twin = if is_away {
-            let twin = twin::Twin::make(spans, live, span, range.end)?;
+            let twin = shadow_copy::Twin::make(spans, live, span, range.end)?;
             twin.refresh(range.clone())?;
             Some(twin)
         } else {

@@ -4,8 +4,8 @@
 //! shows the file without a byte: touching it is SIGBUS, and [`super::on_fault`] decides what
 //! is there by now.
 
+use super::shadow_copy::{self, Twin};
 use super::spans::{Span, Spans};
-use super::twin::{self, Twin};
 use super::vmas::{self, Vma};
 use crate::{fds, process};
 use forebay_intercept::raw;
@@ -144,7 +144,7 @@ pub unsafe fn put_pieces(
 }
 
 unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
-    if let Some(fd) = piece.medium.checked_sub(twin::MEDIUM) {
+    if let Some(fd) = piece.medium.checked_sub(shadow_copy::MEDIUM) {
         let flags = libc::MAP_FIXED | how.flags;
         // SAFETY: the caller's range; the descriptor is that of an open shadow copy.
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
@@ -294,7 +294,7 @@ pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<bool, Errn
     }
     fill_empty(spans, span, (from, chunk_end), usize::MAX, &empty)?;
     if span.has(map_flag::COPY) {
-        let to = to.min(chunk_end + twin::AHEAD);
+        let to = to.min(chunk_end + shadow_copy::AHEAD);
         fill_empty(spans, span, (chunk_end, to), usize::MAX, &empty)?;
     } else {
         fill_empty(spans, span, (chunk_end, to), 0, &empty)?;
@@ -313,7 +313,7 @@ pub fn fill_grown(spans: &Spans, some: &[Span]) {
     let empty = empty(from, to);
     for &span in some {
         let budget = match span.has(map_flag::COPY) {
-            true => twin::EAGER / PAGE,
+            true => shadow_copy::EAGER / PAGE,
             false => eager_pages(spans.fs),
         };
         let _ = fill_empty(spans, span, (span.start(), span.end()), budget, &empty);
@@ -381,7 +381,7 @@ fn segments(fs: &Fs) -> Vec<u64> {
 /// Pages that are fetched at once for a new mapping of a remote file.
 pub fn fetched_pages(how: How) -> usize {
     match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
-        0 => twin::EAGER / PAGE,
+        0 => shadow_copy::EAGER / PAGE,
         _ => usize::MAX,
     }
 }

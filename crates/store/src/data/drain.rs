@@ -10,7 +10,7 @@
 //! which note their parts. A node that doesn't hear of that keeps its part in memory until the file has grown again.
 
 use super::*;
-use crate::uses::said;
+use crate::controls::declared;
 use forebay_controls::Temporality;
 
 /// Files of a shard that are looked at in one go.
@@ -43,7 +43,7 @@ impl Store {
     /// Whether an open file came in a burst, and is to be moved when it is closed.
     pub(crate) fn is_bursty(&self, live: &Live) -> bool {
         let word = live.controls.load(Relaxed);
-        word != 0 && said(word).0.temporality == Some(Temporality::Bursty) && self.drains()
+        word != 0 && declared(word).0.temporality == Some(Temporality::Bursty) && self.drains()
     }
 
     /// This node's part of a file that came in a burst is to be moved, if there is one.

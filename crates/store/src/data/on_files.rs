@@ -13,7 +13,7 @@
 
 use super::*;
 use crate::SetAttr;
-use crate::uses::said;
+use crate::controls::declared;
 use forebay_controls::{Declared, Integrity, Persistence, Temporality};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const TURN: Duration = Duration::from_millis(500);
 
 /// The word of the parts of a file with this word: what of it they have to keep.
 pub fn word_of_part(word: u64) -> u64 {
-    let whole = said(word).0;
+    let whole = declared(word).0;
     let said = Declared {
         persistence: whole.persistence.filter(|p| *p == Persistence::Node),
         integrity: whole.integrity.filter(|i| *i != Integrity::None),
@@ -35,7 +35,7 @@ impl Store {
     /// Whether the bytes of a file with this word lie on `files` media alone, where there is memory, too.
     #[inline]
     pub fn keeps_on_files(&self, word: u64) -> bool {
-        word != 0 && said(word).0.persistence == Some(Persistence::Node) && self.drains()
+        word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
     }
 
     /// A commit gives an object this word: a file that mustn't lie in memory from now on is noted for the keeper.
@@ -45,7 +45,7 @@ impl Store {
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {
             return Ok(());
         };
-        let bursty = said(word).0.temporality == Some(Temporality::Bursty);
+        let bursty = declared(word).0.temporality == Some(Temporality::Bursty);
         match (
             self.keeps_on_files(inode.controls),
             self.keeps_on_files(word),

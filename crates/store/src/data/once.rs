@@ -6,7 +6,7 @@
 //! don't know what was said of them; they stay as they are.
 
 use super::*;
-use crate::uses::said;
+use crate::controls::declared;
 use forebay_controls::Temporality;
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ impl Store {
     #[inline]
     pub(super) fn passed(&self, live: &Live, index: u32, offset: u64, len: usize, size: u64) {
         let word = live.controls.load(Relaxed);
-        if word != 0 && said(word).0.temporality == Some(Temporality::Once) {
+        if word != 0 && declared(word).0.temporality == Some(Temporality::Once) {
             self.pass(index, offset, offset + len as u64, size);
         }
     }

@@ -15,7 +15,7 @@
 //! small files that lie in their record, which is sealed as a whole (decision 0001).
 
 use super::*;
-use crate::uses::said;
+use crate::controls::declared;
 use forebay_controls::Integrity;
 use twox_hash::XxHash3_64;
 
@@ -33,7 +33,7 @@ pub(crate) type Sealed = (u64, u64);
 /// Whether the bytes of a file with this word have checksums.
 #[inline]
 pub fn is_summed(word: u64) -> bool {
-    word != 0 && said(word).0.integrity == Some(Integrity::Checksum)
+    word != 0 && declared(word).0.integrity == Some(Integrity::Checksum)
 }
 
 fn sum(bytes: &[u8]) -> [u8; 4] {

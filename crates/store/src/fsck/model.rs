@@ -2,8 +2,8 @@
 //! mend them.
 
 use super::findings::Report;
+use crate::ephemeral::is_note;
 use crate::index::{Indexed, key_of, known_in};
-use crate::makers::is_note;
 use crate::names::{entry_in, is_unconfirmed, link_in};
 use crate::parts::has_parts;
 use crate::placements::Placed;

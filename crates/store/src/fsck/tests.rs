@@ -660,13 +660,13 @@ fn nobody_attaches_during_a_repair() {
     t.detach().unwrap();
     let repair = std::fs::File::open(&t.control_path).unwrap();
     rustix::fs::flock(&repair, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    assert_eq!(t.me(), Err(Errno::BUSY));
+    assert_eq!(t.process_slot(), Err(Errno::BUSY));
     assert!(!t.any_attached());
     // Nor is one repair on top of another.
     assert_eq!(t.mend().map(|_| ()), Err(Errno::BUSY));
     drop(repair);
     assert!(t.mend().unwrap().is_clean());
-    assert!(t.me().is_ok());
+    assert!(t.process_slot().is_ok());
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! An answer is a page. The place where the next one begins is told along and is all that is known of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::codec::{List, Part, Record, decode, fields};
+use crate::codec::{List, Record, Wire, decode, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
 use crate::{NAME_MAX, ObjectId, Store};
@@ -54,7 +54,7 @@ pub struct Match {
     pub name: Vec<u8>,
     /// Type bits of its mode.
     pub kind: u32,
-    /// What was said of it: [`crate::uses::said`].
+    /// What was said of it: [`crate::controls::declared`].
     pub controls: u64,
     /// Names and values of its user attributes; None if they are many.
     pub attributes: Option<Attributes>,
@@ -87,7 +87,7 @@ pub struct Place {
 /// Matches, and where the rest begins.
 pub type Page = super::query::Page<Match, Place>;
 
-impl Part for Order {
+impl Wire for Order {
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
@@ -100,7 +100,7 @@ fields! {
     Wanted { attribute, value }
 }
 
-impl Part for Match {
+impl Wire for Match {
     fn put(&self, to: &mut Vec<u8>) {
         (self.id, self.name.as_slice(), self.kind, self.controls).put(to);
         self.attributes.is_some().put(to);
@@ -111,8 +111,8 @@ impl Part for Match {
         }
     }
     fn take(from: &mut &[u8]) -> Option<Match> {
-        let (id, name, kind, controls) = Part::take(from)?;
-        let attributes: Option<List<_>> = Part::take(from)?;
+        let (id, name, kind, controls) = Wire::take(from)?;
+        let attributes: Option<List<_>> = Wire::take(from)?;
         let attributes = attributes.map(|list| list.0);
         Some(Match {
             id,
@@ -260,7 +260,7 @@ fn attributes(snapshot: &Snapshot<'_>, id: ObjectId) -> Result<Option<Attributes
     Ok((bytes <= ATTRIBUTES).then_some(all))
 }
 
-impl Part for Description {
+impl Wire for Description {
     fn put(&self, to: &mut Vec<u8>) {
         Record(self.inode, Vec::new()).put(to);
         self.name.put(to);
@@ -270,9 +270,9 @@ impl Part for Description {
         }
     }
     fn take(from: &mut &[u8]) -> Option<Description> {
-        let record: Record = Part::take(from)?;
-        let name = Part::take(from)?;
-        let attributes: Option<List<_>> = Part::take(from)?;
+        let record: Record = Wire::take(from)?;
+        let name = Wire::take(from)?;
+        let attributes: Option<List<_>> = Wire::take(from)?;
         Some(Description {
             inode: record.0,
             name,

@@ -5,7 +5,7 @@
 //! is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::codec::{List, Part, fields};
+use crate::codec::{List, Wire, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
 use crate::{ObjectId, Store};
@@ -47,14 +47,14 @@ fields! {
     Hit { mark, name }
 }
 
-impl<T: Part, P: Part> Part for Page<T, P> {
+impl<T: Wire, P: Wire> Wire for Page<T, P> {
     fn put(&self, to: &mut Vec<u8>) {
         (self.items.len() as u32).put(to);
         self.items.iter().for_each(|item| item.put(to));
         self.next.put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Page<T, P>> {
-        let (items, next): (List<T>, Option<P>) = Part::take(from)?;
+        let (items, next): (List<T>, Option<P>) = Wire::take(from)?;
         let items = items.0;
         Some(Page { items, next })
     }

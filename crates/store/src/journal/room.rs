@@ -136,7 +136,7 @@ impl Store {
             return Ok(());
         }
         let _critical = Critical::enter();
-        s.rooming.acquire(self.control(), self.me()?)?;
+        s.rooming.acquire(self.control(), self.process_slot()?)?;
         // Not for each step of the records, if there is more.
         let reserved = [need + need / 4, need].into_iter().find_map(|len| {
             let reserved = self.reserve_checkpoint_files(journal.dir(), len);
@@ -166,7 +166,7 @@ impl Store {
     /// The complete part becomes the checkpoint, and that the next part.
     pub(crate) fn swap_checkpoint(&self, dir: &Path) -> Result<()> {
         let s = self.journal_state();
-        s.rooming.acquire(self.control(), self.me()?)?;
+        s.rooming.acquire(self.control(), self.process_slot()?)?;
         let (part, checkpoint) = (dir.join(PART), dir.join(CHECKPOINT));
         let swapped =
             match rustix::fs::renameat_with(CWD, &part, CWD, &checkpoint, RenameFlags::EXCHANGE) {
@@ -198,7 +198,7 @@ impl Store {
                 Err(_) => return,
                 Ok(false) => {
                     let _critical = Critical::enter();
-                    let Ok(me) = self.me() else { return };
+                    let Ok(me) = self.process_slot() else { return };
                     if s.checkpointing.acquire(self.control(), me).is_err() {
                         return;
                     }

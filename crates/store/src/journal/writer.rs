@@ -28,7 +28,8 @@ impl<'a> Writer<'a> {
     /// Locks the journal. The caller is critical.
     pub(super) fn lock(store: &'a Store, journal: &'a Journal) -> Result<Writer<'a>> {
         let state = store.journal_state();
-        let abandoned = state.lock.acquire(store.control(), store.me()?)? == Acquired::Abandoned;
+        let abandoned =
+            state.lock.acquire(store.control(), store.process_slot()?)? == Acquired::Abandoned;
         let w = Writer {
             store,
             journal,

@@ -2,7 +2,7 @@
 
 use super::wait::Waited;
 use super::{InTheWay, LockType, Owner, Request, Sort};
-use crate::codec::{List, Part, fields};
+use crate::codec::{List, Wire, fields};
 use crate::{NodeId, ObjectId};
 
 impl Waited {
@@ -13,12 +13,12 @@ impl Waited {
     }
 }
 
-impl Part for Owner {
+impl Wire for Owner {
     fn put(&self, to: &mut Vec<u8>) {
         (self.node.0, self.number, self.slot).put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Owner> {
-        let (node, number, slot) = Part::take(from)?;
+        let (node, number, slot) = Wire::take(from)?;
         Some(Owner {
             node: NodeId(node),
             number,
@@ -27,7 +27,7 @@ impl Part for Owner {
     }
 }
 
-impl Part for LockType {
+impl Wire for LockType {
     fn put(&self, to: &mut Vec<u8>) {
         (*self as u32).put(to);
     }
@@ -36,7 +36,7 @@ impl Part for LockType {
     }
 }
 
-impl Part for Request {
+impl Wire for Request {
     fn put(&self, to: &mut Vec<u8>) {
         (
             self.object,
@@ -49,10 +49,10 @@ impl Part for Request {
             .put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Request> {
-        let (object, owner, sort, want, start, end): (ObjectId, _, _, _, _, _) = Part::take(from)?;
+        let (object, owner, sort, want, start, end): (ObjectId, _, _, _, _, _) = Wire::take(from)?;
         let sort = Sort::of(sort)?;
         let fits = match sort {
-            Sort::Use => end <= crate::uses::ALL,
+            Sort::Use => end <= crate::controls::ALL,
             // What comes from outside is no range, else.
             _ => start <= end && end <= super::TO_THE_END,
         };
@@ -74,13 +74,13 @@ fields! {
 /// What a process waits for.
 pub struct Waits(pub Vec<Waited>);
 
-impl Part for Waits {
+impl Wire for Waits {
     fn put(&self, to: &mut Vec<u8>) {
         let waits = self.0.iter().map(|w| (w.stamp, w.home.0, w.request));
         List(waits.collect()).put(to);
     }
     fn take(from: &mut &[u8]) -> Option<Waits> {
-        let List(waits) = Part::take(from)?;
+        let List(waits) = Wire::take(from)?;
         let waits = waits.into_iter().map(|(stamp, home, request)| Waited {
             stamp,
             home: NodeId(home),

@@ -5,9 +5,9 @@
 
 use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
+use crate::controls::User;
 use crate::process::Critical;
-use crate::quiet::Section;
-use crate::uses::User;
+use crate::quiescence::Section;
 use crate::{NodeId, ObjectId, Store};
 use forebay_media::atomics::{Ordering::*, futex};
 use rustix::io::{Errno, Result};
@@ -370,7 +370,7 @@ impl Store {
     ) -> Result<Locks<'a>> {
         let critical = Critical::enter();
         let chain = self.control.lock_chain(object.0);
-        chain.lock.acquire(&self.control, self.me()?)?;
+        chain.lock.acquire(&self.control, self.process_slot()?)?;
         Ok(Locks {
             store: self,
             chain,

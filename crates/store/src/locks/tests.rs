@@ -1,5 +1,4 @@
 use super::*;
-use crate::control::slot_state;
 use crate::repair::tests::{TestStore, make, store};
 use rustix::io::Errno;
 

@@ -6,7 +6,7 @@
 //! ([`crate::cluster`]). Nothing here asks another node.
 
 use super::*;
-use crate::codec::{Part, decode, encode};
+use crate::codec::{Wire, decode, encode};
 use crate::process::identity;
 
 /// Whether paths may lead through what this entry is.
@@ -286,7 +286,7 @@ impl Store {
     }
 
     pub(crate) fn own_identity(&self) -> Result<u32> {
-        Ok(identity(&self.control, self.me()?))
+        Ok(identity(&self.control, self.process_slot()?))
     }
 
     /// Lets everybody see what has become of an entry whose object has lost the name `dropped`.

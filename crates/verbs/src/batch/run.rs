@@ -1,9 +1,9 @@
 //! A batch that was started: which operations may run, their results, waiting and cancelling.
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
-use crate::crew::Task;
 use crate::meta::undo::UndoLog;
 use crate::settle::{complete, undo};
+use crate::worker_pool::Task;
 use crate::{Error, Result, Session};
 use forebay_controls::Failure;
 use rustix::io::Errno;

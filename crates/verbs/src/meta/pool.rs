@@ -20,7 +20,8 @@ use crate::said::{read_controls, write_controls};
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};
-use forebay_store::{Description, Match, uses::said};
+use forebay_store::controls::declared;
+use forebay_store::{Description, Match};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -149,7 +150,7 @@ impl Pool {
 
     /// The record of an object that was asked for.
     fn record_described(&self, (id, name): (ObjectId, &[u8]), is: &Description) -> Errnos<Record> {
-        let (own, _) = said(is.inode.controls);
+        let (own, _) = declared(is.inode.controls);
         if let Some(all) = &is.attributes {
             return self.record_of((id, name), own, all);
         }
@@ -351,7 +352,7 @@ impl Pool {
             return Ok(None);
         }
         let record = match &found.attributes {
-            Some(all) => self.record_of((found.id, &found.name), said(found.controls).0, all),
+            Some(all) => self.record_of((found.id, &found.name), declared(found.controls).0, all),
             None => self.record(found.id, &found.name),
         };
         match record {

@@ -1,0 +1,131 @@
+//! Uses of files with controls, on whatever node they lie.
+
+use crate::Cluster;
+use crate::peers::messages::kind;
+use forebay_controls::{Mutability, OnViolation, Parallelism};
+use forebay_store::control::open_flag::LAMINATES;
+use forebay_store::controls::{COUNTED, Change, Party, WRITES, check_word, declared, is_last};
+use forebay_store::locks::{LockType, Request, Sort};
+use forebay_store::parts::CHANGED;
+use forebay_store::process::Critical;
+use forebay_store::record::Inode;
+use forebay_store::{ObjectId, Result, Store};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// As [`Store::check_change`], of a striped file of whatever node, as of now.
+    pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
+        let word = self.controls(index);
+        if word == 0 {
+            return Ok(());
+        }
+        let judged = check_word(word, self.size(index)?, change);
+        if judged.is_ok() || self.live_away(index).is_none() {
+            return judged;
+        }
+        // Something else may have been said since.
+        let inode = self.stat(self.live_id(index))?;
+        if inode.controls != word {
+            self.live(index).controls.store(inode.controls, Release);
+        }
+        check_word(inode.controls, inode.size, change)
+    }
+
+    /// Notes the word that came along with a file of another node, when it was opened.
+    pub fn note_controls(&self, index: u32, inode: &Inode) {
+        if self.live_away(index).is_none() {
+            return;
+        }
+        let live = self.live(index);
+        let known = live.edition.load(Acquire);
+        if inode.edition == 0 && known == 0 {
+            live.controls.store(inode.controls, Release);
+            return;
+        }
+        let _critical = Critical::enter();
+        let Ok(_lock) = self.lock_live(index) else {
+            // Whoever doesn't know is told by the home.
+            live.edition.store(known.next_multiple_of(2), Release);
+            return;
+        };
+        // Answers of the home to several openers may overtake each other.
+        if inode.edition >= live.edition.load(Relaxed) {
+            live.controls.store(inode.controls, Release);
+            live.edition.store(0, SeqCst);
+            live.last_size.store(inode.size, SeqCst);
+            if is_last(inode.edition) && self.live_id(index).stripe().is_some() {
+                Store::remember_locked(live, inode.size, inode.rdev);
+            }
+            live.edition.store(inode.edition, SeqCst);
+        }
+    }
+
+    /// A description that may laminate the object `id` has ended: its home laminates it, with all parts cut
+    /// if other nodes have some.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't laminated; EHOSTDOWN.
+    pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
+        let laminated = match self.object_away(id) {
+            Some(home) => self.ask(home, kind::LAMINATE, &id),
+            None => self.laminate_here(id),
+        };
+        match live {
+            Some(live) if laminated == Err(CHANGED) => self.seal(live),
+            _ => laminated,
+        }
+    }
+
+    /// Begins the use of a file with this word by a new description, before it does anything to the file. The use
+    /// ends with the description.
+    ///
+    /// # Errors
+    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and `writes`. If violations
+    /// are only to be reported, that is no error but the result.
+    pub fn begin_use(
+        &self,
+        open: u32,
+        word: u64,
+        party: Party,
+        writes: bool,
+    ) -> Result<Option<Errno>> {
+        let (declared, _) = declared(word);
+        let controls = declared.resolve();
+        let counted = word & COUNTED != 0;
+        let laminates = writes && (controls.mutability == Mutability::Immutable || counted);
+        let want = match controls.parallelism {
+            Parallelism::Process | Parallelism::Node => LockType::Exclusive,
+            Parallelism::Shared if laminates || counted => LockType::Shared,
+            Parallelism::Shared => return Ok(None),
+        };
+        let o = self.open_file(open);
+        let request = Request {
+            object: ObjectId(o.id.load(Acquire)),
+            owner: self.lock_owner_description(open),
+            sort: Sort::Use,
+            want,
+            start: party,
+            end: if writes { WRITES } else { 0 },
+        };
+        let mut begun = self.lock(&request, false);
+        if begun == Err(Errno::AGAIN) {
+            // Perhaps of one that was killed.
+            self.reap()?;
+            begun = self.lock(&request, false);
+        }
+        let report = controls.on_violation == OnViolation::Report;
+        // One that is only to be reported is noted all the same.
+        if laminates && (begun.is_ok() || report && begun == Err(Errno::AGAIN)) {
+            o.flags.fetch_or(LAMINATES, AcqRel);
+        }
+        match begun {
+            Ok(()) => Ok(None),
+            Err(e @ (Errno::AGAIN | Errno::PERM)) => {
+                let e = if e == Errno::AGAIN { Errno::BUSY } else { e };
+                if report { Ok(Some(e)) } else { Err(e) }
+            }
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Names whose entry and object lie on different nodes.
+//!
+//! Each node changes only its own records, each time in one transaction; what is then still to be
+//! done elsewhere is noted in the same transaction, and done again from the note should the process
+//! die ([`Store::settle_notes`]). Every step may be done twice.
+//!
+//! - An object keeps a *link record* for each name whose entry isn't beside it: so that taking a
+//!   name away twice takes one. It is `Unconfirmed` while nobody knows yet whether the entry was
+//!   made, and `Coming` while a rename is under way to it: then it doesn't count yet.
+//! - An entry keeps a *note* while something that began with it isn't finished: its object is still
+//!   to lose the name (`Drop`), or it is being renamed (`Move`). Of a moving entry, lookups wait for
+//!   the end, so that nobody sees both names; changes find it busy.
+//!
+//! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C notes
+//! the new name as coming; B sets the entry, which is the moment when it happens, and what was there
+//! loses its name; A removes the old entry; C lets the new name take the place of the old one; A
+//! forgets. A death before B's step undoes the rename, behind it completes it. (`exchange.rs` has the
+//! steps of an exchange.)
+
+mod batch_create;
+mod batch_unlink;
+mod exchange;
+mod intents;
+mod links;
+mod rename;
+
+pub use batch_create::NewFile;
+pub(crate) use rename::without_change;
+
+use crate::Cluster;
+use crate::peers::messages::kind;
+use forebay_store::names::{Link, Named, Note, Opening, entry_in, is_on_paths, moving};
+use forebay_store::process::identity_lives;
+use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
+use forebay_store::shards::{Need, Write};
+use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// How long one waits for a change of a name that others have begun.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// This thread serves another node, so it must not wait for third ones.
+    static NONBLOCKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, which answers EAGAIN instead of waiting for others to finish with a name.
+pub(crate) fn nonblocking<T>(f: impl FnOnce() -> T) -> T {
+    let before = NONBLOCKING.with(|h| h.replace(true));
+    let result = f();
+    NONBLOCKING.with(|h| h.set(before));
+    result
+}
+
+/// What setting an entry that is there or not has come to ([`Store::replace`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Placed {
+    /// It is set.
+    Done,
+    /// It was another name of the same object: nothing is to be done.
+    Same,
+}
+
+/// Waits longer each time, PATIENCE altogether.
+pub(crate) struct Backoff {
+    until: Instant,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Backoff {
+        Backoff {
+            until: Instant::now() + PATIENCE,
+            next: Duration::from_micros(20),
+        }
+    }
+
+    /// # Errors
+    /// EHOSTDOWN when patience is at its end.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        if Instant::now() >= self.until {
+            return Err(Errno::HOSTDOWN);
+        }
+        // By the kernel itself: this runs inside programs, too.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: self.next.as_nanos() as _,
+        });
+        self.next = (self.next * 2).min(Duration::from_millis(2));
+        Ok(())
+    }
+}
+
+fn is_dir(entry: Entry) -> bool {
+    entry.kind == libc::S_IFDIR
+}
+
+/// Whether nobody can tell if the question was carried out.
+fn is_unclear(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::HOSTDOWN | Errno::IO | Errno::TIMEDOUT | Errno::PROTO
+    )
+}
+
+impl<'a> Cluster<'a> {
+    // ---- entries: at the entry's home ----
+
+    /// Makes an entry for an object that lies elsewhere; what is there instead, if something is. One
+    /// that is `held` is looked up by nobody until [`Store::release_entry`].
+    pub(crate) fn insert(
+        &self,
+        name: Named<'_>,
+        entry: Entry,
+        held: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        let t = now();
+        let there = self.retry_noted(name, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_frozen(name.0)?;
+                self.check_note(w, name)?;
+                if let Some(bytes) = w.get(shard, &key)? {
+                    return entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO);
+                }
+                if held {
+                    w.put(shard, &key, &moving(entry))?;
+                    self.put_note(w, name, &Note::Held(entry))?;
+                } else {
+                    w.put(shard, &key, &entry.encode())?;
+                }
+                Ok(None)
+            })
+        })?;
+        if there.is_none() {
+            self.touch_dir(name.0, t)?;
+        }
+        Ok(there)
+    }
+
+    /// Removes an entry whose object lies elsewhere. False if it isn't `entry` any more.
+    pub(crate) fn unlink_away(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        let t = now();
+        let removed = self.retry_noted(name, || {
+            self.write(self.set(&[shard]), Need::Removal, |w| {
+                self.check_epoch(epoch)?;
+                self.check_note(w, name)?;
+                if w.get(shard, &key)? != Some(&entry.encode()) {
+                    return Ok(false);
+                }
+                // Until its object has lost the name, too, whoever looks it up waits.
+                w.put(shard, &key, &moving(entry))?;
+                self.put_note(w, name, &Note::Drop(entry))?;
+                Ok(true)
+            })
+        })?;
+        if removed {
+            self.finish_drop(name, entry)?;
+            self.touch_dir(name.0, t)?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes the entry of a directory that is empty and frozen, and the directory.
+    pub(crate) fn remove_dir_entry(&self, name: Named<'_>) -> Result<()> {
+        let entry = self.entry_here(name)?.ok_or(Errno::NOENT)?;
+        if !is_dir(entry) {
+            return Err(Errno::NOTDIR);
+        }
+        while !self.unlink_away(name, entry, self.names_epoch())? {
+            if self.entry_here(name)? != Some(entry) {
+                return Err(Errno::NOENT);
+            }
+        }
+        self.add_dir_links(name.0, -1)
+    }
+
+    /// Tells the object of an entry that is to go, or has been replaced, and ends the note. If its
+    /// home can't be reached, it is told later.
+    fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
+        match self.lose_name(entry.id, name, None, false) {
+            Ok(()) | Err(Errno::NOENT) => self.end_drop(name, entry, true),
+            Err(e) if is_unclear(e) => {
+                self.end_drop(name, entry, false)?;
+                self.disown_note(name)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    // ---- whole operations ----
+
+    /// A slot of this node for something new; for a directory that keeps its entries, one whose
+    /// neighbours are this node's, too.
+    fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
+        let nodes = self.other_nodes()?;
+        let mut slot = nodes.slot_here(hash);
+        for n in 1..if keeps { 20 } else { 1 } {
+            let mine = |s: Slot| nodes.node_of(s) == nodes.this_node();
+            if slot.is_none_or(|s| s.group_is(mine)) {
+                break;
+            }
+            slot = nodes.slot_here(hash.wrapping_add(n * 0x9e37_79b9));
+        }
+        Ok(slot)
+    }
+
+    /// Makes a file on this node whose entry lies on `home`, or a directory that keeps its entries.
+    pub(crate) fn create_apart(
+        &self,
+        home: NodeId,
+        name: Named<'_>,
+        new: &NewObject<'_>,
+        epoch: u64,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<Option<std::result::Result<ObjectId, Entry>>> {
+        let hash = u64::from(Slot::of_entry(name.0, name.1).0);
+        let keeps = new.distribution == Some(Distribution::LocalAll);
+        let Some(slot) = self.slot_for(hash, keeps)? else {
+            return Ok(None);
+        };
+        let shard = slot.shard(self.shard_count());
+        let t = now();
+        let kind = new.mode & forebay_store::S_IFMT;
+        let is_dir = kind == libc::S_IFDIR;
+        let id = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let id = id.with(new.distribution.unwrap_or_default());
+            let inode = Inode {
+                mode: new.mode,
+                uid: new.uid,
+                gid: new.gid,
+                nlink: if is_dir { 2 } else { 1 },
+                parent: if is_dir { name.0.0 } else { 0 },
+                tail: if is_dir { tail::NAME } else { tail::NONE },
+                controls: new.controls,
+                mtime: t,
+                ctime: t,
+                atime: t,
+                btime: t,
+                ..Inode::default()
+            };
+            let tail = if is_dir { name.1 } else { &[] };
+            w.put(shard, &Key::inode(id), &inode.encode(tail))?;
+            self.note_maker(w, id, new, Some(name))?;
+            self.set_link(w, id, name, Link::Unconfirmed)?;
+            self.open_new(opened, id, &inode)?;
+            Ok(id)
+        })?;
+        let there = self.insert_at(home, (id, name), kind, epoch)?;
+        if is_dir && there.is_none() {
+            self.add_dir_links(name.0, 1)?;
+        }
+        Ok(Some(there.map_or(Ok(id), Err)))
+    }
+
+    /// Has `home` make the entry of a new object of this node, whose name isn't confirmed. If something else is there, that, and the
+    /// object is gone.
+    fn insert_at(
+        &self,
+        home: NodeId,
+        (id, name): (ObjectId, Named<'_>),
+        kind: u32,
+        epoch: u64,
+    ) -> Result<Option<Entry>> {
+        let question = (name.0, name.1, Entry { id, kind }, false, epoch);
+        match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
+            Ok(None) => self.confirm_link(id, name).map(|()| None),
+            Ok(Some(there)) => self.lose_link(id, name).map(|()| Some(there)),
+            Err(e) => {
+                match is_unclear(e) {
+                    true => self.disown_link(id, name)?,
+                    false => self.lose_link(id, name)?,
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives an object of this node a name whose entry lies on `home`.
+    pub(crate) fn link_across(
+        &self,
+        home: NodeId,
+        id: ObjectId,
+        name: Named<'_>,
+        epoch: u64,
+    ) -> Result<()> {
+        let kind = self.stat(id)?.kind();
+        let mut backoff = Backoff::new();
+        while let Err(e) = self.offer_link(id, name) {
+            // It may have that name by now, or lose it.
+            if e != Errno::ALREADY {
+                return Err(e);
+            }
+            if self.lookup(name.0, name.1)?.is_some() {
+                return Err(Errno::EXIST);
+            }
+            backoff.wait()?;
+        }
+        let entry = Entry { id, kind };
+        let question = (name.0, name.1, entry, true, epoch);
+        match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
+            Ok(None) => {
+                let counted = self.count_offered(id, name);
+                if counted.is_err() {
+                    self.withdraw_link(id, name)?;
+                }
+                match self.release_entry(name, entry, counted.is_ok()) {
+                    Ok(()) => counted,
+                    // Its home finds out by asking.
+                    Err(e) if is_unclear(e) => counted,
+                    Err(e) => Err(e),
+                }
+            }
+            Ok(Some(_)) => {
+                self.withdraw_link(id, name)?;
+                Err(Errno::EXIST)
+            }
+            Err(e) => {
+                self.withdraw_link(id, name)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Changes how many directories lie in `dir`, if it is still there: what was made in it may have
+    /// gone already, and it, too.
+    pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
+        let changed = match self.object_away(dir) {
+            Some(home) => self.ask(home, kind::DIR_LINKS, &(dir, difference)),
+            None => self.write(self.object_set(dir), Need::Removal, |w| {
+                self.change_inode(w, dir, |i| {
+                    // One that was removed at once may be counted out before it is counted in.
+                    i.nlink = i.nlink.wrapping_add_signed(difference as i32);
+                })
+            }),
+        };
+        match changed {
+            Err(Errno::NOENT) => Ok(()),
+            changed => changed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_store::names::{Exchange, Phase};
+
+    #[test]
+    fn notes_and_links_are_read_back() {
+        let entry = Entry {
+            id: ObjectId(77),
+            kind: libc::S_IFREG,
+        };
+        let exchange = Exchange {
+            number: 1 << 40,
+            source: entry,
+            with: (ObjectId::ROOT, b"y".to_vec()),
+            target: Some(entry),
+            phase: Phase::Counted,
+        };
+        let notes = [
+            Note::Exchange(exchange),
+            Note::Joined {
+                there: entry,
+                comes: entry,
+                led: (ObjectId::ROOT, b"z".to_vec(), 3),
+            },
+            Note::Drop(entry),
+            Note::Held(entry),
+            Note::Move {
+                source: entry,
+                to: (ObjectId::ROOT, b"x".to_vec()),
+                announced: true,
+                placed: false,
+            },
+        ];
+        for note in notes {
+            let bytes = note.encode(5);
+            assert_eq!(Note::decode(&bytes), Some((note, 5)));
+            assert_eq!(Note::decode(&bytes[1..]), None);
+        }
+        for link in [
+            Link::Counted,
+            Link::Unconfirmed,
+            Link::Coming,
+            Link::Offered,
+            Link::Exchanged,
+        ] {
+            assert_eq!(Link::decode(&link.encode(9)), Some((link, 9)));
+        }
+        assert_eq!(entry_in(&moving(entry)), Some((entry, true)));
+        assert_eq!(entry_in(&entry.encode()), Some((entry, false)));
+    }
+}

@@ -1,0 +1,426 @@
+//! Many new files at once, with their attributes and names: what takes several transactions and questions for each of them
+//! otherwise, takes a few for all.
+//!
+//! Their numbers are drawn first, so that the caller can note them before anything is there. Where an entry lies here, it is made with its
+//! file, in one transaction for each shard. The others are made as `create_here` makes one, in the same order, so that a death leaves what it
+//! leaves there: the files, each with a name of which nobody knows yet whether it is there; then the entries, for which each home is asked
+//! once; then the names are confirmed, and with that the files are in the index.
+
+use super::{Link, is_unclear};
+use crate::Cluster;
+use crate::peers::messages::{List, Wire, decode, encode, kind};
+use crate::peers::{Bytes, MAX_HEAD, PeerRequest};
+use forebay_store::controls::goes_with_maker;
+use forebay_store::record::{Entry, Inode, Key};
+use forebay_store::shards::{Need, Write};
+use forebay_store::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+
+/// Files of one transaction, and bytes of their attributes, at most.
+pub(super) const MOST: usize = 64;
+const MOST_BYTES: usize = 256 << 10;
+
+/// A file to be made by [`Store::create_files`].
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    /// Its number, from [`Store::draw_files`].
+    pub id: ObjectId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// What it is.
+    pub new: NewObject<'a>,
+    /// Its extended attributes: names and values.
+    pub attributes: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+impl NewFile<'_> {
+    fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter();
+        self.name.len() + attributes.map(|(n, v)| n.len() + v.len()).sum::<usize>()
+    }
+
+    /// Pages that its records may need beyond what any transaction has.
+    fn pages(&self) -> usize {
+        2 + 3 * self.attributes.len()
+    }
+
+    fn entry(&self) -> Entry {
+        Entry {
+            id: self.id,
+            kind: libc::S_IFREG,
+        }
+    }
+}
+
+/// What one node is asked of several files: which, and the question.
+pub(super) struct Asked {
+    pub home: NodeId,
+    pub files: Vec<usize>,
+    head: Vec<u8>,
+}
+
+/// What each of these nodes is asked of its files, in as many questions as it takes: `head` makes one.
+pub(super) fn questions(
+    by_home: BTreeMap<NodeId, Vec<usize>>,
+    head: impl Fn(&[usize]) -> Vec<u8>,
+) -> Vec<Asked> {
+    let mut asked = Vec::new();
+    for (home, all) in by_home {
+        for part in all.chunks(MAX_HEAD / (2 * NAME_MAX)) {
+            asked.push(Asked {
+                home,
+                files: part.to_vec(),
+                head: head(part),
+            });
+        }
+    }
+    asked
+}
+
+/// What was told of each file.
+pub(super) fn of_each<T: Wire>(answer: Result<Vec<u8>>, asked: &Asked) -> Vec<Result<T>> {
+    let said = answer.and_then(|head| {
+        let List(said) = decode::<List<std::result::Result<T, u32>>>(&head).ok_or(Errno::PROTO)?;
+        match said.len() == asked.files.len() {
+            true => Ok(said),
+            false => Err(Errno::PROTO),
+        }
+    });
+    match said {
+        Ok(said) => said
+            .into_iter()
+            .map(|one| one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff)))
+            .collect(),
+        Err(e) => asked.files.iter().map(|_| Err(e)).collect(),
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Numbers for new files with these names in `parent`, for [`Store::create_files`]. Nothing is there yet.
+    ///
+    /// # Errors
+    /// ENOSPC if there are no more, or this node keeps nothing.
+    pub fn draw_files(&self, parent: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
+        let mut near = None;
+        let mut slots = Vec::with_capacity(names.len());
+        for (i, name) in names.iter().enumerate() {
+            let slot = Slot::of_entry(parent, name);
+            slots.push(match self.peers() {
+                Some(others) if self.entry_away(parent, name).is_some() => {
+                    // Those of one transaction lie beside each other.
+                    if i % MOST == 0 || near.is_none() {
+                        near = others.slot_here(u64::from(slot.0));
+                    }
+                    near.ok_or(Errno::NOSPC)?
+                }
+                _ => slot,
+            });
+        }
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, slot) in slots.iter().enumerate() {
+            let shard = slot.shard(self.shard_count());
+            by_shard.entry(shard).or_default().push(i);
+        }
+        let mut ids = vec![ObjectId(0); names.len()];
+        for (shard, all) in by_shard {
+            self.write(self.set(&[shard]), Need::Removal, |_| {
+                all.iter().try_for_each(|&i| {
+                    ids[i] = ObjectId::new(self.next_seq(shard)?, slots[i]);
+                    Ok(())
+                })
+            })?;
+        }
+        Ok(ids)
+    }
+
+    /// Makes these files in `parent`, each by itself: whether it was made.
+    ///
+    /// # Errors
+    /// Of each: EEXIST; ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
+    pub fn create_files(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        epoch: u64,
+    ) -> Vec<Result<()>> {
+        let mut results = vec![Ok(()); files.len()];
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, file) in files.iter().enumerate() {
+            results[i] = match file.name.len() {
+                ..=NAME_MAX => self.refuse_view(parent, file.name),
+                _ => Err(Errno::NAMETOOLONG),
+            };
+            if results[i].is_ok() {
+                let shard = self.shard_of(file.id);
+                by_shard.entry(shard).or_default().push(i);
+            }
+        }
+        let t = now();
+        let mut here = false;
+        for (shard, all) in by_shard {
+            for part in parts_of(files, &all) {
+                let made = self.create_part(parent, files, part, shard, (epoch, t));
+                for (n, &i) in part.iter().enumerate() {
+                    results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
+                }
+            }
+        }
+        for (i, file) in files.iter().enumerate() {
+            if results[i] == Err(Errno::AGAIN) {
+                // Something has begun with that name: it is completed, or waited for.
+                results[i] = self.retry_noted((parent, file.name), || {
+                    let shard = self.shard_of(file.id);
+                    self.create_part(parent, files, &[i], shard, (epoch, t))?[0]
+                });
+            }
+            here |= results[i].is_ok() && self.entry_away(parent, file.name).is_none();
+        }
+        if here && let Err(e) = self.touch_dir(parent, t) {
+            results.iter_mut().for_each(|r| *r = r.and(Err(e)));
+        }
+        self.name_elsewhere(parent, files, epoch, &mut results);
+        results
+    }
+
+    /// Makes some of the files, all of one shard, in one transaction; with their entries, if those lie here.
+    fn create_part(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        part: &[usize],
+        shard: usize,
+        (epoch, t): (u64, i64),
+    ) -> Result<Vec<Result<()>>> {
+        let bytes = part.iter().map(|&i| files[i].bytes()).sum();
+        let pages = part.iter().map(|&i| files[i].pages()).sum();
+        self.write(self.set(&[shard]), Need::Bytes(bytes), |w| {
+            self.check_epoch(epoch)?;
+            self.check_frozen(parent)?;
+            w.more_room(shard, pages)?;
+            let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
+            each.collect()
+        })
+    }
+
+    /// In a transaction: one file.
+    fn put_file(
+        &self,
+        w: &mut Write<'_>,
+        parent: ObjectId,
+        file: &NewFile<'_>,
+        t: i64,
+    ) -> Result<Result<()>> {
+        let (shard, name) = (self.shard_of(file.id), (parent, file.name));
+        let away = self.entry_away(parent, file.name).is_some();
+        if !away {
+            match self.check_note(w, name) {
+                Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
+                checked => checked?,
+            }
+            let key = Key::entry(parent, file.name);
+            if w.insert(shard, &key, &file.entry().encode())?.is_some() {
+                return Ok(Err(Errno::EXIST));
+            }
+        }
+        let inode = Inode {
+            mode: file.new.mode,
+            uid: file.new.uid,
+            gid: file.new.gid,
+            nlink: 1,
+            controls: file.new.controls,
+            has_attributes: !file.attributes.is_empty(),
+            mtime: t,
+            ctime: t,
+            atime: t,
+            btime: t,
+            ..Inode::default()
+        };
+        w.put(shard, &Key::inode(file.id), &inode.encode(&[]))?;
+        for (attribute, value) in file.attributes {
+            w.put(shard, &Key::attribute(file.id, attribute), value)?;
+        }
+        if away {
+            self.set_link(w, file.id, name, Link::Unconfirmed)?;
+        }
+        // One that goes with its maker has its name noted from the start, and what has one is in the index.
+        if !away || goes_with_maker(file.new.controls) {
+            self.names_in_index(w, file.id, None, Some(name))?;
+        }
+        self.note_maker(w, file.id, &file.new, Some(name))?;
+        Ok(Ok(()))
+    }
+
+    /// Makes the entries of those files that were made, where they lie on other nodes.
+    fn name_elsewhere(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        epoch: u64,
+        results: &mut [Result<()>],
+    ) {
+        let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (i, file) in files.iter().enumerate() {
+            if let (Some(home), Ok(())) = (self.entry_away(parent, file.name), results[i]) {
+                by_home.entry(home).or_default().push(i);
+            }
+        }
+        let asked = questions(by_home, |part| {
+            let entry = |&i: &usize| (files[i].name.to_vec(), files[i].entry());
+            let entries = List(part.iter().map(entry).collect());
+            encode(&(parent, entries, epoch))
+        });
+        let mut confirmed = Vec::new();
+        let answers = self.ask_together(kind::INSERT_ALL, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            let said = of_each::<Option<Entry>>(answer, asked);
+            for (&i, said) in asked.files.iter().zip(said) {
+                let (id, name) = (files[i].id, (parent, files[i].name));
+                results[i] = match said {
+                    Ok(None) => {
+                        confirmed.push(i);
+                        Ok(())
+                    }
+                    // Others are at that name, or names have changed: by itself it is waited, or asked, for.
+                    Err(Errno::AGAIN | Errno::STALE) => self
+                        .insert_at(asked.home, (id, name), libc::S_IFREG, epoch)
+                        .and_then(|there| there.map_or(Ok(()), |_| Err(Errno::EXIST))),
+                    Ok(Some(_)) => self.lose_link(id, name).and(Err(Errno::EXIST)),
+                    Err(e) if is_unclear(e) => self.disown_link(id, name).and(Err(e)),
+                    Err(e) => self.lose_link(id, name).and(Err(e)),
+                };
+            }
+        }
+        self.confirm_all(parent, files, &confirmed, results);
+    }
+
+    /// These have their names.
+    fn confirm_all(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        all: &[usize],
+        results: &mut [Result<()>],
+    ) {
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for &i in all {
+            by_shard
+                .entry(self.shard_of(files[i].id))
+                .or_default()
+                .push(i);
+        }
+        for (shard, all) in by_shard {
+            for part in parts_of(files, &all) {
+                let pages = part.iter().map(|&i| files[i].pages()).sum();
+                let together = self.write(self.set(&[shard]), Need::Removal, |w| {
+                    w.more_room(shard, pages)?;
+                    part.iter()
+                        .try_for_each(|&i| self.confirm(w, files[i].id, (parent, files[i].name)))
+                });
+                if together.is_ok() {
+                    continue;
+                }
+                // One by one they need less room.
+                for &i in part {
+                    results[i] = self.confirm_link(files[i].id, (parent, files[i].name));
+                }
+            }
+        }
+    }
+
+    /// Asks nodes at once: their answers, encoded, in the same order.
+    pub(super) fn ask_together(&self, kind: u16, asked: &[Asked]) -> Vec<Result<Vec<u8>>> {
+        let questions: Vec<PeerRequest<'_>> = asked
+            .iter()
+            .map(|asked| PeerRequest {
+                node: asked.home,
+                kind,
+                head: &asked.head,
+                bytes: Bytes::None,
+            })
+            .collect();
+        let answers = match self.other_nodes() {
+            // SAFETY: there are no bytes.
+            Ok(others) if !questions.is_empty() => unsafe { others.ask_all(&questions) },
+            Ok(_) => Vec::new(),
+            Err(e) => vec![Err(e); questions.len()],
+        };
+        let heads = answers.into_iter().map(|told| told.map(|told| told.head));
+        heads.collect()
+    }
+
+    /// Makes entries of `parent` for files that lie elsewhere, each by itself: what is there instead, if something is.
+    pub(crate) fn insert_all(
+        &self,
+        parent: ObjectId,
+        entries: &[(Vec<u8>, Entry)],
+        epoch: u64,
+    ) -> Vec<Result<Option<Entry>>> {
+        let mut results = vec![Err(Errno::IO); entries.len()];
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, (name, _)) in entries.iter().enumerate() {
+            let shard = self.shard_of_entry(parent, name);
+            by_shard.entry(shard).or_default().push(i);
+        }
+        let t = now();
+        for (shard, all) in by_shard {
+            for part in all.chunks(MOST) {
+                let bytes = part.iter().map(|&i| entries[i].0.len() + 64).sum();
+                let made = self.write(self.set(&[shard]), Need::Bytes(bytes), |w| {
+                    self.check_epoch(epoch)?;
+                    self.check_frozen(parent)?;
+                    let each = part.iter().map(|&i| {
+                        let (name, entry) = &entries[i];
+                        self.put_entry(w, (parent, name), *entry)
+                    });
+                    each.collect::<Result<Vec<_>>>()
+                });
+                for (n, &i) in part.iter().enumerate() {
+                    results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
+                }
+            }
+        }
+        if results.contains(&Ok(None))
+            && let Err(e) = self.touch_dir(parent, t)
+        {
+            return vec![Err(e); entries.len()];
+        }
+        results
+    }
+
+    /// In a transaction: an entry, unless something is there.
+    fn put_entry(
+        &self,
+        w: &mut Write<'_>,
+        name: super::Named<'_>,
+        entry: Entry,
+    ) -> Result<Result<Option<Entry>>> {
+        match self.check_note(w, name) {
+            Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
+            checked => checked?,
+        }
+        let (shard, key) = (
+            self.shard_of_entry(name.0, name.1),
+            Key::entry(name.0, name.1),
+        );
+        let there = w.insert(shard, &key, &entry.encode())?;
+        let there = there.map(|bytes| super::entry_in(bytes).ok_or(Errno::IO));
+        there.transpose().map(|there| Ok(there.map(|t| t.0)))
+    }
+}
+
+/// What goes into one transaction each.
+fn parts_of<'a>(files: &'a [NewFile<'_>], all: &'a [usize]) -> impl Iterator<Item = &'a [usize]> {
+    let mut left = all;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = left.iter().take(MOST).take_while(|&&i| {
+            bytes += files[i].bytes();
+            bytes <= MOST_BYTES
+        });
+        let count = fits.count().max(1).min(left.len());
+        let (part, rest) = left.split_at(count);
+        left = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}

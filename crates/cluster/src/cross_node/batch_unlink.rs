@@ -1,0 +1,227 @@
+//! Many files lose their names at once: what takes a look-up and a question or two for each of them otherwise, takes a few for all.
+//!
+//! The steps are those of one removal (`unlink_away`), in the same order, so that a death leaves what it leaves there: where an entry lies, it is marked,
+//! and noted that its object is to lose the name, in a transaction for many; each home of objects is told once which names they have lost; then
+//! entries and notes go. What is in the way of one of them (EAGAIN, an entry that has changed) is the caller's to deal with, by itself.
+
+use super::batch_create::{MOST, of_each, questions};
+use super::{Named, is_unclear, moving};
+use crate::Cluster;
+use crate::peers::messages::{List, encode, kind};
+use forebay_store::names::Note;
+use forebay_store::record::{Entry, Key};
+use forebay_store::shards::{Need, Write};
+use forebay_store::{NAME_MAX, NodeId, ObjectId, now};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+
+/// Pages that an entry's mark and note may need.
+const PAGES: usize = 3;
+
+impl<'a> Cluster<'a> {
+    /// Looks these names up in `parent`.
+    ///
+    /// # Errors
+    /// Of each, those of [`Store::lookup`].
+    pub fn lookup_all(&self, parent: ObjectId, names: &[&[u8]]) -> Vec<Result<Option<Entry>>> {
+        let mut results = vec![Ok(None); names.len()];
+        let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (i, name) in names.iter().enumerate() {
+            match self.entry_away(parent, name) {
+                Some(home) if name.len() <= NAME_MAX => by_home.entry(home).or_default().push(i),
+                _ => results[i] = self.lookup(parent, name),
+            }
+        }
+        let asked = questions(by_home, |part| {
+            let names = part.iter().map(|&i| names[i].to_vec());
+            encode(&(parent, List(names.collect())))
+        });
+        let answers = self.ask_together(kind::LOOKUP_ALL, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
+                results[i] = match said {
+                    // It is being renamed, or its home has changed: by itself it is waited, or asked, for.
+                    Err(e) if !is_unclear(e) => self.lookup(parent, names[i]),
+                    said => said,
+                };
+            }
+        }
+        results
+    }
+
+    /// Removes these entries of `parent`, all of files, each by itself: whether it was that entry, and is gone.
+    ///
+    /// # Errors
+    /// Of each: EAGAIN, ESTALE or EREMCHG, if it has to be removed by itself; EHOSTDOWN and others, if nobody knows what has become of it.
+    pub fn unlink_files(
+        &self,
+        parent: ObjectId,
+        files: &[(&[u8], Entry)],
+        epoch: u64,
+    ) -> Vec<Result<bool>> {
+        let mut results = vec![Ok(false); files.len()];
+        let mut here = Vec::new();
+        let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (i, (name, _)) in files.iter().enumerate() {
+            match (
+                self.refuse_view(parent, name),
+                self.entry_away(parent, name),
+            ) {
+                (Err(e), _) => results[i] = Err(e),
+                (_, Some(home)) => by_home.entry(home).or_default().push(i),
+                (_, None) => here.push(i),
+            }
+        }
+        let own = |part: &[usize]| -> Vec<(Vec<u8>, Entry)> {
+            let own = part.iter().map(|&i| (files[i].0.to_vec(), files[i].1));
+            own.collect()
+        };
+        for (&i, removed) in here.iter().zip(self.remove_all(parent, &own(&here), epoch)) {
+            results[i] = removed;
+        }
+        let asked = questions(by_home, |part| encode(&(parent, List(own(part)), epoch)));
+        let answers = self.ask_together(kind::REMOVE_ALL, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
+                results[i] = said;
+            }
+        }
+        results
+    }
+
+    /// As [`Store::unlink_files`], where the entries lie here.
+    pub(crate) fn remove_all(
+        &self,
+        parent: ObjectId,
+        entries: &[(Vec<u8>, Entry)],
+        epoch: u64,
+    ) -> Vec<Result<bool>> {
+        let t = now();
+        let mut results = vec![Err(Errno::INVAL); entries.len()];
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, (name, entry)) in entries.iter().enumerate() {
+            if entry.kind != libc::S_IFREG {
+                continue;
+            }
+            match self.object_away(entry.id) {
+                Some(_) => by_shard
+                    .entry(self.shard_of_entry(parent, name))
+                    .or_default()
+                    .push(i),
+                None => results[i] = self.remove_beside((parent, name), *entry, epoch, t),
+            }
+        }
+        let mut noted = Vec::new();
+        for (shard, all) in by_shard {
+            for part in all.chunks(MOST) {
+                let done = self.write(self.set(&[shard]), Need::Removal, |w| {
+                    w.more_room(shard, PAGES * part.len())?;
+                    self.check_epoch(epoch)?;
+                    let each = part
+                        .iter()
+                        .map(|&i| self.note_drop(w, (parent, &entries[i].0), entries[i].1));
+                    each.collect::<Result<Vec<_>>>()
+                });
+                for (n, &i) in part.iter().enumerate() {
+                    results[i] = match &done {
+                        Ok(done) => done[n],
+                        // One by one they need less room.
+                        Err(Errno::NOSPC) => Err(Errno::AGAIN),
+                        Err(e) => Err(*e),
+                    };
+                    if results[i] == Ok(true) {
+                        noted.push(i);
+                    }
+                }
+            }
+        }
+        self.finish_drops(parent, entries, &noted, &mut results);
+        if results.contains(&Ok(true))
+            && let Err(e) = self.touch_dir(parent, t)
+        {
+            let removed = results.iter_mut().filter(|r| **r == Ok(true));
+            removed.for_each(|r| *r = Err(e));
+        }
+        results
+    }
+
+    /// In a transaction: the entry is to go when its object, which lies elsewhere, has lost the name. False if it isn't `entry`.
+    fn note_drop(&self, w: &mut Write<'_>, name: Named<'_>, entry: Entry) -> Result<Result<bool>> {
+        match self.check_note(w, name) {
+            Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
+            checked => checked?,
+        }
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        if w.get(shard, &key)? != Some(&entry.encode()) {
+            return Ok(Ok(false));
+        }
+        w.put(shard, &key, &moving(entry))?;
+        self.put_note(w, name, &Note::Drop(entry))?;
+        Ok(Ok(true))
+    }
+
+    /// Tells the objects of entries that are to go, and lets them go: what [`Store::finish_drop`] does for one.
+    fn finish_drops(
+        &self,
+        parent: ObjectId,
+        entries: &[(Vec<u8>, Entry)],
+        noted: &[usize],
+        results: &mut [Result<bool>],
+    ) {
+        let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for &i in noted {
+            match self.object_away(entries[i].1.id) {
+                Some(home) => by_home.entry(home).or_default().push(i),
+                None => others.push(i),
+            }
+        }
+        let asked = questions(by_home, |part| {
+            let lost = part
+                .iter()
+                .map(|&i| (entries[i].1.id, entries[i].0.clone()));
+            encode(&(parent, List(lost.collect())))
+        });
+        let mut ended: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let answers = self.ask_together(kind::DROP_LINKS, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            for (&i, said) in asked.files.iter().zip(of_each::<()>(answer, asked)) {
+                let (name, entry) = ((parent, &entries[i].0[..]), entries[i].1);
+                match said {
+                    Ok(()) | Err(Errno::NOENT) => ended
+                        .entry(self.shard_of_entry(parent, name.1))
+                        .or_default()
+                        .push(i),
+                    // It is told later.
+                    Err(e) if is_unclear(e) => {
+                        let left = self.end_drop(name, entry, false);
+                        if let Err(e) = left.and_then(|()| self.disown_note(name)) {
+                            results[i] = Err(e);
+                        }
+                    }
+                    Err(_) => others.push(i),
+                }
+            }
+        }
+        for (shard, all) in ended {
+            for part in all.chunks(MOST) {
+                let together = self.write(self.set(&[shard]), Need::Removal, |w| {
+                    part.iter().try_for_each(|&i| {
+                        let name = (parent, &entries[i].0[..]);
+                        self.let_see(w, name, entries[i].1)?;
+                        w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
+                    })
+                });
+                if together.is_err() {
+                    others.extend_from_slice(part);
+                }
+            }
+        }
+        for i in others {
+            if let Err(e) = self.finish_drop((parent, &entries[i].0), entries[i].1) {
+                results[i] = Err(e);
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Exchanges of two names (RENAME_EXCHANGE) in a pool of several nodes.
+//!
+//! Of `x` on node A, whose object lies on C, and `y` on node B, whose object lies on D:
+//!
+//! 1. A marks `x` and notes the exchange, which it leads. B marks `y` and notes who leads.
+//! 2. C and D note the names that come, which don't count yet.
+//! 3. A notes that it happens. This is the moment.
+//! 4. C and D let the new name take the place of the old one; a directory is told its new parent.
+//! 5. B sets `y`, A sets `x`, and both forget.
+//!
+//! Both names are marked from before the moment until all else is done, so whoever looks one up waits,
+//! and nobody sees one new and one old. A death before the moment undoes the exchange, behind it
+//! completes it; A's note says which, and is the last thing that goes. B's note alone says nothing:
+//! if A has none, the exchange was undone.
+
+use super::*;
+use crate::Cluster;
+use forebay_store::live::new_use;
+use forebay_store::names::{Exchange, Note, Phase, is_on_paths};
+
+/// The name by which an exchange is led, and its number.
+pub(crate) type Led<'a> = (Named<'a>, u64);
+
+impl<'a> Cluster<'a> {
+    /// Exchanges two names in a pool of several nodes.
+    pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
+        if x == y {
+            return self.lookup(x.0, x.1)?.ok_or(Errno::NOENT).map(|_| ());
+        }
+        // Two that exchange the same names begin at the same one, so that neither has to step back.
+        let (x, y) = match (x.0.0, x.1) <= (y.0.0, y.1) {
+            true => (x, y),
+            false => (y, x),
+        };
+        let mut backoff = Backoff::new();
+        loop {
+            let source = self.lookup(x.0, x.1)?.ok_or(Errno::NOENT)?;
+            let target = self.lookup(y.0, y.1)?.ok_or(Errno::NOENT)?;
+            let on_paths = is_on_paths(source) || is_on_paths(target);
+            if source.id == target.id && !on_paths {
+                match self.are_together((x, source), (y, target))? {
+                    true => return Ok(()),
+                    false => continue,
+                }
+            }
+            let exchanged = if on_paths {
+                let node = self.names_node().ok_or(Errno::NODEV)?;
+                let question = (x.0, x.1, y.0, y.1, RenameMode::Exchange, epoch);
+                self.ask(node, kind::NAMES_RENAME, &question)
+            } else {
+                self.exchange(x, y, false, epoch)
+            };
+            match exchanged {
+                // One of them has just become what only the node of names may move.
+                Err(Errno::REMOTE) => backoff.wait()?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Has the home of `x` lead an exchange. Directories and symbolic links only while `names` of such
+    /// may change.
+    ///
+    /// # Errors
+    /// Those of rename; EREMOTE if they mayn't.
+    pub(crate) fn exchange(
+        &self,
+        x: Named<'_>,
+        y: Named<'_>,
+        names: bool,
+        epoch: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.entry_away(x.0, x.1) {
+            return self.ask(home, kind::EXCHANGE, &(x.0, x.1, y.0, y.1, names, epoch));
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            match self.try_exchange(x, y, names, epoch) {
+                // Two changes in each other's way: one of them has to step back.
+                Err(Errno::DEADLK | Errno::ALREADY) => backoff.wait()?,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_exchange(&self, x: Named<'_>, y: Named<'_>, names: bool, epoch: u64) -> Result<()> {
+        let shard = self.shard_of_entry(x.0, x.1);
+        let key = Key::entry(x.0, x.1);
+        let number = new_use();
+        let t = now();
+        let mut exchange = self.retry_noted(x, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_note(w, x)?;
+                let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                if is_on_paths(source) && !names {
+                    return Err(Errno::REMOTE);
+                }
+                let exchange = Exchange {
+                    number,
+                    source,
+                    with: (y.0, y.1.to_vec()),
+                    target: None,
+                    phase: Phase::Begun,
+                };
+                w.put(shard, &key, &moving(source))?;
+                self.put_note(w, x, &Note::Exchange(exchange.clone()))?;
+                Ok(exchange)
+            })
+        })?;
+        let prepared = self.prepare_exchange(x, y, &mut exchange, names, epoch);
+        match prepared {
+            Ok(true) => {}
+            Ok(false) => return self.undo_exchange(x, &mut exchange),
+            Err(e) if is_unclear(e) => {
+                // Found out later, from the note. Not by us any more.
+                let _ = self.disown_note(x);
+                return Err(e);
+            }
+            Err(e) => {
+                if self.undo_exchange(x, &mut exchange).is_err() {
+                    let _ = self.disown_note(x);
+                }
+                return Err(e);
+            }
+        }
+        match self.complete_exchange(x, &mut exchange) {
+            Ok(()) => {}
+            // It has happened; the rest is done later, from the note.
+            Err(e) if is_unclear(e) => self.disown_note(x)?,
+            Err(e) => {
+                let _ = self.disown_note(x);
+                return Err(e);
+            }
+        }
+        self.touch_dir(x.0, t)?;
+        self.touch_dir(y.0, t)
+    }
+
+    /// All up to the moment, and this. False: both are names of one object.
+    fn prepare_exchange(
+        &self,
+        x: Named<'_>,
+        y: Named<'_>,
+        exchange: &mut Exchange,
+        names: bool,
+        epoch: u64,
+    ) -> Result<bool> {
+        let (number, source) = (exchange.number, exchange.source);
+        let Some(target) = self.join_exchange(y, source, (x, number), names, epoch)? else {
+            return Ok(false);
+        };
+        exchange.target = Some(target);
+        self.note_exchange(x, exchange)?;
+        for (entry, new, old) in [(source, y, x), (target, x, y)] {
+            if !is_dir(entry) {
+                self.exchange_link(entry.id, new, old, number)?;
+            }
+        }
+        exchange.phase = Phase::Decided;
+        self.note_exchange(x, exchange).inspect_err(|_| {
+            exchange.phase = Phase::Begun;
+        })?;
+        Ok(true)
+    }
+
+    /// Writes down how far the exchange is that `x` leads.
+    fn note_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
+        let shard = self.shard_of_entry(x.0, x.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            self.put_note(w, x, &Note::Exchange(exchange.clone()))
+        })
+    }
+
+    /// Completes or undoes the exchange that `x` leads, after a death.
+    pub(super) fn redo_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
+        let mut exchange = exchange.clone();
+        match exchange.phase {
+            Phase::Begun | Phase::Undone => self.undo_exchange(x, &mut exchange),
+            Phase::Decided | Phase::Counted => self.complete_exchange(x, &mut exchange),
+        }
+    }
+
+    /// It has been decided.
+    fn complete_exchange(&self, x: Named<'_>, exchange: &mut Exchange) -> Result<()> {
+        let with = exchange.with.clone();
+        let y = (with.0, &with.1[..]);
+        let source = exchange.source;
+        let target = exchange.target.ok_or(Errno::IO)?;
+        for (entry, old, new) in [(source, x, y), (target, y, x)] {
+            match self.lose_name(entry.id, old, Some(new), true) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.end_exchange(y, exchange.number, true)?;
+        if x.0 != y.0 && is_dir(source) != is_dir(target) && exchange.phase != Phase::Counted {
+            // Not twice, whatever happens.
+            exchange.phase = Phase::Counted;
+            self.note_exchange(x, exchange)?;
+            let leaves = if is_dir(source) { -1 } else { 1 };
+            self.add_dir_links(x.0, leaves)?;
+            self.add_dir_links(y.0, -leaves)?;
+        }
+        self.set_exchanged(x, target)
+    }
+
+    /// It won't happen: all stays as it was.
+    fn undo_exchange(&self, x: Named<'_>, exchange: &mut Exchange) -> Result<()> {
+        if exchange.phase != Phase::Undone {
+            // Should `y` be marked only now, that is taken back there.
+            exchange.phase = Phase::Undone;
+            self.note_exchange(x, exchange)?;
+        }
+        let y = (exchange.with.0, &exchange.with.1[..]);
+        for (entry, new) in [(Some(exchange.source), y), (exchange.target, x)] {
+            if let Some(entry) = entry.filter(|e| !is_dir(*e))
+                && exchange.target.is_some()
+            {
+                match self.end_exchange_link(entry.id, new, exchange.number) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        self.end_exchange(y, exchange.number, false)?;
+        self.set_exchanged(x, exchange.source)
+    }
+
+    /// The last step: `x` can be looked up again.
+    fn set_exchanged(&self, x: Named<'_>, entry: Entry) -> Result<()> {
+        let shard = self.shard_of_entry(x.0, x.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            w.put(shard, &Key::entry(x.0, x.1), &entry.encode())?;
+            w.del(shard, &Key::note(x.0, x.1)).map(|_| ())
+        })
+    }
+
+    // ---- at the other name's home ----
+
+    /// Marks `y`, to which `comes` is to come: what is there; None if that is the same object.
+    ///
+    /// # Errors
+    /// ENOENT, ESTALE, EREMOTE; EDEADLK: something else has begun with it, step back.
+    pub(crate) fn join_exchange(
+        &self,
+        y: Named<'_>,
+        comes: Entry,
+        led: Led<'_>,
+        names: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>> {
+        let (x, number) = led;
+        if let Some(home) = self.entry_away(y.0, y.1) {
+            let question = ((y.0, y.1), comes, (x.0, x.1), number, names, epoch);
+            return self.ask(home, kind::JOIN_EXCHANGE, &question);
+        }
+        let shard = self.shard_of_entry(y.0, y.1);
+        let key = Key::entry(y.0, y.1);
+        let there = self.retry_noted(y, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                match self.note_on(w, y)? {
+                    // It would wait for us just as we for it.
+                    Some((note, owner)) if self.holds_marks(&note, owner) => {
+                        return Err(Errno::DEADLK);
+                    }
+                    Some(_) => return Err(Errno::AGAIN),
+                    None => {}
+                }
+                let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+                let (there, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                if there.id == comes.id {
+                    return Ok(None);
+                }
+                if is_on_paths(there) && !names {
+                    return Err(Errno::REMOTE);
+                }
+                w.put(shard, &key, &moving(there))?;
+                let joined = Note::Joined {
+                    there,
+                    comes,
+                    led: (x.0, x.1.to_vec(), number),
+                };
+                self.put_note(w, y, &joined)?;
+                Ok(Some(there))
+            })
+        })?;
+        if there.is_some() && self.entry_away(x.0, x.1).is_some() {
+            // Who asked may have given up before this was carried out.
+            match self.exchange_stands(led) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.end_exchange(y, number, false)?;
+                    return Err(Errno::IO);
+                }
+                Err(e) => {
+                    self.leave_unsettled();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(there)
+    }
+
+    /// Whether whoever made this note keeps names marked, and waits for others meanwhile.
+    pub(super) fn holds_marks(&self, note: &Note, owner: u32) -> bool {
+        match note {
+            Note::Move { .. } | Note::Exchange(_) => {
+                owner == 0 || identity_lives(&self.control, owner)
+            }
+            // Only its leader knows.
+            Note::Joined { .. } => true,
+            Note::Drop(_) | Note::Parts | Note::Held(_) => false,
+        }
+    }
+
+    /// Sets `y`, if it is part of this exchange still: to what came, or to what was there.
+    pub(crate) fn end_exchange(&self, y: Named<'_>, number: u64, done: bool) -> Result<()> {
+        if let Some(home) = self.entry_away(y.0, y.1) {
+            return self.ask(home, kind::END_EXCHANGE, &(y.0, y.1, number, done));
+        }
+        let shard = self.shard_of_entry(y.0, y.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            let entry = match self.note_on(w, y)? {
+                Some((Note::Joined { led, comes, .. }, _)) if led.2 == number && done => comes,
+                Some((Note::Joined { led, there, .. }, _)) if led.2 == number => there,
+                // It was told before.
+                _ => return Ok(()),
+            };
+            w.put(shard, &Key::entry(y.0, y.1), &entry.encode())?;
+            w.del(shard, &Key::note(y.0, y.1)).map(|_| ())
+        })
+    }
+
+    /// Whether the exchange hasn't been undone, nor completed.
+    pub(crate) fn exchange_stands(&self, led: Led<'_>) -> Result<bool> {
+        let (x, number) = led;
+        if let Some(home) = self.entry_away(x.0, x.1) {
+            return self.ask(home, kind::EXCHANGE_STANDS, &(x.0, x.1, number));
+        }
+        let snapshot = self.snapshot(self.shard_of_entry(x.0, x.1))?;
+        let Some(bytes) = snapshot.get(&Key::note(x.0, x.1))? else {
+            return Ok(false);
+        };
+        Ok(match Note::decode(bytes).ok_or(Errno::IO)?.0 {
+            Note::Exchange(e) => e.number == number && e.phase != Phase::Undone,
+            _ => false,
+        })
+    }
+
+    /// What has become of an exchange that `y` has joined: undone, if its leader knows of none. False: it
+    /// is under way.
+    pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
+        // Its leader tells us. To ask is for those who may wait.
+        if NONBLOCKING.with(Cell::get) || self.exchange_stands(led)? {
+            return Ok(false);
+        }
+        self.end_exchange(y, led.1, false).map(|()| true)
+    }
+
+    // ---- link records: at the object's home ----
+
+    /// In an exchange: the object is to get a name instead of `old`.
+    pub(crate) fn exchange_link(
+        &self,
+        id: ObjectId,
+        new: Named<'_>,
+        old: Named<'_>,
+        number: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.object_away(id) {
+            let question = (id, new.0, new.1, old.0, old.1, number);
+            return self.ask(home, kind::EXCHANGE_LINK, &question);
+        }
+        let shard = self.shard_of(id);
+        let key = Key::link(id, new.0, new.1);
+        let coming = Link::Exchanged.encode(number as u32);
+        self.write(self.object_set(id), Need::Bytes(0), |w| {
+            match w.get(shard, &key)? {
+                None => w.put(shard, &key, &coming)?,
+                Some(there) if there == coming => {}
+                // It is just getting or losing that name in another way.
+                Some(_) => return Err(Errno::ALREADY),
+            }
+            match self.link_state(w, id, old)? {
+                None => self.set_link(w, id, old, Link::Counted)?,
+                Some(Link::Counted | Link::Unconfirmed) => {}
+                // What brings it has to end before this begins.
+                Some(_) => return Err(Errno::ALREADY),
+            }
+            // It must be there.
+            w.get(shard, &Key::inode(id))?
+                .ok_or(Errno::NOENT)
+                .map(|_| ())
+        })
+    }
+
+    /// The object doesn't get the name after all.
+    pub(crate) fn end_exchange_link(
+        &self,
+        id: ObjectId,
+        new: Named<'_>,
+        number: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.object_away(id) {
+            let question = (id, new.0, new.1, number);
+            return self.ask(home, kind::END_EXCHANGE_LINK, &question);
+        }
+        let (shard, key) = (self.shard_of(id), Key::link(id, new.0, new.1));
+        self.write(self.object_set(id), Need::Removal, |w| {
+            if w.get(shard, &key)? == Some(&Link::Exchanged.encode(number as u32)) {
+                w.del(shard, &key)?;
+            }
+            Ok(())
+        })
+    }
+}

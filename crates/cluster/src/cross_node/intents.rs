@@ -1,0 +1,170 @@
+//! Completing intents: what processes of this node have begun with entries, and other nodes have to take part in.
+
+use super::*;
+use crate::Cluster;
+use forebay_store::names::{Link, Note};
+use forebay_store::process::identity_lives;
+
+impl<'a> Cluster<'a> {
+    /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
+    pub(crate) fn retry_noted<T>(
+        &self,
+        name: Named<'_>,
+        mut f: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut backoff = Backoff::new();
+        loop {
+            match f() {
+                Err(Errno::AGAIN) => self.wait_for_note(name, &mut backoff)?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Completes the note on `name`, or waits a moment for whoever is at it. What serves another
+    /// node doesn't wait: EAGAIN, and who has asked waits and asks again. So no node's threads are
+    /// all busy with waiting for those of another.
+    pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
+        match self.settle_note(name)? {
+            true => Ok(()),
+            false if NONBLOCKING.with(Cell::get) => Err(Errno::AGAIN),
+            false => backoff.wait(),
+        }
+    }
+
+    /// Waits until an entry is no longer being renamed.
+    pub(crate) fn wait_for_move(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
+        self.wait_for_note(name, backoff)
+    }
+
+    /// Completes the note on an entry, if whoever began is gone. False: it is still at it.
+    pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        // Taken over in the transaction that sees that the owner is gone: by one alone.
+        let note = self.write(self.set(&[shard]), Need::Removal, |w| {
+            let Some((note, owner)) = self.note_on(w, name)? else {
+                return Ok(None);
+            };
+            if let Note::Held(_) | Note::Joined { .. } = note {
+                return Ok(Some(Some(note)));
+            }
+            if owner != 0 && identity_lives(&self.control, owner) {
+                return Ok(Some(None));
+            }
+            self.put_note(w, name, &note)?;
+            Ok(Some(Some(note)))
+        })?;
+        let note = match note {
+            None => return Ok(true),
+            Some(None) => return Ok(false),
+            Some(Some(note)) => note,
+        };
+        if let Note::Held(entry) = note {
+            // The object's home knows.
+            return match self.offered(entry.id, name)? {
+                Some(stays) => self.release_entry(name, entry, stays).map(|()| true),
+                None => Ok(false),
+            };
+        }
+        if let Note::Joined { led, .. } = &note {
+            return self.settle_joined(name, ((led.0, &led.1), led.2));
+        }
+        let settled = self.redo_note(name, &note);
+        if settled.is_err() {
+            self.disown_note(name)?;
+        }
+        settled.map(|()| true)
+    }
+
+    pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
+        match note {
+            // See settle_note.
+            Note::Held(_) | Note::Joined { .. } => Ok(()),
+            Note::Exchange(exchange) => self.redo_exchange(name, exchange),
+            Note::Parts => {
+                self.drop_parts(name.0)?;
+                self.forget_note(name)
+            }
+            Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
+                Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
+                Err(e) => {
+                    self.end_drop(name, *entry, false)?;
+                    Err(e)
+                }
+            },
+            Note::Move {
+                source,
+                to,
+                announced,
+                placed,
+            } => {
+                let to = (to.0, &to.1[..]);
+                let there = *placed || *announced && self.was_placed(*source, to)?;
+                if there && !forebay_placement::planted("half-rename") {
+                    self.complete_move(name, *source, to)
+                } else {
+                    self.undo_move(name, *source, to)
+                }
+            }
+        }
+    }
+
+    /// Completes what processes of this node have begun and can't go on with: their notes, and names
+    /// of which they didn't know whether they were made. How many.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: some of it has to wait for another node.
+    pub fn settle_notes(&self) -> Result<usize> {
+        if self.foreign.is_none() {
+            return Ok(0);
+        }
+        let (mut notes, mut links) = (Vec::new(), Vec::new());
+        for env in &self.envs {
+            let snapshot = env.snapshot()?;
+            snapshot.scan(b"L", |key, value| match parse_key(key) {
+                Some((b'L', id, rest)) => {
+                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
+                        matches!(link, Link::Unconfirmed | Link::Offered)
+                            && !identity_lives(&self.control, owner)
+                    });
+                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
+                        links.push((id, rest.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+            snapshot.scan(b"N", |key, value| match parse_key(key) {
+                Some((b'N', dir, name)) => {
+                    let left = Note::decode(value).is_some_and(|(note, owner)| {
+                        matches!(note, Note::Held(_) | Note::Joined { .. })
+                            || !identity_lives(&self.control, owner)
+                    });
+                    if left {
+                        notes.push((dir, name.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+        }
+        let mut result = Ok(());
+        let count = notes.len() + links.len();
+        for (dir, name) in notes {
+            result = self.settle_note((dir, &name)).map(|_| ()).and(result);
+        }
+        for (id, rest) in links {
+            let (dir, name) = rest.split_at(8);
+            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
+            self.withdraw_dead(id, (dir, name))?;
+            let there = self.lookup(dir, name);
+            result = match there {
+                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
+                Ok(_) => self.lose_link(id, (dir, name)),
+                Err(e) => Err(e),
+            }
+            .and(result);
+        }
+        result.map(|()| count)
+    }
+}

@@ -1,0 +1,427 @@
+//! Renames in which several nodes take part: see the parent module for the steps.
+
+use super::*;
+use crate::Cluster;
+use forebay_store::names::Note;
+
+/// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were there at one time.
+pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> Option<Result<()>> {
+    match mode {
+        RenameMode::NoReplace => Some(Err(Errno::EXIST)),
+        // Two names of one file: both stay.
+        _ if target.id == source.id => Some(Ok(())),
+        _ => None,
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Renames in a pool of several nodes.
+    ///
+    /// Of several that rename to one free name without replacing, one does: the entry's home looks for it in the transaction that sets it
+    /// ([`Store::replace`], or where all lies in one store `rename_locked`). What is seen here before only saves that way.
+    pub(crate) fn rename_among(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        if mode == RenameMode::Exchange {
+            return self.exchange_among(from, to, epoch);
+        }
+        if from == to {
+            let there = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            return without_change(mode, there, there).unwrap_or(Ok(()));
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.lookup(to.0, to.1)?;
+            // The node of names answers by itself.
+            let on_paths = is_on_paths(source) || target.is_some_and(is_on_paths);
+            if let Some(target) = target.filter(|_| !on_paths)
+                && let Some(answer) = without_change(mode, source, target)
+            {
+                match self.are_together((from, source), (to, target))? {
+                    true => return answer,
+                    false => continue,
+                }
+            }
+            let renamed = if on_paths {
+                let node = self.names_node().ok_or(Errno::NODEV)?;
+                let question = (from.0, from.1, to.0, to.1, mode, epoch);
+                self.ask(node, kind::NAMES_RENAME, &question)
+            } else {
+                self.rename_from(from, to, mode, None, epoch)
+            };
+            match renamed {
+                // One of them has just become what only the node of names may move, or replace.
+                Err(Errno::REMOTE) => backoff.wait()?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Has the home of `from` rename it. Directories and symbolic links only while `names` of such may change; then, a directory
+    /// may only be replaced if it is that one, which is empty.
+    ///
+    /// # Errors
+    /// Those of rename; EREMOTE if they mayn't.
+    pub(crate) fn rename_from(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<()> {
+        if let Some(home) = self.entry_away(from.0, from.1) {
+            let question = (from, to, mode, names, epoch);
+            return self.ask(home, kind::RENAME, &question);
+        }
+        let source = self.entry_here(from)?.ok_or(Errno::NOENT)?;
+        if self.entry_away(to.0, to.1).is_none()
+            && self.object_away(source.id).is_none()
+            && !is_on_paths(source)
+        {
+            match self.retry_noted(from, || self.rename_here(from, to, mode, epoch)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        self.rename_across(from, to, mode, names, epoch)
+    }
+
+    /// In a rename within this store: EREMOTE if something that takes part lies elsewhere, or has
+    /// a name there.
+    pub(crate) fn check_alone(
+        &self,
+        w: &mut Write<'_>,
+        (from, source): (Named<'_>, Entry),
+        (to, target): (Named<'_>, Option<Entry>),
+    ) -> Result<()> {
+        if self.foreign.is_none() {
+            return Ok(());
+        }
+        self.check_frozen(to.0)?;
+        self.check_note(w, from)?;
+        if self.note_on(w, to)?.is_some() {
+            return Err(Errno::REMOTE);
+        }
+        for (name, entry) in [(from, Some(source)), (to, target)] {
+            let Some(entry) = entry else { continue };
+            if is_on_paths(entry)
+                || self.object_away(entry.id).is_some()
+                || self.link_state(w, entry.id, name)?.is_some()
+            {
+                return Err(Errno::REMOTE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether two names were those entries at one time. Where they have different homes, the first one is marked while the other one is
+    /// looked at, so that nobody takes it away meanwhile, and brings it back. Nobody is waited for while it is marked.
+    pub(crate) fn are_together(
+        &self,
+        (x, at_x): (Named<'_>, Entry),
+        (y, at_y): (Named<'_>, Entry),
+    ) -> Result<bool> {
+        if let Some(home) = self.entry_away(x.0, x.1) {
+            let question = (x.0, x.1, at_x, y.0, y.1, at_y);
+            return self.ask(home, kind::TOGETHER, &question);
+        }
+        let Some(other) = self.entry_away(y.0, y.1) else {
+            let set = self.set(&[self.shard_of_entry(x.0, x.1), self.shard_of_entry(y.0, y.1)]);
+            return self.write(set, Need::Removal, |w| {
+                self.entries_are(w, (x, at_x), (y, Some(at_y)))
+            });
+        };
+        let mut backoff = Backoff::new();
+        loop {
+            if !self.mark(x, at_x, y)? {
+                return Ok(false);
+            }
+            let there: Result<Option<Entry>> = self.ask_once(other, kind::LOOKUP, &y);
+            self.unmark(x, at_x)?;
+            match there {
+                // It is being changed.
+                Err(Errno::AGAIN) if !NONBLOCKING.with(Cell::get) => backoff.wait()?,
+                there => return there.map(|there| there == Some(at_y)),
+            }
+        }
+    }
+
+    /// Marks an entry as for a rename to `to` of which nothing is announced. False if it is another one.
+    fn mark(&self, name: Named<'_>, entry: Entry, to: Named<'_>) -> Result<bool> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        let key = Key::entry(name.0, name.1);
+        let note = Note::Move {
+            source: entry,
+            to: (to.0, to.1.to_vec()),
+            announced: false,
+            placed: false,
+        };
+        self.retry_noted(name, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_note(w, name)?;
+                if w.get(shard, &key)? != Some(&entry.encode()) {
+                    return Ok(false);
+                }
+                w.put(shard, &key, &moving(entry))?;
+                self.put_note(w, name, &note)?;
+                Ok(true)
+            })
+        })
+    }
+
+    /// An entry that was marked stays.
+    fn unmark(&self, name: Named<'_>, entry: Entry) -> Result<()> {
+        let shard = self.shard_of_entry(name.0, name.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            let key = Key::entry(name.0, name.1);
+            if w.get(shard, &key)?.is_some() {
+                w.put(shard, &key, &entry.encode())?;
+            }
+            w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
+        })
+    }
+
+    /// Renames, where not all that takes part lies in one store. This is the home of `from`.
+    fn rename_across(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<()> {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.try_rename(from, to, mode, names, epoch) {
+                // Two renames in each other's way: one of them has to step back.
+                Err(Errno::DEADLK) => backoff.wait()?,
+                // The object has the new name already, or gets or loses it in another way.
+                Err(Errno::ALREADY) => {
+                    let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+                    if let Some(target) = self.lookup(to.0, to.1)?
+                        && target.id == source.id
+                        && self.are_together((from, source), (to, target))?
+                        && let Some(answer) = without_change(mode, source, target)
+                    {
+                        return answer;
+                    }
+                    backoff.wait()?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn try_rename(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<()> {
+        let shard = self.shard_of_entry(from.0, from.1);
+        let key = Key::entry(from.0, from.1);
+        let t = now();
+        let mut note = None;
+        let source = self.retry_noted(from, || {
+            self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_note(w, from)?;
+                let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
+                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                if is_on_paths(source) && names.is_none() {
+                    return Err(Errno::REMOTE);
+                }
+                w.put(shard, &key, &moving(source))?;
+                let planned = Note::Move {
+                    source,
+                    to: (to.0, to.1.to_vec()),
+                    announced: false,
+                    placed: false,
+                };
+                self.put_note(w, from, &planned)?;
+                note = Some(planned);
+                Ok(source)
+            })
+        })?;
+        let set_note = |announced: bool, placed: bool| {
+            let note = Note::Move {
+                source,
+                to: (to.0, to.1.to_vec()),
+                announced,
+                placed,
+            };
+            self.write(self.set(&[shard]), Need::Removal, |w| {
+                self.put_note(w, from, &note)
+            })
+        };
+        let announced = (|| {
+            if !is_dir(source) {
+                self.add_link(source.id, to, from)?;
+            }
+            set_note(true, false)
+        })();
+        let placed = announced.and_then(|()| self.replace(to, source, mode, names, epoch));
+        match placed {
+            Ok(Placed::Done) => {
+                set_note(true, true)?;
+                self.complete_move(from, source, to)?;
+                self.touch_dir(from.0, t)?;
+                if is_dir(source) && from.0 != to.0 {
+                    self.add_dir_links(from.0, -1)?;
+                    self.add_dir_links(to.0, 1)?;
+                }
+                Ok(())
+            }
+            Ok(Placed::Same) => self.undo_move(from, source, to),
+            Err(e) if is_unclear(e) => {
+                // Found out later, from the note. Not by us any more.
+                let _ = self.disown_note(from);
+                Err(e)
+            }
+            Err(e) => {
+                self.undo_move(from, source, to)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// The new entry is there: the old one goes.
+    pub(super) fn complete_move(
+        &self,
+        from: Named<'_>,
+        source: Entry,
+        to: Named<'_>,
+    ) -> Result<()> {
+        let shard = self.shard_of_entry(from.0, from.1);
+        self.write(self.set(&[shard]), Need::Removal, |w| {
+            w.del(shard, &Key::entry(from.0, from.1)).map(|_| ())
+        })?;
+        match self.lose_name(source.id, from, Some(to), true) {
+            Ok(()) | Err(Errno::NOENT) => self.forget_note(from),
+            Err(e) if is_unclear(e) => self.disown_note(from),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The new entry isn't there, and won't be: the old one stays.
+    pub(super) fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
+        if !is_dir(source) {
+            match self.undo_link(source.id, to, Slot::of_entry(from.0, from.1).0) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => {
+                    let _ = self.disown_note(from);
+                    return Err(e);
+                }
+            }
+        }
+        self.unmark(from, source)
+    }
+
+    /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
+    /// name; `names` as for [`Store::rename_from`]. ESTALE if directories have changed since `epoch`: that of `to` may be gone.
+    pub(crate) fn replace(
+        &self,
+        to: Named<'_>,
+        source: Entry,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<Placed> {
+        if let Some(home) = self.entry_away(to.0, to.1) {
+            let question = (to.0, to.1, source, mode, names, epoch);
+            let same: bool = self.ask(home, kind::REPLACE, &question)?;
+            return Ok(if same { Placed::Same } else { Placed::Done });
+        }
+        let shard = self.shard_of_entry(to.0, to.1);
+        let key = Key::entry(to.0, to.1);
+        let t = now();
+        let placed = self.retry_noted(to, || {
+            let seen = self.entry_here(to)?;
+            let beside = seen.filter(|e| self.object_away(e.id).is_none() && !is_dir(*e));
+            let set = self.set(&[shard]);
+            let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
+            self.write(set, Need::Bytes(0), |w| {
+                self.check_epoch(epoch)?;
+                self.check_frozen(to.0)?;
+                match self.note_on(w, to)? {
+                    // It would wait for us just as we for it.
+                    Some((note, owner)) if self.holds_marks(&note, owner) => {
+                        return Err(Errno::DEADLK);
+                    }
+                    // What it takes away may be, by mistake, what announces this rename.
+                    Some((Note::Drop(entry), _)) if entry.id == source.id => {
+                        return Err(Errno::DEADLK);
+                    }
+                    Some(_) => return Err(Errno::AGAIN),
+                    None => {}
+                }
+                let there = match w.get(shard, &key)? {
+                    Some(bytes) => Some(entry_in(bytes).ok_or(Errno::IO)?.0),
+                    None => None,
+                };
+                if there != seen {
+                    return Err(Errno::AGAIN);
+                }
+                match there {
+                    Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EXIST),
+                    Some(t) if t.id == source.id => return Ok((Placed::Same, None)),
+                    Some(t) => match (is_dir(source), is_dir(t)) {
+                        (true, false) => return Err(Errno::NOTDIR),
+                        (false, true) => return Err(Errno::ISDIR),
+                        (true, true) if names != Some(t.id) => return Err(Errno::REMOTE),
+                        _ if is_on_paths(t) && names.is_none() => return Err(Errno::REMOTE),
+                        _ => {}
+                    },
+                    None => {}
+                }
+                match there {
+                    // Until what was there has lost the name, whoever looks it up waits.
+                    Some(_) => w.put(shard, &key, &moving(source))?,
+                    None => w.put(shard, &key, &source.encode())?,
+                }
+                if let Some(target) = there {
+                    self.put_note(w, to, &Note::Drop(target))?;
+                }
+                if let Some(target) = beside
+                    && self.link_state(w, target.id, to)?.is_none()
+                {
+                    // By which it can be told twice that it has lost the name.
+                    self.set_link(w, target.id, to, Link::Counted)?;
+                }
+                Ok((Placed::Done, there))
+            })
+        })?;
+        if let (Placed::Done, there) = placed {
+            if let Some(target) = there {
+                self.finish_drop(to, target)?;
+                if is_dir(target) {
+                    self.add_dir_links(to.0, -1)?;
+                }
+            }
+            self.touch_dir(to.0, t)?;
+        }
+        Ok(placed.0)
+    }
+
+    /// Whether the new entry of a rename was set, also if it has been changed since.
+    pub(super) fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
+        // What has begun with the entry since is completed first.
+        let now_there = match self.entry_away(to.0, to.1) {
+            Some(home) => self.ask(home, kind::LOOKUP, &to)?,
+            None => self.lookup(to.0, to.1)?,
+        };
+        if now_there.is_some_and(|e: Entry| e.id == source.id) {
+            return Ok(true);
+        }
+        // A directory can't have gone on: nothing else changes directories meanwhile.
+        Ok(!is_dir(source) && !self.has_coming(source.id, to)?)
+    }
+}

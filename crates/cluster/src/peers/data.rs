@@ -1,0 +1,145 @@
+//! The bytes of files that lie on other nodes.
+
+use super::messages::{Record, encode, kind};
+use super::{Bytes, MAX_BODY};
+use crate::Cluster;
+use forebay_store::control::{MAX_LIVE, live_flag};
+use forebay_store::parts::CHANGED;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// Whether the file's bytes lie on another node, or may lie there.
+    pub fn is_away(&self, index: u32) -> bool {
+        self.live_away(index).is_some() || self.striped(index).is_some()
+    }
+
+    /// Makes all entries durable, whatever node they lie on: what `fsync` of a directory does.
+    ///
+    /// # Errors
+    /// As for [`Store::sync`]; EHOSTDOWN if a node can't be told.
+    pub fn sync_entries_everywhere(&self) -> Result<()> {
+        self.everywhere(kind::SYNC_RECORDS).and(self.sync_entries())
+    }
+
+    /// Makes everything durable on all nodes: `syncfs`.
+    ///
+    /// # Errors
+    /// As for [`Store::sync_all`]; EHOSTDOWN if a node can't be told: the others have done it.
+    pub fn sync_everywhere(&self) -> Result<()> {
+        let elsewhere = self.everywhere(kind::SYNC_ALL);
+        self.sync_all().and(elsewhere)
+    }
+
+    /// Asks all other nodes at once for something without arguments.
+    fn everywhere(&self, kind: u16) -> Result<()> {
+        let Some(nodes) = self.peers() else {
+            return Ok(());
+        };
+        let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
+        let others: Vec<NodeId> = others.copied().collect();
+        let told = nodes.ask_each(&others, kind, &encode(&()));
+        told.into_iter().try_for_each(|t| t.map(|_| ()))
+    }
+
+    /// The daemon of `home` has been started anew: tells it what this node has open there. How many it
+    /// couldn't be told of any more: removed meanwhile.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if it can't be asked.
+    pub fn open_again(&self, home: NodeId) -> Result<usize> {
+        let mut lost = 0;
+        let header = self.control.header();
+        for i in 0..header.free_live.end(MAX_LIVE) {
+            let live = self.live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            let away = live.flags.load(Acquire) & live_flag::AWAY != 0;
+            if id.0 == 0 || !away || self.object_away(id) != Some(home) {
+                continue;
+            }
+            let number = live.ctime.load(Relaxed) as u64;
+            match self.ask::<()>(home, kind::REOPEN, &(id, number)) {
+                Ok(()) => {}
+                Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
+                Err(_) => lost += 1,
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(crate) fn stat_away(&self, home: NodeId, id: ObjectId) -> Result<Record> {
+        self.ask(home, kind::STAT, &id)
+    }
+
+    /// As [`Store::read`].
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_away(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(MAX_BODY);
+            let question = (id, offset + done as u64, want as u64);
+            // SAFETY: done + want <= len.
+            let told = unsafe {
+                let bytes = Bytes::Receive(to.add(done), want);
+                self.ask_with::<()>(home, kind::READ, &question, bytes)
+            };
+            match told {
+                Ok(((), n)) => {
+                    done += n;
+                    if n < want {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 || e == CHANGED => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`Store::write_at`]. What is longer than a message is written in several steps, which
+    /// others may see one by one.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(crate) unsafe fn write_away(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let mut start = offset;
+        let mut done = 0;
+        loop {
+            let part = (len - done).min(MAX_BODY);
+            let at = start.map(|s| s + done as u64);
+            // SAFETY: done + part <= len.
+            let told = unsafe {
+                let bytes = Bytes::Send(from.add(done), part);
+                self.ask_with::<(u64, u64)>(home, kind::WRITE, &(id, at), bytes)
+            };
+            match told {
+                Ok(((at, n), _)) => {
+                    start.get_or_insert(at);
+                    done += n as usize;
+                    if (n as usize) < part || done == len {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((start.unwrap_or(0), done))
+    }
+}

@@ -1,0 +1,196 @@
+//! Leases of file locks: a node that is cut off notices by itself that its locks may be gone.
+//!
+//! The home of a file gives up a node that it can't reach for the pool's lease ([`super::serve`]).
+//! Most of what programs do with that file is asked of the home, which refuses it; but not what lies
+//! on their own node (parts of striped and spilled files). So the live entry that stands for the
+//! file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that the
+//! home answers, moves that to a lease behind the moment of *asking*. When the time is over, all
+//! that this node's programs do with the file is EIO, whatever its daemon does meanwhile, until all
+//! have closed it: an entry whose time is over is never renewed. The home counts from when it
+//! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only to
+//! run about as fast.
+
+use super::messages::{List, kind};
+use crate::Cluster;
+use forebay_media::atomics::AtomicU64;
+use forebay_store::control::live_flag as flag;
+use forebay_store::live::Chain;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+
+/// In place of a time: the home has said that the locks are gone.
+const FENCED: u64 = 1;
+/// Files that one question is about, at most.
+const AT_ONCE: usize = 500;
+
+/// What a home says of the locks that a node has on one of its files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// There are none.
+    None,
+    /// They hold for another lease.
+    Held,
+    /// They were released while the node was out of reach.
+    Lost,
+}
+
+impl Standing {
+    pub(super) fn code(self) -> u32 {
+        self as u32
+    }
+
+    fn decode(code: u32) -> Option<Standing> {
+        let all = [Standing::None, Standing::Held, Standing::Lost];
+        all.into_iter().find(|s| s.code() == code)
+    }
+}
+
+/// Milliseconds of the clock that doesn't stop.
+pub(super) fn clock() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+impl<'a> Cluster<'a> {
+    /// Whether this node may still rely on the locks that its programs have on an open file of
+    /// another node; it may if they have none.
+    ///
+    /// # Errors
+    /// EIO: its home couldn't be reached for the lease (the error is that of
+    /// [`super::Peers::fenced`]).
+    #[inline]
+    pub fn check_lease(&self, index: u32) -> Result<()> {
+        let live = self.live(index);
+        if live.flags.load(Acquire) & flag::AWAY == 0 {
+            return Ok(());
+        }
+        let until = live.lease_until.load(Acquire);
+        match until == 0 || clock() < until {
+            true => Ok(()),
+            false => self.lease_over(ObjectId(live.id.load(Relaxed)), until),
+        }
+    }
+
+    /// As [`Store::check_lease`], of a file that needn't be open.
+    pub(super) fn check_lease_of(&self, id: ObjectId) -> Result<()> {
+        let until = self.with_lease(id, |word| word.load(Acquire))?;
+        match until.is_none_or(|until| until == 0 || clock() < until) {
+            true => Ok(()),
+            false => self.lease_over(id, until.unwrap_or(FENCED)),
+        }
+    }
+
+    #[cold]
+    fn lease_over(&self, id: ObjectId, until: u64) -> Result<()> {
+        let Some(home) = self.object_away(id) else {
+            return Ok(());
+        };
+        if until != FENCED && !self.locks_of(id)?.has_notes() {
+            // Nobody has anything locked any more.
+            self.with_lease(id, |word| {
+                let _ = word.compare_exchange(until, 0, AcqRel, Relaxed);
+            })?;
+            return Ok(());
+        }
+        Err(self.other_nodes()?.fenced(home))
+    }
+
+    /// Calls `f` with the time in the live entry that stands for an object of another node, if there
+    /// is one.
+    fn with_lease<T>(&self, id: ObjectId, f: impl FnOnce(&AtomicU64) -> T) -> Result<Option<T>> {
+        let _section = self.section()?;
+        let chain = Chain::lock(self, id.0)?;
+        let live = chain.find(id.0).map(|index| self.live(index));
+        let away = live.filter(|live| live.flags.load(Acquire) & flag::AWAY != 0);
+        Ok(away.map(|live| f(&live.lease_until)))
+    }
+
+    /// A lock was granted by the home, which was asked at this time ([`clock`]).
+    ///
+    /// # Errors
+    /// As for [`Store::check_lease`]: others were lost before.
+    pub(super) fn lease_from(&self, id: ObjectId, asked: u64) -> Result<()> {
+        let Some(lease) = self.other_nodes()?.lease() else {
+            return Ok(());
+        };
+        let until = asked + lease.as_millis() as u64;
+        let put = |before: u64| {
+            // Never the same time twice: see `renew_leases`.
+            (before == 0 || clock() < before).then(|| until.max(before + 1))
+        };
+        let done = self.with_lease(id, |word| word.fetch_update(AcqRel, Acquire, put))?;
+        match done {
+            Some(Err(over)) => self.lease_over(id, over),
+            _ => Ok(()),
+        }
+    }
+
+    /// The files of other nodes on which programs of this one may have locks: by their homes, with
+    /// the times that stand in their entries. Not those whose time is over.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn leased(&self) -> Result<BTreeMap<NodeId, Vec<(ObjectId, u64)>>> {
+        let mut all: BTreeMap<NodeId, Vec<(ObjectId, u64)>> = BTreeMap::new();
+        for id in self.noted() {
+            let until = self.with_lease(id, |word| word.load(Acquire))?;
+            let holds = until.filter(|&until| until != 0 && clock() < until);
+            if let (Some(until), Some(home)) = (holds, self.object_away(id)) {
+                all.entry(home).or_default().push((id, until));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Asks a home whether the locks on these files still hold: what [`Store::leased`] has said.
+    ///
+    /// # Errors
+    /// EHOSTDOWN and the like: nothing is renewed.
+    pub fn renew_leases(&self, home: NodeId, files: &[(ObjectId, u64)]) -> Result<()> {
+        let Some(lease) = self.other_nodes()?.lease() else {
+            return Ok(());
+        };
+        for some in files.chunks(AT_ONCE) {
+            let asked = clock();
+            let ids = List(some.iter().map(|f| f.0).collect());
+            let List(told): List<u32> = self.ask(home, kind::RENEW, &ids)?;
+            for (&(id, before), code) in some.iter().zip(told) {
+                let until = match Standing::decode(code).ok_or(Errno::PROTO)? {
+                    Standing::None => 0,
+                    Standing::Held => (asked + lease.as_millis() as u64).max(before + 1),
+                    Standing::Lost => {
+                        self.with_lease(id, |word| word.store(FENCED, Release))?;
+                        continue;
+                    }
+                };
+                // If a lock was granted meanwhile, that has put a later time.
+                self.with_lease(id, |word| {
+                    let in_time = clock() < before;
+                    if in_time {
+                        let _ = word.compare_exchange(before, until, AcqRel, Relaxed);
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How it stands with the locks that a node has on files of this one; `lost` says of which it
+    /// has lost them.
+    pub(super) fn standing(
+        &self,
+        node: NodeId,
+        ids: &[ObjectId],
+        lost: impl Fn(ObjectId) -> bool,
+    ) -> Vec<Standing> {
+        let locked = self.locked_by(node);
+        let of = |id: &ObjectId| match (lost(*id), locked.contains(id)) {
+            (true, _) => Standing::Lost,
+            (_, true) => Standing::Held,
+            _ => Standing::None,
+        };
+        ids.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,214 @@
+//! Changes of directories and symbolic links, by which resolved paths may become wrong.
+//!
+//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that names
+//! are about to change (they then resolve paths anew, and make nothing in a directory that is to
+//! go), has the change made where it belongs, and tells them that it is done. What else happens to
+//! names goes on meanwhile.
+
+use super::messages::{Wire, decode, encode, kind};
+use super::serve::Reply;
+use crate::Cluster;
+use crate::cross_node::{Backoff, without_change};
+use forebay_store::dirs::DirPosition;
+use forebay_store::names::is_on_paths;
+use forebay_store::{ObjectId, RenameMode, Result};
+use rustix::io::Errno;
+
+/// Carries out a question about names, on the node that does.
+pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply> {
+    match kind {
+        kind::NAMES_RMDIR => {
+            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
+            store.epoch_for(epoch)?;
+            let entry = store.lookup(dir, &name)?.ok_or(Errno::NOENT)?;
+            if entry.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            store.unless_filled(entry.id, || {
+                store.while_frozen(entry.id, |_, empty| match empty {
+                    false => Err(Errno::NOTEMPTY),
+                    true => store.remove_dir(dir, &name),
+                })
+            })?;
+        }
+        kind::NAMES_RENAME => {
+            type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, RenameMode, u64);
+            let (from, name, to, new, mode, epoch): Question = parts(head)?;
+            store.epoch_for(epoch)?;
+            let source = store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
+            let target = store.lookup(to, &new)?;
+            if let Some(target) = target
+                && let Some(answer) = without_change(mode, source, target)
+            {
+                // Only this node moves what is on paths: one of them stood still. Two others may have been moved between the two looks.
+                return match is_on_paths(source) || is_on_paths(target) {
+                    true => answer.and_then(|()| done()),
+                    false => Err(Errno::REMOTE),
+                };
+            }
+            if source.kind == libc::S_IFDIR && store.is_within(to, source.id)? {
+                return Err(Errno::INVAL);
+            }
+            if mode == RenameMode::Exchange {
+                let target = target.ok_or(Errno::NOENT)?;
+                if target.kind == libc::S_IFDIR && store.is_within(from, target.id)? {
+                    return Err(Errno::INVAL);
+                }
+                store.while_frozen(ObjectId(0), |epoch, _| {
+                    store.exchange((from, &name), (to, &new), true, epoch)
+                })?;
+                return done();
+            }
+            let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
+            let frozen = replaced.map_or(ObjectId(0), |t| t.id);
+            let rename = |epoch, empty: bool| {
+                if replaced.is_some() && !empty {
+                    return Err(match source.kind {
+                        libc::S_IFDIR => Errno::NOTEMPTY,
+                        _ => Errno::ISDIR,
+                    });
+                }
+                store.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
+            };
+            store.unless_filled(frozen, || store.while_frozen(frozen, rename))?;
+        }
+        kind::NAMES_SET_ATTR => {
+            let (id, set) = parts(head)?;
+            store.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
+                Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
+                None => store.set_attr_here(id, &set),
+            })?;
+        }
+        kind::NAMES_UNLINK => {
+            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
+            store.epoch_for(epoch)?;
+            store.while_frozen(ObjectId(0), |epoch, _| match store.entry_away(dir, &name) {
+                Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
+                None => store.unlink_here(dir, &name, None, epoch, true),
+            })?;
+        }
+        _ => return Err(Errno::PROTO),
+    }
+    done()
+}
+
+fn parts<T: Wire>(head: &[u8]) -> Result<T> {
+    decode(head).ok_or(Errno::PROTO)
+}
+
+fn done() -> Result<Reply> {
+    Ok(Reply {
+        head: encode(&()),
+        body: Vec::new(),
+    })
+}
+
+impl<'a> Cluster<'a> {
+    /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was about
+    /// to go, or didn't count yet.
+    fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
+        let mut backoff = Backoff::new();
+        loop {
+            match change() {
+                Err(Errno::NOTEMPTY) => {}
+                result => return result,
+            }
+            let mut filled = false;
+            self.list(dir, &mut DirPosition::default(), |_, _| {
+                filled = true;
+                false
+            })?;
+            if filled {
+                return Err(Errno::NOTEMPTY);
+            }
+            backoff.wait()?;
+        }
+    }
+
+    /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
+    /// It is told the epoch, and whether `dir` is empty.
+    ///
+    /// # Errors
+    /// Those of `change`; EHOSTDOWN if a node can't be told: then nothing has been changed.
+    fn while_frozen(
+        &self,
+        dir: ObjectId,
+        change: impl FnOnce(u64, bool) -> Result<()>,
+    ) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let others: Vec<_> = nodes
+            .nodes()
+            .iter()
+            .copied()
+            .filter(|n| *n != nodes.this_node())
+            .collect();
+        let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
+        let epoch = next(self.names_epoch());
+        let mut empty = !self.freeze(epoch, dir)?;
+        let mut result = Ok(());
+        for told in nodes.ask_each(&others, kind::FREEZE, &encode(&(epoch, dir))) {
+            match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
+                Ok(entries) => empty &= !entries,
+                Err(e) => result = Err(e),
+            }
+        }
+        if result == Err(Errno::STALE) {
+            // Another node knows a later epoch: this one's control region was made anew.
+            for node in &others {
+                self.raise_epoch(self.ask(*node, kind::EPOCH, &())?);
+            }
+        }
+        let result = result.and_then(|()| change(self.names_epoch(), empty));
+        let after = next(self.names_epoch());
+        self.thaw(after);
+        for (told, node) in nodes
+            .ask_each(&others, kind::THAW, &encode(&after))
+            .into_iter()
+            .zip(&others)
+        {
+            if let Err(e) = told {
+                // It asks for the epoch as soon as it asks for anything.
+                let _ = (node, e);
+            }
+        }
+        result
+    }
+
+    /// On the node that changes names, before it does so for the first time: ends what one before it
+    /// may have left frozen.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be told; to be tried again.
+    pub fn begin_names(&self) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
+        for told in theirs {
+            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
+            self.raise_epoch(epoch);
+        }
+        let epoch = ((self.names_epoch() >> 32) + 1) << 32;
+        nodes
+            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
+            .into_iter()
+            .try_for_each(|told| told.map(|_| ()))
+    }
+
+    /// Removes an empty, frozen directory.
+    fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
+        match self.entry_away(parent, name) {
+            Some(home) => self.ask(home, kind::REMOVE_DIR, &(parent, name)),
+            None => self.remove_dir_entry((parent, name)),
+        }
+    }
+
+    /// Whether directory `dir` is `ancestor` or lies below it, on whatever nodes.
+    fn is_within(&self, mut dir: ObjectId, ancestor: ObjectId) -> Result<bool> {
+        while dir != ObjectId::ROOT {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            dir = ObjectId(self.stat(dir)?.parent);
+        }
+        Ok(dir == ancestor)
+    }
+}

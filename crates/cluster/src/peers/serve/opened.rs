@@ -1,0 +1,246 @@
+//! What this node keeps open for others: the files that they have open, made for them or not.
+
+use super::super::messages::{List, kind};
+use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
+use crate::Cluster;
+use forebay_placement::NodeId;
+use forebay_store::controls::keeping_for;
+use forebay_store::foreign::UNKNOWN_USE;
+use forebay_store::{Distribution, Held, Maker, NewObject, ObjectId};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// The time between two calls of [`Server::check_open`], at least.
+pub const BETWEEN_CHECKS: Duration = Duration::from_secs(5);
+/// So many files are asked about at once.
+const AT_ONCE: usize = 500;
+
+/// A file that a node has open.
+pub(super) struct OpenThere {
+    /// By what numbers it knows its uses: one most of the time, more while one takes the place of
+    /// another. To open or close the same twice changes nothing.
+    uses: Vec<u64>,
+    /// Our open file description that keeps it.
+    open: u32,
+    /// Of these numbers the node knew nothing when it was asked last.
+    doubted: Vec<u64>,
+}
+
+impl OpenThere {
+    fn note(&mut self, number: u64) {
+        if !self.uses.contains(&number) {
+            self.uses.push(number);
+        }
+    }
+}
+
+/// The arguments of CREATE.
+type CreateQuestion = (
+    (ObjectId, Vec<u8>),
+    (u32, u32, u32, u64, Vec<u8>),
+    u8,
+    u64,
+    u64,
+    Option<u64>,
+    Option<Maker>,
+);
+
+impl Server {
+    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept
+    /// open.
+    pub(super) fn created_again(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        head: &[u8],
+        answer: &[u8],
+    ) {
+        let asked: Option<CreateQuestion> = super::decode(head);
+        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = super::decode(answer);
+        if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
+            && new.0 & forebay_store::S_IFMT == libc::S_IFREG
+        {
+            // If it is gone, its asker finds out.
+            let _ = self.open(store, node, id, number);
+        }
+    }
+
+    /// Makes something for `node`; a file that it opens by a number is open from the start.
+    /// `there`: the object lies on this node; else where its entry does, which is here.
+    pub(super) fn create(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        head: &[u8],
+        there: bool,
+    ) -> Result<Reply, Errno> {
+        let ((dir, name), new, bits, controls, epoch, number, maker): CreateQuestion = parts(head)?;
+        let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
+        if !there {
+            home_of_entry(store, dir, &name)?;
+        }
+        let (mode, uid, gid, rdev, target) = new;
+        if target.len() > forebay_store::PATH_MAX {
+            return Err(Errno::PROTO);
+        }
+        let new = NewObject {
+            mode,
+            uid,
+            gid,
+            rdev,
+            target: &target,
+            distribution: Some(distribution),
+            controls: checked(controls)?,
+            maker,
+        };
+        let epoch = store.epoch_for(epoch)?;
+        let Some(number) = number.filter(|_| mode & forebay_store::S_IFMT == libc::S_IFREG) else {
+            return told(store.create_object_near(dir, &name, &new, epoch)?);
+        };
+        told(match store.create_open_near(dir, &name, &new, epoch)? {
+            Ok((id, live, held)) => {
+                self.keep(store, (node, id, number), (live, held))?;
+                Ok(id)
+            }
+            Err(there) => Err(there),
+        })
+    }
+
+    /// A file is open on `node`: it must not go with its last name.
+    pub(super) fn open(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        id: ObjectId,
+        number: u64,
+    ) -> Result<(), Errno> {
+        if self.fences.has(store, node, home(store, id)?) {
+            return Err(Errno::OWNERDEAD);
+        }
+        if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
+            there.note(number);
+            return Ok(());
+        }
+        self.keep(store, (node, id, number), store.live_acquire_held(id)?)
+    }
+
+    /// Keeps a file open for a node that has opened it by this number.
+    fn keep(
+        &self,
+        store: &Cluster<'_>,
+        (node, id, number): (NodeId, ObjectId, u64),
+        (live, held): (u32, Held<'_>),
+    ) -> Result<(), Errno> {
+        let flags = libc::O_RDWR as u32;
+        let use_of = Some((live, Some(held)));
+        let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
+        let open = keeping_for(node, || {
+            store.open_create_held(id, kind, use_of, flags, root, b"")
+        })
+        .inspect_err(|_| _ = store.live_release(live))?;
+        let mut all = lock(&self.open);
+        let there = all.entry((node, id)).or_insert(OpenThere {
+            uses: Vec::new(),
+            open,
+            doubted: Vec::new(),
+        });
+        there.note(number);
+        let twice = there.open != open;
+        drop(all);
+        if twice {
+            store.open_release(open)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        id: ObjectId,
+        number: u64,
+    ) -> Result<(), Errno> {
+        let mut all = lock(&self.open);
+        let Some(there) = all.get_mut(&(node, id)) else {
+            return Ok(());
+        };
+        there.uses.retain(|n| *n != number);
+        if !there.uses.is_empty() {
+            return Ok(());
+        }
+        let open = there.open;
+        all.remove(&(node, id));
+        drop(all);
+        store.open_release(open)
+    }
+
+    /// Asks the nodes for which files are kept open whether they still have them open. Whoever dies at
+    /// the wrong instant, there, can't say that it hasn't. What a node knows nothing of at two calls in
+    /// a row is given up; these are at least [`BETWEEN_CHECKS`] apart.
+    pub fn check_open(&self, store: &Cluster<'_>) {
+        let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
+        all.sort_unstable_by_key(|(node, id)| (node.0, id.0));
+        for of_node in all.chunk_by(|a, b| a.0 == b.0) {
+            for some in of_node.chunks(AT_ONCE) {
+                let ids = List(some.iter().map(|(_, id)| *id).collect());
+                let known: Vec<Vec<u64>> = {
+                    let open = lock(&self.open);
+                    let uses = |key| open.get(key).map_or(Vec::new(), |o| o.uses.clone());
+                    some.iter().map(uses).collect()
+                };
+                let Ok(List(told)) = store.ask::<List<u64>>(some[0].0, kind::USES, &ids) else {
+                    // If it stays away, it will be given up as a whole.
+                    break;
+                };
+                for ((key, known), now) in some.iter().zip(known).zip(told) {
+                    self.doubt(store, *key, known, now);
+                }
+            }
+        }
+    }
+
+    /// The node has an object open by the number `now` at most; of its uses, those in `known` were
+    /// known here before it was asked.
+    fn doubt(&self, store: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
+        if now == UNKNOWN_USE {
+            return;
+        }
+        known.retain(|&number| number != now);
+        let lost = {
+            let mut open = lock(&self.open);
+            let Some(there) = open.get_mut(&key) else {
+                return;
+            };
+            let lost: Vec<u64> = known
+                .iter()
+                .copied()
+                .filter(|number| there.doubted.contains(number))
+                .collect();
+            there.doubted = known;
+            lost
+        };
+        for number in lost {
+            // What can't be written back is tried again when all is put in order.
+            let _ = self.close(store, key.0, key.1, number);
+        }
+    }
+
+    /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
+    /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
+    /// it has asked before.
+    pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
+        self.fences.raise(store, node);
+        self.fences.release(store, node);
+        let mut left = Vec::new();
+        lock(&self.open).retain(|key, there| {
+            if key.0 == node {
+                left.push(there.open);
+            }
+            key.0 != node
+        });
+        for open in left {
+            // What can't be written back is tried again when all is put in order.
+            let _ = store.open_release(open);
+        }
+    }
+}

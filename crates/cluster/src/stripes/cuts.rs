@@ -1,0 +1,230 @@
+//! What needs a striped file for itself: cutting it, and appending to it behind its first chunk.
+//!
+//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and count that;
+//! then the home: this is when it happens. If who cuts dies, parts are ahead of the home, which whoever comes upon
+//! it completes ([`Store::settle_cut`]). A lease whose holder is dead, or whose time is over, may be taken over:
+//! by cutting the file where it ends, so that what its former holder had still under way is refused.
+
+use super::writing::{Content, InPlace};
+use super::*;
+use crate::Cluster;
+use forebay_store::parts::Holder;
+use forebay_store::process::{identity, identity_lives};
+
+/// A lease that was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub number: u64,
+    pub known: Known,
+}
+
+impl<'a> Cluster<'a> {
+    /// Waits for the lease.
+    pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
+        let me = identity(&self.control, self.process_slot()?);
+        let mut backoff = Backoff::new();
+        let mut over = None;
+        for n in 1u32.. {
+            let told = match f.home {
+                None => {
+                    let node = self.other_nodes()?.this_node();
+                    self.lease_here(f.index, (node, me), over)?
+                }
+                Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
+            };
+            let holder: Holder = match told {
+                Ok((number, size, cuts, appends, taken, word)) => {
+                    let known = Known {
+                        size,
+                        cuts,
+                        appends,
+                        word,
+                    };
+                    let lease = Lease { number, known };
+                    self.learn(f, word);
+                    if taken {
+                        self.finish_cut(f, lease)?;
+                        over = None;
+                        continue;
+                    }
+                    return Ok(lease);
+                }
+                Err(holder) => holder,
+            };
+            backoff.wait()?;
+            if n.is_multiple_of(4) && self.lessee_is_dead(&holder) {
+                over = Some(holder.2);
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to pass.
+    fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
+        let node = NodeId(*node);
+        if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
+            return !identity_lives(&self.control, *process);
+        }
+        self.ask::<bool>(node, kind::LIVES, process) == Ok(false)
+    }
+
+    /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any more.
+    pub(super) fn end_lease(
+        &self,
+        f: &Striped,
+        lease: Lease,
+        cuts: u64,
+        size: Option<u64>,
+    ) -> Result<()> {
+        let as_of = (cuts, lease.known.appends);
+        let ours = match f.home {
+            None => self.end_lease_here(f.index, lease.number, as_of, size)?,
+            Some(home) => {
+                let question = (f.id, lease.number, as_of, size);
+                self.ask(home, kind::END_LEASE, &question)?
+            }
+        };
+        match ours {
+            true => Ok(()),
+            false => Err(CHANGED),
+        }
+    }
+
+    /// Cuts all parts, wherever they are.
+    pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
+        let mut nodes = self.part_nodes(f.id)?;
+        nodes.retain(|&node| Some(node) != f.lost);
+        let head = encode(&(f.id, cuts, size));
+        let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
+        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        if f.home.is_some() {
+            self.cut_part(f.id, cuts, size)?;
+        }
+        Ok(())
+    }
+
+    /// With a lease that another one had before: completes the cut that has begun, or cuts the file where it
+    /// ends. Gives the lease back.
+    fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        let Known { size, cuts, .. } = lease.known;
+        let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
+        self.cut_parts(f, cuts, size)?;
+        self.end_lease(f, lease, cuts, Some(size))
+    }
+
+    /// With a lease: completes a cut whose maker has died. EXFULL: it did, and the lease is given back.
+    pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        match self.cut_ahead(f, lease.known.cuts)? {
+            None => Ok(()),
+            Some((cuts, size)) => {
+                self.cut_parts(f, cuts, size)?;
+                self.end_lease(f, lease, cuts, Some(size))?;
+                Err(CHANGED)
+            }
+        }
+    }
+
+    /// With a lease: EPERM if what was said of the file rules the change out; the lease is given back.
+    fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
+        let Known {
+            size, cuts, word, ..
+        } = lease.known;
+        check_word(word, size, change).or_else(|e| {
+            self.end_lease(f, lease, cuts, None)?;
+            Err(e)
+        })
+    }
+
+    /// The cut that some part is ahead of the home by: its number and the size.
+    fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
+        let parts = self.part_inodes(f.id, f.lost)?;
+        let ahead = parts.iter().filter(|part| part.rdev > cuts);
+        Ok(ahead
+            .max_by_key(|part| part.rdev)
+            .map(|part| (part.rdev, part.parent)))
+    }
+
+    /// As [`Store::settle_cut`], of a file that needn't be open.
+    pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let settled = match self.striped(index) {
+            Some(f) => self.settle_cut(&f),
+            None => Ok(()),
+        };
+        drop(held);
+        self.live_release(index).and(settled)
+    }
+
+    /// Completes a cut whose maker has died, if there is one.
+    pub(super) fn settle_cut(&self, f: &Striped) -> Result<()> {
+        let lease = self.lease(f)?;
+        self.complete_cut(f, lease)
+            .and_then(|()| self.end_lease(f, lease, lease.known.cuts, None))
+            .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
+    }
+
+    /// As [`Store::truncate`].
+    pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
+        self.retry_cut(f, || {
+            let done = match f.home {
+                None => self.truncate_here(f.index, |live| self.may_cut(live, size)),
+                Some(home) => self.ask(home, kind::TRUNCATE, &(f.id, size)),
+            };
+            if done != Err(CHANGED) {
+                return done;
+            }
+            let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            self.check_leased(f, lease, Change::Size(size))?;
+            let Known {
+                size: old, cuts, ..
+            } = lease.known;
+            if size >= old {
+                // It has become shorter meanwhile.
+                return self.end_lease(f, lease, cuts, Some(size));
+            }
+            self.cut_parts(f, cuts + 1, size)?;
+            self.end_lease(f, lease, cuts + 1, Some(size))
+        })
+    }
+
+    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`, where some may be in place.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    pub(super) unsafe fn write_leased(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        (content, len): (Content, usize),
+        in_place: InPlace,
+    ) -> Result<(u64, usize)> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            self.check_leased(f, lease, Change::From(offset))?;
+            let Known { size, cuts, .. } = lease.known;
+            let at = offset.unwrap_or(size);
+            let fits = at
+                .checked_add(len as u64)
+                .is_some_and(|end| end <= MAX_SIZE);
+            let written = match fits {
+                // SAFETY: passed on.
+                true => unsafe { self.write_rest(f, lease.known, at, (content, len), in_place) },
+                false => Err(Errno::FBIG),
+            };
+            let (done, error) = match written {
+                Ok(written) => written,
+                Err(e) => {
+                    self.end_lease(f, lease, cuts, None)?;
+                    return Err(e);
+                }
+            };
+            let end = (done > 0).then_some(at + done as u64);
+            self.end_lease(f, lease, cuts, end)?;
+            match error {
+                Some(e) if done == 0 => Err(e),
+                _ => Ok((at, done)),
+            }
+        })
+    }
+}

@@ -1,0 +1,395 @@
+//! Files that grow on other nodes because their own is full.
+//!
+//! A file of one node (distribution `local`) has all its chunks at its home as long as there is
+//! room. When a write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an
+//! id without a chunk size). From then on it is written and read as a striped file of 1 MiB chunks,
+//! with the same parts, cuts and leases. What differs is where a chunk lies: not a hash says so but
+//! a record of the home, `E id chunk -> node, from`. Bytes of the chunk below `from` lie at the
+//! home, the others in that node's part. A chunk without such a record lies at the home.
+//!
+//! - A chunk is placed when it is first written and the home has no room for it: the writer asks
+//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home note it
+//!   ([`ASSIGN`]). Whoever notes first wins. So what is within a placed chunk has its room:
+//!   overwriting never fails for lack of it.
+//! - A placement holds until the file is cut below it. Everybody may remember it together with the
+//!   number of cuts; a part that was cut since refuses. That a chunk lies at the home is never
+//!   remembered: the home is asked each time.
+//! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
+//! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
+//!   file is spilled; then the asker looks again ([`Store::learn_spilled`]).
+//! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
+//!   pages.
+//!
+//! [`live_flag::PARTS`]: forebay_store::control::live_flag::PARTS
+//! [`PLACE`]: kind::PLACE
+//! [`ASSIGN`]: kind::ASSIGN
+
+use super::*;
+use crate::Cluster;
+use crate::peers::messages::List;
+use forebay_store::CHUNK;
+use forebay_store::placements::{AHEAD, Chunk, Placed};
+use forebay_store::process::Critical;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicPtr, AtomicU64};
+use twox_hash::XxHash3_64;
+
+/// Placements that a process remembers.
+const REMEMBERED: usize = 2048;
+
+/// Placements that this process has been told: a place by the hash of file, cuts and chunk. Without
+/// a lock: what was read while another thread wrote doesn't have the right sum.
+#[derive(Default)]
+pub(crate) struct Memory(AtomicPtr<[Remembered; REMEMBERED]>);
+
+#[derive(Default)]
+struct Remembered {
+    /// File, cuts, chunk, placement.
+    words: [AtomicU64; 4],
+    sum: AtomicU64,
+}
+
+fn sum(words: &[u64; 4]) -> u64 {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    XxHash3_64::oneshot_with_seed(0x70_6c_61_63_65, &bytes) | 1
+}
+
+impl Memory {
+    pub(crate) const fn new() -> Memory {
+        Memory(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    fn place(&self, key: [u64; 3], make: bool) -> Option<&Remembered> {
+        let mut all = self.0.load(Acquire);
+        if all.is_null() {
+            if !make {
+                return None;
+            }
+            let new: Vec<Remembered> = (0..REMEMBERED).map(|_| Remembered::default()).collect();
+            let new: Box<[Remembered; REMEMBERED]> = new.into_boxed_slice().try_into().ok()?;
+            let new = Box::into_raw(new);
+            match self.0.compare_exchange(all, new, AcqRel, Acquire) {
+                Ok(_) => all = new,
+                Err(other) => {
+                    all = other;
+                    // SAFETY: nobody else has seen it.
+                    drop(unsafe { Box::from_raw(new) });
+                }
+            }
+        }
+        let n = sum(&[key[0], key[1], key[2], 0]) >> 8;
+        // SAFETY: it stays as long as this does.
+        Some(unsafe { &(*all)[n as usize % REMEMBERED] })
+    }
+
+    fn get(&self, key: [u64; 3]) -> Option<Placed> {
+        let place = self.place(key, false)?;
+        let words = [0, 1, 2, 3].map(|i: usize| place.words[i].load(Acquire));
+        let known = words[..3] == key && place.sum.load(Acquire) == sum(&words);
+        Placed::decode(&words[3].to_le_bytes()).filter(|_| known)
+    }
+
+    fn put(&self, key: [u64; 3], placed: Placed) {
+        let Some(place) = self.place(key, true) else {
+            return;
+        };
+        let words = [key[0], key[1], key[2], u64::from_le_bytes(placed.encode())];
+        place.sum.store(0, Release);
+        for (at, word) in place.words.iter().zip(words) {
+            at.store(word, Release);
+        }
+        place.sum.store(sum(&words), Release);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let all = self.0.load(Acquire);
+        if !all.is_null() {
+            // SAFETY: it was made by a box; nobody uses it any more.
+            drop(unsafe { Box::from_raw(all) });
+        }
+    }
+}
+
+impl<'a> Cluster<'a> {
+    // ---- at the home ----
+
+    /// As [`Store::spill_here`], for a process that can find out whether others have room.
+    pub(crate) fn spill(&self, index: u32) -> Result<bool> {
+        if self.foreign.is_none() || self.live_away(index).is_some() {
+            return Ok(false);
+        }
+        if Store::is_spilled(self.live(index)) {
+            return Ok(true);
+        }
+        Ok(!self.roomy_nodes(0).is_empty() && self.spill_here(index)?)
+    }
+
+    // ---- who asks ----
+
+    /// What came of asking the home of an open file, or of doing it here, where no chunk was known
+    /// to lie on another node. If some do, or have to: the file as one of several nodes, by which
+    /// it is to be done again.
+    pub(crate) fn spilled_by<T>(&self, index: u32, done: &Result<T>) -> Result<Option<Striped>> {
+        match done {
+            Err(CHANGED) => self.learn_spilled(index)?,
+            Err(Errno::NOSPC) if self.spill(index)? => {}
+            _ => return Ok(None),
+        }
+        Ok(self.striped(index))
+    }
+
+    /// The home has refused what was asked of it alone: this node knows now that the file is
+    /// spilled, if it is.
+    ///
+    /// # Errors
+    /// EHOSTDOWN and the like.
+    pub(crate) fn learn_spilled(&self, index: u32) -> Result<()> {
+        let live = self.live(index);
+        if Store::is_spilled(live) || self.live_away(index).is_none() {
+            return Ok(());
+        }
+        let _critical = Critical::enter();
+        let lock = self.lock_live(index)?;
+        if !Store::is_spilled(lock.0) {
+            // Nothing is known of its size yet.
+            lock.0.size.store(0, Release);
+            lock.0.cuts.store(0, Release);
+            lock.0.flags.fetch_or(flag::PARTS, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The nodes to be asked for room for a chunk, the best for chunk `n` first: by what they had a
+    /// moment ago. Those that had none come last: they may have some by now. All others, if nobody
+    /// can tell.
+    pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
+        let Ok(others) = self.other_nodes() else {
+            return Vec::new();
+        };
+        let me = others.this_node();
+        let turn = |mut nodes: Vec<NodeId>| {
+            let len = nodes.len().max(1);
+            nodes.rotate_left(n as usize % len);
+            nodes
+        };
+        let Some(rooms) = self.rooms() else {
+            return turn(
+                others
+                    .nodes()
+                    .iter()
+                    .copied()
+                    .filter(|&o| o != me)
+                    .collect(),
+            );
+        };
+        let most = rooms.first().map_or(0, |r| r.1);
+        let (much, little): (Vec<_>, Vec<_>) = rooms
+            .into_iter()
+            .partition(|r| r.1 >= CHUNK && r.1 >= most / 2);
+        let nodes = |list: Vec<(NodeId, u64)>| list.into_iter().map(|r| r.0).collect();
+        let mut all: Vec<NodeId> = turn(nodes(much));
+        all.extend::<Vec<NodeId>>(nodes(little));
+        all
+    }
+
+    /// As [`Store::spread`], of a spilled file. `make`: what has no place yet gets one.
+    pub(super) fn spread_by_room(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        (offset, len): (u64, usize),
+        make: bool,
+    ) -> Result<Vec<Piece>> {
+        let me = self.other_nodes()?.this_node();
+        let end = offset + len as u64;
+        let (first, behind) = (offset / CHUNK, end.div_ceil(CHUNK));
+        let mut places = BTreeMap::new();
+        for chunk in first..behind {
+            let known = self.placed().get([f.id.0, cuts, chunk]);
+            places.extend(known.map(|placed| (chunk, placed)));
+        }
+        let all_known = places.len() as u64 == behind - first;
+        if !make && !all_known {
+            let count = behind - first;
+            let told = match f.home {
+                None => self.places_here(f.index, cuts, (first, count))?,
+                Some(home) => {
+                    let asked = (f.id, cuts, first, count + AHEAD);
+                    let List(told) = self.ask::<List<(u64, Placed)>>(home, kind::PLACES, &asked)?;
+                    for &(chunk, placed) in &told {
+                        self.placed().put([f.id.0, cuts, chunk], placed);
+                    }
+                    told
+                }
+            };
+            places.extend(told);
+        }
+        if make {
+            for chunk in first..behind {
+                if places.contains_key(&chunk) {
+                    continue;
+                }
+                let end = (end - chunk * CHUNK).min(CHUNK);
+                if let Some(placed) = self.place_chunk(f, cuts, chunk, end)? {
+                    self.placed().put([f.id.0, cuts, chunk], placed);
+                    places.insert(chunk, placed);
+                }
+            }
+        }
+        let mut pieces = Vec::with_capacity(len / MAX_BODY + 2);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (chunk, within) = (at / CHUNK, at % CHUNK);
+            let placed = places.get(&chunk);
+            let (place, until) = match placed {
+                Some(p) if within >= u64::from(p.from) && p.node == me => (Place::Part, CHUNK),
+                Some(p) if within >= u64::from(p.from) => (Place::On(p.node), CHUNK),
+                _ => {
+                    let place = f.home.map_or(Place::Object, Place::Home);
+                    (place, placed.map_or(CHUNK, |p| u64::from(p.from)))
+                }
+            };
+            let n = (len - done).min(MAX_BODY).min((until - within) as usize);
+            pieces.push(Piece {
+                place,
+                offset: at,
+                done,
+                len: n,
+            });
+            done += n;
+        }
+        Ok(pieces)
+    }
+
+    /// Where a chunk lies that is about to be written up to `end`; None: at its home. ENOSPC:
+    /// nowhere is room.
+    fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
+        loop {
+            let told = match f.home {
+                None => {
+                    self.with_room_of_the_dead(|| self.place_here(f.index, cuts, chunk, end))?
+                }
+                Some(home) => self.ask(home, kind::PLACE, &(f.id, cuts, chunk, end))?,
+            };
+            let (from, content) = match told {
+                Chunk::Home => return Ok(None),
+                Chunk::There(placed) => return Ok(Some(placed)),
+                Chunk::Nowhere(from, content) => (from, content),
+            };
+            let node = self.reserve_chunk(f, cuts, chunk)?;
+            if let Some(content) = &content {
+                self.write_content(f, cuts, node, content)?;
+            }
+            let placed = Placed { node, from };
+            let inline = content.map(|c| c.len() as u64);
+            let noted = match f.home {
+                None => self.assign_here(f.index, cuts, chunk, placed, inline),
+                Some(home) => self.ask(home, kind::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
+            };
+            match noted {
+                // Others wrote to the chunk meanwhile, or it was cut: which, the next question
+                // tells.
+                Err(CHANGED) => continue,
+                noted => return noted.map(Some),
+            }
+        }
+    }
+
+    /// Reserves a chunk in the part of a node that has room for it.
+    fn reserve_chunk(&self, f: &Striped, cuts: u64, chunk: u64) -> Result<NodeId> {
+        let others = self.other_nodes()?;
+        let home = f.home.unwrap_or(others.this_node());
+        let mut error = Errno::NOSPC;
+        for node in self.roomy_nodes(chunk) {
+            if node == home {
+                continue;
+            }
+            let reserved = if node == others.this_node() {
+                let reserve = |part| {
+                    let range = (chunk * CHUNK, CHUNK);
+                    self.with_room_of_the_dead(|| self.room_part(part, cuts, range, false))
+                };
+                self.own_part(f, true)?.ok_or(Errno::IO).and_then(reserve)
+            } else {
+                let question = (f.id, cuts, chunk * CHUNK, CHUNK, false);
+                self.ask(node, kind::ROOM_PART, &question)
+            };
+            match reserved {
+                Ok(()) => return Ok(node),
+                // The next one may have room, or be there.
+                Err(e @ (Errno::NOSPC | Errno::HOSTDOWN)) => error = e,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(error)
+    }
+
+    /// Writes what lay in the file's record to the beginning of the part on `node`.
+    fn write_content(&self, f: &Striped, cuts: u64, node: NodeId, content: &[u8]) -> Result<()> {
+        if content.is_empty() {
+            return Ok(());
+        }
+        let bytes = (content.as_ptr(), content.len());
+        if node == self.other_nodes()?.this_node() {
+            let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
+            // SAFETY: a slice.
+            return unsafe { self.write_part(part, cuts, 0, bytes) }.map(|_| ());
+        }
+        let bytes = Bytes::Send(bytes.0, bytes.1);
+        // SAFETY: a slice.
+        unsafe { self.ask_with::<u64>(node, kind::WRITE_PART, &(f.id, cuts, 0u64), bytes) }
+            .map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::messages::decode;
+    use forebay_store::PAGE;
+
+    #[test]
+    fn what_is_remembered_is_that_of_the_file_the_cut_and_the_chunk() {
+        let memory = Memory::default();
+        let placed = |n: u32| Placed {
+            node: NodeId(n),
+            from: n % 7 * PAGE as u32,
+        };
+        assert_eq!(memory.get([1, 0, 5]), None);
+        for n in 0..100u32 {
+            memory.put([u64::from(n % 3), 1, u64::from(n)], placed(n));
+        }
+        assert_eq!(memory.get([99 % 3, 1, 99]), Some(placed(99)));
+        assert_eq!(memory.get([99 % 3, 2, 99]), None, "it was cut since");
+        assert_eq!(memory.get([(99 + 1) % 3, 1, 99]), None, "another file");
+    }
+
+    #[test]
+    fn placements_as_bytes() {
+        let placed = Placed {
+            node: NodeId(70_000),
+            from: 3 * PAGE as u32,
+        };
+        assert_eq!(Placed::decode(&placed.encode()), Some(placed));
+        for bad in [CHUNK as u32, 5] {
+            let bad = Placed {
+                from: bad,
+                ..placed
+            };
+            assert_eq!(Placed::decode(&bad.encode()), None);
+        }
+        let all = [
+            Chunk::Home,
+            Chunk::There(placed),
+            Chunk::Nowhere(4096, None),
+            Chunk::Nowhere(0, Some(b"abc".to_vec())),
+        ];
+        for chunk in all {
+            assert_eq!(decode(&encode(&chunk)), Some(chunk));
+        }
+        assert_eq!(decode::<Chunk>(&[3]), None);
+    }
+}

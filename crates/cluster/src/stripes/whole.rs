@@ -1,0 +1,203 @@
+//! What concerns a striped file as a whole: its attributes, syncing, reserving and punching, holes.
+
+use super::{AT_ONCE, Piece, Place, Striped, has_parts};
+use crate::Cluster;
+use crate::peers::messages::{Record, decode, encode, kind};
+use crate::peers::{Bytes, MAX_BODY};
+use forebay_store::controls::{Change, check_word};
+use forebay_store::data::MAX_SIZE;
+use forebay_store::record::Inode;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
+    let changed = inode.ctime;
+    for part in parts {
+        inode.pages += part.pages;
+        // Unless its times were set since.
+        if part.mtime > changed {
+            inode.mtime = inode.mtime.max(part.mtime);
+            inode.ctime = inode.ctime.max(part.mtime);
+        }
+    }
+    inode
+}
+
+impl<'a> Cluster<'a> {
+    // ---- the rest ----
+
+    /// The other nodes that may have a part.
+    pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
+        let others = self.other_nodes()?;
+        let home = others.node_of(id.slot());
+        let all = others.nodes().iter().copied();
+        Ok(all
+            .filter(|&n| n != home && n != others.this_node())
+            .collect())
+    }
+
+    /// The attributes of a file, whose home has told `inode`, with what its parts add to them: pages, and
+    /// when they were written.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked; ENOENT if it goes meanwhile.
+    pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
+        if !has_parts(id, &inode) || self.foreign.is_none() {
+            return Ok(inode);
+        }
+        loop {
+            let parts = self.part_inodes(id, None)?;
+            if parts.iter().all(|part| part.rdev <= inode.rdev) {
+                return Ok(with_times_and_pages(inode, &parts));
+            }
+            // It is being cut. Whoever was at it may have died: then it must not happen later on.
+            self.settle_cut_of(id)?;
+            inode = self.stat(id)?;
+        }
+    }
+
+    /// What the nodes that have parts of a file say of them, all but `lost`.
+    pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
+        let mut nodes = self.part_nodes(id)?;
+        nodes.retain(|&node| Some(node) != lost);
+        let told = self
+            .other_nodes()?
+            .ask_each(&nodes, kind::STAT_PART, &encode(&id));
+        let mut parts = Vec::with_capacity(told.len() + 1);
+        for told in told {
+            let part: Option<Record> = decode(&told?.head).ok_or(Errno::PROTO)?;
+            parts.extend(part.map(|record| record.0));
+        }
+        if self.object_away(id).is_some() {
+            parts.extend(self.stat_part(id)?);
+        }
+        Ok(parts)
+    }
+
+    /// As [`Store::sync`].
+    pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
+        if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
+            let nodes = self.part_nodes(f.id)?;
+            let head = encode(&f.id);
+            let told = self.other_nodes()?.ask_each(&nodes, kind::SYNC_PART, &head);
+            told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+            if f.home.is_some()
+                && let Some(part) = self.own_part(f, false)?
+            {
+                self.sync_here(part)?;
+            }
+        }
+        // Last: it says how long the file is.
+        match f.home {
+            None => self.sync_here(f.index),
+            Some(home) if f.spilled => self.ask(home, kind::SYNC_PART, &f.id),
+            Some(home) => self.ask(home, kind::SYNC, &f.id),
+        }
+    }
+
+    /// As [`Store::reserve_range`], and with `punch` as [`Store::punch`].
+    pub(crate) fn room_striped(
+        &self,
+        f: &Striped,
+        (offset, len): (u64, u64),
+        grow: bool,
+        punch: bool,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE);
+        let end = end.ok_or(Errno::FBIG)?;
+        let done = self.retry_cut(f, || {
+            let first = end <= f.chunk.bytes() && !f.spilled;
+            let known = self.look(f, !first && !punch)?;
+            let change = match punch {
+                true => Change::From(Some(offset)),
+                false => Change::Size(MAX_SIZE),
+            };
+            check_word(known.word, known.size, change)?;
+            if !first && !punch {
+                self.prepare_parts(f)?;
+            }
+            // Nothing lies behind the end.
+            let until = if punch { end.min(known.size) } else { end };
+            let mut at = offset;
+            while at < until {
+                let turn = (until - at).min((AT_ONCE * MAX_BODY) as u64);
+                self.room_turn(f, known.cuts, at, turn as usize, punch)?;
+                at += turn;
+            }
+            if grow && end > known.size {
+                self.grow(f, known, end)?;
+            }
+            Ok(())
+        });
+        if done == Err(Errno::NOSPC) && f.spilled {
+            // What was reserved behind the end is given back.
+            self.fence(f, |_, _| Ok(false))?;
+        }
+        done
+    }
+
+    fn room_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        len: usize,
+        punch: bool,
+    ) -> Result<()> {
+        let pieces = self.spread(f, cuts, (offset, len), !punch)?;
+        let id = f.id;
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) if !f.spilled => {
+                let kind = if punch { kind::PUNCH } else { kind::RESERVE };
+                (kind, encode(&(id, p.offset, p.len as u64, false)))
+            }
+            _ => (
+                kind::ROOM_PART,
+                encode(&(id, cuts, p.offset, p.len as u64, punch)),
+            ),
+        };
+        // SAFETY: there are no bytes.
+        let told = unsafe { self.ask_pieces(&pieces, head, |_| Bytes::None)? };
+        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        for p in &pieces {
+            match p.place {
+                Place::Object if punch => {
+                    self.punch_here(f.index, p.offset, p.len as u64, false)?;
+                }
+                Place::Object => self.reserve_here(f.index, p.offset, p.len as u64, false)?,
+                Place::Part => {
+                    if let Some(part) = self.own_part(f, !punch)? {
+                        self.room_part(part, cuts, (p.offset, p.len as u64), punch)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Store::seek_data`]. In a file of several chunks, all is taken for data.
+    pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.look(f, false)?.size;
+        if size > f.chunk.bytes() || f.spilled {
+            return match (offset < size, hole) {
+                (false, _) => Err(Errno::NXIO),
+                (true, false) => Ok(offset),
+                (true, true) => Ok(size),
+            };
+        }
+        match f.home {
+            None => self.seek_here(f.index, offset, hole),
+            Some(home) => self.ask(home, kind::SEEK, &(f.id, offset, hole)),
+        }
+    }
+
+    /// Tells the other nodes that a file of this one is gone.
+    pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
+        let nodes = self.part_nodes(id)?;
+        let told = self
+            .other_nodes()?
+            .ask_each(&nodes, kind::DROP_PART, &encode(&id));
+        told.into_iter().try_for_each(|t| t.map(|_| ()))
+    }
+}

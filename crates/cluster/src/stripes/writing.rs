@@ -1,0 +1,339 @@
+//! Writing striped files, and copying to them: to all nodes at once, then the home is told how long the file is.
+
+use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
+use crate::Cluster;
+use crate::peers::messages::{decode, encode, kind};
+use crate::peers::{Bytes, MAX_BODY};
+use crate::{Range, Source, Target};
+use forebay_store::control::live_flag as flag;
+use forebay_store::controls::{Change, check_word};
+use forebay_store::data::MAX_SIZE;
+use forebay_store::{NodeId, Result};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+
+/// After so many tries, what is written is written under a lease.
+const TRIES: u32 = 4;
+
+/// Of a write that has to be done again: so many bytes of it lay in chunks that were the file's already, after so many cuts. They
+/// aren't written again, which could undo what others wrote there since.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InPlace {
+    len: usize,
+    cuts: u64,
+}
+
+impl InPlace {
+    fn since(self, known: Known) -> usize {
+        if self.cuts == known.cuts { self.len } else { 0 }
+    }
+}
+
+/// What is written.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    /// The caller's bytes from here on.
+    Bytes(*const u8),
+    /// What lies in an open file from an offset on.
+    Of(u32, u64),
+}
+
+impl Content {
+    /// What comes so many bytes later.
+    fn behind(self, n: usize) -> Content {
+        match self {
+            Content::Bytes(from) => Content::Bytes(from.wrapping_add(n)),
+            Content::Of(file, at) => Content::Of(file, at + n as u64),
+        }
+    }
+}
+
+/// Has each piece written: how many bytes from the first on are, and why not all. What lies behind a gap doesn't count. EXFULL:
+/// all over again.
+fn add_up(
+    pieces: &[Piece],
+    mut write: impl FnMut(&Piece) -> Result<usize>,
+) -> Result<(usize, Option<Errno>)> {
+    let (mut done, mut whole, mut error) = (0, true, None);
+    for p in pieces {
+        match write(p) {
+            Err(CHANGED) => return Err(CHANGED),
+            _ if !whole => {}
+            Ok(n) => {
+                done += n;
+                whole = n == p.len;
+                error = (!whole).then_some(Errno::NOSPC);
+            }
+            Err(e) => (whole, error) = (false, Some(e)),
+        }
+    }
+    Ok((done, error))
+}
+
+impl<'a> Cluster<'a> {
+    // ---- writing ----
+
+    /// As [`Store::write_at`].
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(crate) unsafe fn write_striped(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        // SAFETY: passed on.
+        unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
+    }
+
+    /// As [`Store::copy`].
+    pub(crate) fn copy_striped(
+        &self,
+        (from, at): (u32, u64),
+        f: &Striped,
+        to_at: u64,
+        len: usize,
+    ) -> Result<usize> {
+        let content = Content::Of(from, at);
+        // SAFETY: there are no bytes of the caller's.
+        unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
+    }
+
+    /// Writes what all lies at the home, in one question: an appended piece lies behind nobody else's.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    unsafe fn put_first(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        content: Content,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        match (content, f.home) {
+            // SAFETY: passed on.
+            (Content::Bytes(from), Some(home)) => unsafe {
+                self.write_away((home, f.id), offset, from, len)
+            },
+            // SAFETY: passed on.
+            (Content::Bytes(from), None) => unsafe {
+                self.write_here(f.index, offset, (from, len), true, |live| {
+                    self.may_write(live, offset, len)
+                })
+            },
+            (Content::Of(from, at), home) => {
+                let to = offset.ok_or(Errno::INVAL)?;
+                let done = match home {
+                    Some(home) => self.copy_away((from, at), (home, f.id), to, len),
+                    None => {
+                        let range = (at, to, len as u64);
+                        self.copy_in(Source::Open(from), f.index, &[range], Target::File(None))
+                    }
+                };
+                done.map(|n| (to, n))
+            }
+        }
+    }
+
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    unsafe fn put_striped(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        content: Content,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let first = match offset {
+            Some(at) => Cluster::is_first(f, at, len),
+            None => len <= MAX_BODY,
+        };
+        if first {
+            // SAFETY: passed on.
+            let written = unsafe { self.put_first(f, offset, content, len) };
+            if written != Err(CHANGED) {
+                return written;
+            }
+        }
+        let Some(offset) = offset else {
+            // SAFETY: passed on.
+            return unsafe { self.write_leased(f, None, (content, len), InPlace::default()) };
+        };
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > MAX_SIZE) {
+            return Err(Errno::FBIG);
+        }
+        let (mut fresh, mut tries, mut in_place) = (false, 0, InPlace::default());
+        self.retry_cut(f, || {
+            tries += 1;
+            if tries > TRIES {
+                // Others keep appending: it takes turns with them.
+                // SAFETY: passed on.
+                return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
+            }
+            let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
+            let known = match self.known(f).filter(|_| told && !fresh) {
+                Some(known) => known,
+                None => {
+                    let known = self.look(f, true)?;
+                    check_word(known.word, known.size, Change::From(Some(offset)))?;
+                    known
+                }
+            };
+            fresh = true;
+            // SAFETY: passed on.
+            let (done, error) =
+                unsafe { self.write_rest(f, known, offset, (content, len), in_place)? };
+            let end = offset + done as u64;
+            if done > 0 && end > known.size {
+                let there = f.chunk.chunk_of(known.size) * f.chunk.bytes();
+                in_place = InPlace {
+                    len: there.saturating_sub(offset) as usize,
+                    cuts: known.cuts,
+                };
+                self.grow(f, known, end)?;
+            }
+            match error {
+                Some(e) if done == 0 => Err(e),
+                _ => Ok((offset, done)),
+            }
+        })
+    }
+
+    /// As [`Store::write_pieces`], but for what is in place.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    pub(super) unsafe fn write_rest(
+        &self,
+        f: &Striped,
+        known: Known,
+        offset: u64,
+        (content, len): (Content, usize),
+        in_place: InPlace,
+    ) -> Result<(usize, Option<Errno>)> {
+        let there = in_place.since(known).min(len);
+        let (content, offset) = (content.behind(there), offset + there as u64);
+        // SAFETY: so much is left of it.
+        let (done, error) =
+            unsafe { self.write_pieces(f, known.cuts, offset, content, len - there)? };
+        Ok((there + done, error))
+    }
+
+    /// Writes pieces, knowing of so many cuts; how many bytes from the start on, and why not all. They
+    /// are part of the file when the home is told that it has grown. EXFULL: all over again.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    unsafe fn write_pieces(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        content: Content,
+        len: usize,
+    ) -> Result<(usize, Option<Errno>)> {
+        self.prepare_parts(f)?;
+        let mut done = 0;
+        while done < len {
+            let turn = (len - done).min(AT_ONCE * MAX_BODY);
+            let pieces = self.spread(f, cuts, (offset + done as u64, turn), true)?;
+            let (n, error) = match content.behind(done) {
+                // SAFETY: done + turn <= len.
+                Content::Bytes(from) => unsafe { self.write_turn(f, cuts, &pieces, from)? },
+                Content::Of(file, at) => self.copy_turn(f, cuts, &pieces, (file, at))?,
+            };
+            done += n;
+            if n < turn {
+                return Ok((done, error));
+            }
+        }
+        Ok((done, None))
+    }
+
+    /// # Safety
+    /// `from` must be readable as far as the pieces go.
+    unsafe fn write_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        pieces: &[Piece],
+        from: *const u8,
+    ) -> Result<(usize, Option<Errno>)> {
+        let id = f.id;
+        let head = |p: &Piece| (kind::WRITE_PART, encode(&(id, cuts, p.offset)));
+        // SAFETY: the caller's promise.
+        let at = |p: &Piece| unsafe { from.add(p.done) };
+        // SAFETY: as above.
+        let told = unsafe { self.ask_pieces(pieces, head, |p| Bytes::Send(at(p), p.len))? };
+        let mut told = told.into_iter();
+        add_up(pieces, |p| {
+            let bytes = (at(p), p.len);
+            match p.place {
+                // SAFETY: as above.
+                Place::Object => unsafe { self.write_behind(f.index, cuts, p.offset, bytes) },
+                Place::Part => match self.own_part(f, true)? {
+                    // SAFETY: as above.
+                    Some(part) => unsafe { self.write_part(part, cuts, p.offset, bytes) },
+                    None => Err(Errno::IO),
+                },
+                Place::Home(_) | Place::On(_) => {
+                    let told = told.next().ok_or(Errno::PROTO)??;
+                    let n: u64 = decode(&told.head).ok_or(Errno::PROTO)?;
+                    Ok(n as usize)
+                }
+            }
+        })
+    }
+
+    /// As [`Store::write_turn`], of what lies in an open file: each node is asked for all that belongs there.
+    fn copy_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        pieces: &[Piece],
+        (from, at): (u32, u64),
+    ) -> Result<(usize, Option<Errno>)> {
+        let range = |p: &Piece| (at + p.done as u64, p.offset, p.len as u64);
+        let mut asked: BTreeMap<NodeId, Vec<Range>> = BTreeMap::new();
+        for p in pieces {
+            if let Place::Home(node) | Place::On(node) = p.place {
+                asked.entry(node).or_default().push(range(p));
+            }
+        }
+        let mut done = self.ask_copies(from, f.id, cuts, asked)?;
+        let source = Source::Open(from);
+        add_up(pieces, |p| match p.place {
+            Place::Object => self.copy_in(source, f.index, &[range(p)], Target::Behind(cuts)),
+            Place::Part => {
+                let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
+                self.copy_in(source, part, &[range(p)], Target::Part(cuts))
+            }
+            // In the order of its pieces.
+            Place::Home(node) | Place::On(node) => match done.get_mut(&node) {
+                Some(Ok(left)) => {
+                    let n = p.len.min(*left);
+                    *left -= n;
+                    Ok(n)
+                }
+                Some(Err(e)) => Err(*e),
+                None => Err(Errno::PROTO),
+            },
+        })
+    }
+
+    /// Tells the home that the file is written up to `end`.
+    pub(super) fn grow(&self, f: &Striped, known: Known, end: u64) -> Result<()> {
+        let as_of = (known.cuts, known.appends);
+        match f.home {
+            None => self.grow_here(f.index, as_of, end),
+            Some(home) => {
+                self.ask::<()>(home, kind::GROW, &(f.id, as_of, end))?;
+                self.remember(f, Known { size: end, ..known })
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Files with controls: what may be done to one that only grows, never changes again, or belongs to one user
+//! at a time.
+//!
+//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry; to it comes
+//! [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but looking at it.
+//!
+//! A description that has such a file open has a lock of a sort of its own in the home's table of locks
+//! ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its process. Its range says
+//! for whom ([`Party`]) and for what ([`WRITES`]).
+//! - `exclusive`: the lock is exclusive, but not towards descriptions of the same party.
+//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is laminated, unless
+//!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
+//! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
+//!
+//! Those who have a file open already when something is said of it are counted then: [`say`].
+
+mod declare;
+
+use crate::control::live_flag::{PARTS, SAID};
+use crate::control::open_flag::LAMINATES;
+use crate::control::{Live, Open};
+use crate::locks::{InTheWay, Locks, Request};
+use crate::parts::CHANGED;
+use crate::process::{pid_of, process_of};
+use crate::shards::Need;
+use crate::{Inode, NodeId, ObjectId, Store, now};
+pub use declare::{ATTEMPTS, concerns_users};
+pub use declare::{DeclareOutcome, User};
+use forebay_controls::{
+    Controls, Declared, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
+};
+use forebay_media::atomics::Ordering::*;
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+
+/// In the word of a file: it never changes again. No bit of [`Declared::bits`].
+pub const LAMINATED: u64 = 1 << 31;
+/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no record.
+pub const COUNTED: u64 = 1 << 30;
+/// All that is in a word besides [`Declared::bits`].
+const OURS: u64 = LAMINATED | COUNTED;
+
+/// In a use: the file may be written by it.
+pub const WRITES: u64 = 1;
+/// When a use is noted: it has begun before, and isn't judged any more.
+pub const THERE: u64 = 2;
+/// All that a use can say.
+pub(crate) const ALL: u64 = WRITES | THERE;
+
+/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node. That of a process of
+/// the pool, [`SERVED`], or [`KEPT`].
+pub type Party = u64;
+
+/// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
+pub const SERVED: Party = 1 << 63;
+/// In a [`Party`]: no program's, but kept for others, on this node.
+const KEPT: Party = 1 << 62;
+
+thread_local! {
+    /// For whom this thread opens files; 0: for its own process.
+    static OPENER: Cell<Party> = const { Cell::new(0) };
+}
+
+/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its own.
+pub fn open_for(id: u32) {
+    OPENER.set(match id {
+        0 => 0,
+        id => SERVED | Party::from(id),
+    });
+}
+
+/// Does `f`, in which this thread opens files that no program has open by that: they are kept for those of a node.
+pub fn keeping_for<T>(node: NodeId, f: impl FnOnce() -> T) -> T {
+    let before = OPENER.replace(KEPT | Party::from(node.0));
+    let result = f();
+    OPENER.set(before);
+    result
+}
+
+/// Whether this thread opens files that no program has open by that.
+pub fn is_keeping() -> bool {
+    is_kept(OPENER.get())
+}
+
+pub fn is_kept(party: Party) -> bool {
+    party & (KEPT | SERVED) == KEPT
+}
+
+/// The number of the node for which it is kept, if it is.
+fn kept_for(party: Party) -> Option<u32> {
+    is_kept(party).then_some(party as u32)
+}
+
+/// The party of a process that a face serves, of whatever thread of it; others are what they are.
+pub fn settled(party: Party) -> Party {
+    match party & SERVED {
+        0 => party,
+        _ => SERVED | Party::from(process_of(party as u32).unwrap_or(party as u32)),
+    }
+}
+
+/// The id of a party's process, as its node knows it.
+pub fn pid_of_party(party: Party) -> u32 {
+    match party & SERVED {
+        0 => pid_of(party),
+        _ => party as u32,
+    }
+}
+
+/// What was said of a file with this word, and whether it is laminated.
+pub fn declared(word: u64) -> (Declared, bool) {
+    let declared = Declared::from_bits(word & !OURS).unwrap_or_default();
+    (declared, word & LAMINATED != 0)
+}
+
+/// The word, if it can be one.
+pub fn checked(word: u64) -> Option<u64> {
+    Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
+}
+
+/// Whether a file with this word goes with the process that made it.
+pub fn goes_with_maker(word: u64) -> bool {
+    word != 0 && declared(word).0.persistence == Some(Persistence::Process)
+}
+
+/// Whether the bytes of a file with this word stay as they are, and are worth copying.
+fn may_be_copied(word: u64) -> bool {
+    let (declared, laminated) = declared(word);
+    let controls = declared.resolve();
+    // Copies have no checksums.
+    laminated
+        && controls.integrity == Integrity::None
+        && controls.mutability == Mutability::Immutable
+        && controls.on_violation == OnViolation::Refuse
+        && controls.temporality == Temporality::Multiple
+}
+
+/// Whether this edition of a file may be copied.
+pub fn is_last(edition: u64) -> bool {
+    edition % 2 == 1
+}
+
+/// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
+/// id given anew.
+pub fn set_controls(inode: &mut Inode, word: u64) {
+    if inode.controls == word {
+        return;
+    }
+    inode.controls = word;
+    let next = (inode.edition + 1).max(now() as u64);
+    if may_be_copied(word) {
+        inode.edition = next | 1;
+    } else if inode.edition != 0 {
+        inode.edition = next.next_multiple_of(2);
+    }
+}
+
+/// What is to be done to a file's bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// Bytes are written or zeroed from here on; None: at its end.
+    From(Option<u64>),
+    /// It gets this size.
+    Size(u64),
+}
+
+/// EPERM if the word of a file of this size rules the change out.
+pub fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
+    if word == 0 {
+        return Ok(());
+    }
+    let (declared, laminated) = declared(word);
+    let controls = declared.resolve();
+    if is_allowed(&controls, laminated, size, change)
+        || controls.on_violation == OnViolation::Report
+    {
+        return Ok(());
+    }
+    Err(Errno::PERM)
+}
+
+/// Whether the controls of a file of this size, laminated or not, allow the change.
+pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Change) -> bool {
+    match controls.mutability {
+        Mutability::Overwrite => true,
+        Mutability::Immutable => !laminated,
+        Mutability::Append => match change {
+            Change::From(None) => true,
+            Change::From(Some(offset)) => offset == size,
+            Change::Size(new) => new >= size,
+        },
+    }
+}
+
+impl Store {
+    /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those of a striped one
+    /// are looked at where the change begins: [`Store::check_striped`].)
+    pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
+        let word = live.controls.load(Relaxed);
+        if word == 0 {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        match id.stripe().is_some() && self.foreign.is_some() {
+            true => Ok(()),
+            false => check_word(word, live.size.load(Relaxed), change),
+        }
+    }
+
+    /// The word of a live file: what was said of it, and [`LAMINATED`].
+    pub fn controls(&self, live: u32) -> u64 {
+        self.live(live).controls.load(Acquire)
+    }
+
+    /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
+    pub fn is_durable(&self, index: u32) -> bool {
+        let word = self.controls(index);
+        word != 0 && declared(word).0.resolve().persistence == Persistence::Durable
+    }
+
+    /// Notes a use of a file of this node, whose locks are held, if what was said of it by now allows that. Some: who is in the way.
+    ///
+    /// # Errors
+    /// EPERM: it would write what is laminated. ENOLCK.
+    pub(crate) fn note_use(
+        &self,
+        locks: &Locks<'_>,
+        request: &Request,
+    ) -> Result<Option<InTheWay>> {
+        let word = match self.live_probe(request.object)? {
+            Some(live) => live.controls,
+            None => self.stat_here(request.object)?.controls,
+        };
+        let (declared, laminated) = declared(word);
+        let controls = declared.resolve();
+        let was_there = request.end & THERE != 0;
+        let its = Request {
+            end: request.end & !THERE,
+            ..*request
+        };
+        let immutable = controls.mutability == Mutability::Immutable;
+        if laminated && immutable && its.end & WRITES != 0 && !was_there {
+            return Err(Errno::PERM);
+        }
+        let excludes = |other: &User| match controls.parallelism {
+            _ if was_there => false,
+            Parallelism::Shared => false,
+            Parallelism::Process => (other.node, other.party) != (its.owner.node.0, its.start),
+            Parallelism::Node => other.node != its.owner.node.0,
+        };
+        locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
+    }
+
+    /// For whom this thread opens files; `slot` is that of its process.
+    pub(crate) fn opener(&self, slot: u32) -> Party {
+        match OPENER.get() {
+            0 => self.lock_owner_slot(slot).number,
+            party => party,
+        }
+    }
+
+    /// The use of a description that ends, and has given up its locks.
+    pub(crate) fn end_use(&self, o: &Open) -> Result<()> {
+        if o.flags.load(Acquire) & LAMINATES == 0 {
+            return Ok(());
+        }
+        o.flags.fetch_and(!LAMINATES, AcqRel);
+        let id = ObjectId(o.id.load(Acquire));
+        match &self.foreign {
+            Some(foreign) => foreign.written(self, id, o.live.load(Acquire).checked_sub(1)),
+            None => self.laminate_here(id),
+        }
+    }
+
+    /// The process that had it open was killed: it won't be laminated for it.
+    pub(crate) fn cut_short(&self, open: u32) {
+        self.open_file(open).flags.fetch_and(!LAMINATES, AcqRel);
+    }
+
+    /// Laminates a file of this node, unless it is empty or somebody has it open for writing.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't. EXFULL: others have it open who may not know; see [`Store::seal`].
+    pub fn laminate_here(&self, id: ObjectId) -> Result<()> {
+        self.laminate(id, None).map(|_| ())
+    }
+
+    /// As [`Store::laminate_here`], by the holder of this lease, who has cut all parts so many times. Whether it is
+    /// laminated: then the lease is given back.
+    ///
+    /// # Errors
+    /// EXFULL: the lease is another one's by now.
+    pub fn seal_here(&self, id: ObjectId, seal: (u64, u64)) -> Result<bool> {
+        self.laminate(id, Some(seal))
+    }
+
+    fn laminate(&self, id: ObjectId, seal: Option<(u64, u64)>) -> Result<bool> {
+        let laminate = |index: u32| {
+            let live = self.live(index);
+            let flags = live.flags.load(Acquire);
+            let unsealed = seal.is_none() && flags & SAID != 0 && flags & PARTS != 0;
+            if seal.is_some_and(|(lease, _)| !Store::holds_lease(live, lease)) {
+                return Err(CHANGED);
+            }
+            let (declared, laminated) = declared(live.controls.load(Relaxed));
+            let immutable = declared.mutability == Some(Mutability::Immutable);
+            if !immutable || laminated || live.size.load(Relaxed) == 0 {
+                return Ok(false);
+            }
+            {
+                let locks = self.locks_of(id)?;
+                if locks.is_used(WRITES) {
+                    return Ok(false);
+                }
+                if unsealed {
+                    return Err(CHANGED);
+                }
+                live.controls.fetch_or(LAMINATED, AcqRel);
+            }
+            let shard = self.shard_of(id);
+            let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+                self.change_inode(w, id, |i| {
+                    set_controls(i, i.controls | LAMINATED);
+                    i.edition
+                })
+            });
+            match written {
+                // It went meanwhile.
+                Err(Errno::NOENT) => Ok(false),
+                Err(e) => {
+                    live.controls.fetch_and(!LAMINATED, AcqRel);
+                    Err(e)
+                }
+                Ok(edition) => {
+                    live.edition.store(edition, Release);
+                    if let Some((_, cuts)) = seal {
+                        Store::end_lease_cut(live, cuts);
+                    }
+                    Ok(true)
+                }
+            }
+        };
+        // Only what is open can have been written.
+        self.with_live(id, laminate)?.unwrap_or(Ok(false))
+    }
+}

@@ -1,0 +1,280 @@
+//! Sections, and moments at which none is under way.
+//!
+//! Some changes take several steps that only together make sense: pages are taken, then
+//! noted; a reference is counted, then stored. A process that dies in between leaves
+//! something that no trace leads to. Such changes are made inside a [`Section`], which is
+//! counted in the process's slot. Two things follow:
+//! - A process that died outside of all sections has lost nothing: [`Store::reap`] finds
+//!   whatever it held.
+//! - When no section is under way in any living process, everything can be counted anew:
+//!   what is neither noted nor in the hands of anyone is lost and can be taken back.
+//!   [`Store::quiet`] brings such a moment about, without asking anybody to leave.
+//!
+//! A section begins before any lock of a live entry, a shard or a bucket is taken, never
+//! inside (sections nest, though): who asks for quiet would wait for those who wait for it.
+
+use crate::Store;
+use crate::control::{Control, MAX_PROCESSES, Process};
+use crate::process::{self, Critical};
+use forebay_media::atomics::{AtomicU32, Ordering::*, fence, yield_now};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Of so many stores a thread knows its sections: programs may use several pools, and nodes of one process ask each other
+/// in the middle of a section. Of further ones each section is counted for itself.
+const STORES: usize = 4;
+
+/// The sections that a thread is in.
+struct Mine {
+    /// By store, the number of its sections; those without are free.
+    of: [(Cell<*const Control>, Cell<u32>); STORES],
+}
+
+impl Mine {
+    const fn new() -> Mine {
+        Mine {
+            of: [const { (Cell::new(std::ptr::null()), Cell::new(0)) }; STORES],
+        }
+    }
+
+    /// Which are those of this store, if there are any.
+    fn find(&self, control: &Control) -> Option<usize> {
+        let is =
+            |(of, depth): &(Cell<_>, Cell<u32>)| depth.get() > 0 && of.get() == &raw const *control;
+        self.of.iter().position(is)
+    }
+
+    /// Notes the first section of a store; where, if there is room.
+    fn begin(&self, control: &Control) -> Option<usize> {
+        let place = self.of.iter().position(|(_, depth)| depth.get() == 0)?;
+        self.of[place].0.set(control);
+        self.of[place].1.set(1);
+        Some(place)
+    }
+
+    fn change(&self, place: usize, by: i32) {
+        let depth = &self.of[place].1;
+        depth.set(depth.get().wrapping_add_signed(by));
+    }
+}
+
+#[cfg(not(loom))]
+thread_local! {
+    static MINE: Mine = const { Mine::new() };
+}
+#[cfg(loom)]
+forebay_media::atomics::loom::thread_local! {
+    static MINE: Mine = Mine::new();
+}
+
+/// Several steps that only together make sense. See above.
+pub struct Section<'a> {
+    /// None in a section inside another of this store.
+    count: Option<&'a AtomicU32>,
+    /// Where this thread has noted it.
+    place: Option<usize>,
+    _critical: Critical,
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            MINE.with(|m| m.change(place, -1));
+        }
+        if let Some(count) = self.count {
+            count.fetch_sub(1, Release);
+        }
+    }
+}
+
+/// A moment at which no section is under way; none begins before it is dropped.
+pub(crate) struct Quiet<'a> {
+    control: &'a Control,
+    _critical: Critical,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.control.header().quiet.release();
+    }
+}
+
+/// A vfork child may have died in a section, on this thread.
+pub(crate) fn forget_sections() {
+    MINE.with(|m| m.of.iter().for_each(|(_, depth)| depth.set(0)));
+}
+
+impl Store {
+    /// Begins a section, waiting for the end of a quiet moment if there is one.
+    ///
+    /// # Errors
+    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
+    pub fn section(&self) -> Result<Section<'_>> {
+        let critical = Critical::enter();
+        if let Some(place) = MINE.with(|m| m.find(&self.control)) {
+            MINE.with(|m| m.change(place, 1));
+            return Ok(Section {
+                count: None,
+                place: Some(place),
+                _critical: critical,
+            });
+        }
+        let me = self.process_slot()?;
+        let count = &self.control.process(me as usize).in_flight;
+        let quiet = &self.control.header().quiet;
+        loop {
+            count.fetch_add(1, SeqCst);
+            if quiet.is_free() {
+                break;
+            }
+            count.fetch_sub(1, SeqCst);
+            quiet.acquire(&self.control, me)?;
+            quiet.release();
+        }
+        Ok(Section {
+            count: Some(count),
+            place: MINE.with(|m| m.begin(&self.control)),
+            _critical: critical,
+        })
+    }
+
+    /// Waits for all sections under way to end, keeping new ones from beginning, for at most
+    /// `patience`. Not to be called inside a section.
+    ///
+    /// # Errors
+    /// EBUSY if one doesn't end in time.
+    pub(crate) fn quiet(&self, patience: Duration) -> Result<Quiet<'_>> {
+        debug_assert_eq!(MINE.with(|m| m.find(&self.control)), None);
+        let me = self.process_slot()?;
+        let critical = Critical::enter();
+        // Nobody is to wait for one that won't move anyway.
+        if self.in_sections().any(|(_, pid)| process::is_stopped(pid)) {
+            return Err(Errno::BUSY);
+        }
+        self.control.header().quiet.acquire(&self.control, me)?;
+        let quiet = Quiet {
+            control: &self.control,
+            _critical: critical,
+        };
+        fence(SeqCst);
+        let until = Instant::now() + patience;
+        for slot in 0..MAX_PROCESSES {
+            let p = self.control.process(slot);
+            let mut turns = 0u32;
+            while p.in_flight.load(SeqCst) != 0 {
+                turns += 1;
+                if turns < 100 {
+                    yield_now();
+                    continue;
+                }
+                if turns.is_multiple_of(16) && !lives(&self.control, slot) {
+                    break;
+                }
+                if Instant::now() > until {
+                    return Err(Errno::BUSY);
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        Ok(quiet)
+    }
+
+    /// Slots and process ids of the living processes that are in sections just now.
+    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..MAX_PROCESSES)
+            .filter(|&i| self.control.process(i).in_flight.load(Acquire) != 0)
+            .filter(|&i| lives(&self.control, i))
+            .map(|i| (i as u32, pid_in(self.control.process(i))))
+    }
+}
+
+fn pid_in(p: &Process) -> u32 {
+    process::pid_of(p.owner.load(Acquire))
+}
+
+fn lives(control: &Control, slot: usize) -> bool {
+    process::identity_lives(control, process::identity(control, slot as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::store;
+
+    #[test]
+    fn quiet_waits_for_sections_and_keeps_new_ones_out() {
+        let s = store("quiet-sections");
+        s.process_slot().unwrap();
+        let section = s.section().unwrap();
+        let inner = s.section().unwrap();
+        std::thread::scope(|scope| {
+            let short = Duration::from_millis(30);
+            let s: &Store = &s;
+            let asked = scope.spawn(move || s_quiet(s, short));
+            assert_eq!(asked.join().unwrap().1, Err(Errno::BUSY));
+        });
+        drop((inner, section));
+    }
+
+    #[test]
+    fn sections_of_several_stores_are_counted_each() {
+        let all: Vec<_> = (0..STORES + 2)
+            .map(|n| store(&format!("quiet-several-{n}")))
+            .collect();
+        let count = |s: &Store| {
+            let me = s.process_slot().unwrap();
+            s.control.process(me as usize).in_flight.load(Relaxed)
+        };
+        // Inside each other, and each store once more in the middle.
+        let outer: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
+        let inner: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
+        for (n, s) in all.iter().enumerate() {
+            // Of too many, inner ones are counted too.
+            assert_eq!(count(s), 1 + u32::from(n >= STORES), "store {n}");
+        }
+        drop(inner);
+        assert!(all.iter().all(|s| count(s) == 1));
+        drop(outer);
+        assert!(all.iter().all(|s| count(s) == 0));
+        drop(all[5].section().unwrap());
+        assert_eq!(count(&all[5]), 0);
+    }
+
+    fn s_quiet(s: &Store, patience: Duration) -> (Duration, Result<()>) {
+        let began = Instant::now();
+        let result = s.quiet(patience).map(drop);
+        (began.elapsed(), result)
+    }
+
+    #[test]
+    fn a_section_waits_for_the_end_of_a_quiet_moment() {
+        let s = store("quiet-wait");
+        let quiet = s.quiet(Duration::from_secs(1)).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let began = Instant::now();
+                drop(s.section().unwrap());
+                began.elapsed()
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!other.is_finished());
+            drop(quiet);
+            assert!(other.join().unwrap() >= Duration::from_millis(40));
+        });
+    }
+
+    #[test]
+    fn a_dead_process_in_a_section_is_not_waited_for() {
+        let s = store("quiet-dead");
+        s.process_slot().unwrap();
+        let dead = process::attach(&s.control).unwrap();
+        s.control.process(dead as usize).in_flight.store(1, Relaxed);
+        // A start time that no process has: as good as dead.
+        let owner = &s.control.process(dead as usize).owner;
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        let (took, result) = s_quiet(&s, Duration::from_secs(5));
+        assert_eq!(result, Ok(()));
+        assert!(took < Duration::from_secs(1));
+    }
+}
