@@ -241,7 +241,7 @@ requests! {
         Leaf Once Brief Free Sent, "Sets an extended attribute; known: a name of the object.";
     LAMINATE 46 (id: ObjectId) -> (),
         Leaf Once Long Free None,
-        "Who had it open for writing has closed it. EXFULL: SEAL has to do it.";
+        "The asker had it open for writing and has closed it. EXFULL: SEAL has to do it.";
     LAYOUT 48 (id: ObjectId, write: bool) -> (u64, u64, u32, u64),
         Leaf Harmless Brief Looks None,
         "Size, cuts, appends and declared controls of a striped file; write: parts will be written.";
@@ -340,7 +340,7 @@ requests! {
         "They have lost these names, as by DROP_LINK; of each, nothing or an errno.";
     COUNT_USES 105 (id: ObjectId, word: u64, is_said: bool) -> List<u64>,
         Entry Harmless Brief Free None,
-        "Controls are about to be declared, or were: the processes that map the file for writing. Who has it open on the asked node has noted that at its home now.";
+        "Controls are about to be declared, or were: the processes that map the file for writing. The processes of the asked node that have it open have noted that at its home now.";
     BEGIN_SAYING 106 (id: ObjectId, word: u64) -> Option<List<u32>>,
         Leaf Harmless Brief Free None,
         "Controls are about to be declared: the nodes that have the file open. None: declared, nobody has it open.";
