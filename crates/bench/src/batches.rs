@@ -1,5 +1,6 @@
-//! Collections made and deleted by the verbs from one node of four, in batches of a thousand and one by one: how many a second, and how
-//! many questions to other nodes each takes. Three of four names lie on other nodes.
+//! Collections made and deleted by the verbs from one node of four, in batches of a thousand and
+//! one by one: how many a second, and how many questions to other nodes each takes. Three of four
+//! names lie on other nodes.
 
 use crate::children;
 use crate::iov::Workspace;

@@ -1,4 +1,5 @@
-//! The verbs by their C interface, from the library that lies beside this program: as any program has them.
+//! The verbs by their C interface, from the library that lies beside this program: as any program
+//! has them.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -61,7 +62,8 @@ impl Workspace {
             workspace: null_mut(),
         };
         let mut session: Handle = null_mut();
-        // SAFETY: these are the functions' types (include/forebay/iov.h); all pointers are valid during the calls.
+        // SAFETY: these are the functions' types (include/forebay/iov.h); all pointers are valid
+        // during the calls.
         unsafe {
             let open: unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int =
                 std::mem::transmute(it.function(c"iov_session_open")?);

@@ -6,7 +6,8 @@
 //!
 //! - [`options`]: the command line; [`workloads`]: the table of what is measured;
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
-//! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]: libc;
+//! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]:
+//!   libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
 //! - [`fuse`]: a mount, with [`passthrough`] beside it;
 //! - [`search`], [`batches`]: searches and batches by the verbs, through [`iov`];

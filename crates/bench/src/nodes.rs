@@ -280,7 +280,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// A file that is copied over another, wherever both lie; beside reading the one and writing the other, in the same pool.
+    /// A file that is copied over another, wherever both lie; beside reading the one and writing
+    /// the other, in the same pool.
     fn copies(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory("copies");
         self.pool.distribute(&top, "local-all")?;
@@ -315,7 +316,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// What lies on this node, beside what was fetched from another one before: by another process each time.
+    /// What lies on this node, beside what was fetched from another one before: by another process
+    /// each time.
     fn laminated(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory(LAMINATED);
         self.pool.distribute(&top, "local-all")?;

@@ -4,8 +4,9 @@ use crate::workloads::{BATCHES, COSTS, MOUNT, PARTS, SEARCH, WORKLOADS};
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with a pool of
-/// four nodes on this host, beside bare TCP; and with a mount, beside a trivial file system by FUSE.
+/// Makes a pool and runs each workload in turn on /dev/shm and in the pool; then the same with a
+/// pool of four nodes on this host, beside bare TCP; and with a mount, beside a trivial file system
+/// by FUSE.
 #[derive(Parser)]
 #[command(name = "forebay-bench", after_help = names_help())]
 pub struct Options {

@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Threads that wait for requests; the kernel wakes them in turn. With a single one that sleeps, one program has
-/// a third of the operations, and four no more.
+/// Threads that wait for requests; the kernel wakes them in turn. With a single one that sleeps,
+/// one program has a third of the operations, and four no more.
 const THREADS: usize = 2;
 /// How long names and attributes hold.
 const NOT_AT_ALL: Duration = Duration::ZERO;

@@ -177,7 +177,8 @@ pub fn rest(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// Copies the file COUNT times over that of node INDEX (`../INDEX-to`): by copy_file_range, or `through` a buffer of a MiB.
+/// Copies the file COUNT times over that of node INDEX (`../INDEX-to`): by copy_file_range, or
+/// `through` a buffer of a MiB.
 pub fn copies(w: &Worker, through: bool) -> Result<(), String> {
     let (top, _) = w.directory.rsplit_once('/').unwrap_or_default();
     let from = sys::open(&file(w)?, libc::O_RDONLY)?;

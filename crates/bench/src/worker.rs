@@ -1,6 +1,6 @@
-//! A worker: one process of one run. It prepares, says `ready`, starts at the appointed
-//! time, says `done OPERATIONS SECONDS` (and, if asked for, its peak of memory in KiB), and cleans up when the driver says `end`, so
-//! that no cleaning disturbs another worker's measurement.
+//! A worker: one process of one run. It prepares, says `ready`, starts at the appointed time, says
+//! `done OPERATIONS SECONDS` (and, if asked for, its peak of memory in KiB), and cleans up when the
+//! driver says `end`, so that no cleaning disturbs another worker's measurement.
 
 use crate::sys;
 use std::io::{BufRead, Write};

@@ -1,4 +1,5 @@
-//! libc's functions as the workers call them, so that an interception of libc is in the path, and the clock.
+//! libc's functions as the workers call them, so that an interception of libc is in the path, and
+//! the clock.
 
 use libc::c_int;
 use std::ffi::CString;
@@ -206,7 +207,8 @@ pub fn kill(pid: u32) {
     }
 }
 
-/// A file system as workers use it. All paths begin at its top; errors are those of the system call.
+/// A file system as workers use it. All paths begin at its top; errors are those of the system
+/// call.
 pub trait Face {
     /// open(2).
     fn open(&mut self, path: &str, flags: c_int) -> Result<c_int>;

@@ -171,8 +171,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of them, if asked to:
-    /// when is noted in `killed`.
+    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of
+    /// them, if asked to: when is noted in `killed`.
     fn command(
         &mut self,
         command: Command,

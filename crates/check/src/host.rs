@@ -33,7 +33,8 @@ pub trait Host {
         Duration::from_micros(1500)
     }
 
-    /// The run is over, workers have been told to end: waits for them, kills the rest. `pids` are their processes.
+    /// The run is over, workers have been told to end: waits for them, kills the rest. `pids` are
+    /// their processes.
     fn end(&mut self, pids: &[u32]);
 }
 

@@ -1,8 +1,9 @@
-//! Files with weaker consistency: processes on all nodes write, commit and read cells of one file after the other, note
-//! what they did with the times, and [`crate::visible`] judges.
+//! Files with weaker consistency: processes on all nodes write, commit and read cells of one file
+//! after the other, note what they did with the times, and [`crate::visible`] judges.
 //!
-//! Time is cut into rounds; each has a file of its own, which everybody uses in it. A process that is killed is started
-//! anew, as another. What is noted goes line by line to a file outside the pool, so that nothing of it is lost:
+//! Time is cut into rounds; each has a file of its own, which everybody uses in it. A process that
+//! is killed is started anew, as another. What is noted goes line by line to a file outside the
+//! pool, so that nothing of it is lost:
 //!
 //! ```text
 //! W round cell value begin   R round cell since begin   C round begin    and behind some of them
@@ -219,11 +220,12 @@ fn take(
     Ok(())
 }
 
-/// Stands for what says nothing: read while it was being written, or of a write whose process was killed in it.
+/// Stands for what says nothing: read while it was being written, or of a write whose process was
+/// killed in it.
 const TORN: u64 = u64::MAX;
 
-/// The value that two words of a cell show. They are the same, unless old and new bytes meet there: copying goes by
-/// bytes, also within words.
+/// The value that two words of a cell show. They are the same, unless old and new bytes meet there:
+/// copying goes by bytes, also within words.
 fn shown(words: &[u8]) -> u64 {
     let (one, other) = words.split_at(8);
     match one == other {

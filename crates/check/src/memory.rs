@@ -1,4 +1,5 @@
-//! What the driver and its workers share: commands one way, operations the other. A file in `/dev/shm`, mapped.
+//! What the driver and its workers share: commands one way, operations the other. A file in
+//! `/dev/shm`, mapped.
 
 use crate::operation::Operation;
 use std::cell::UnsafeCell;
@@ -54,16 +55,16 @@ pub struct Worker {
     operations: UnsafeCell<[Operation; OPERATIONS]>,
 }
 
-// SAFETY: `operations` is written by its worker between the change of `phase` of all and that of its own, and
-// read by the driver only after that, or after the worker's death.
+// SAFETY: `operations` is written by its worker between the change of `phase` of all and that of
+// its own, and read by the driver only after that, or after the worker's death.
 unsafe impl Sync for Worker {}
 
 impl Worker {
     /// Notes an operation that begins or has ended. Only its worker calls it.
     pub fn note(&self, index: usize, operation: &Operation) {
         let end = operation.end;
-        // SAFETY: nobody else has it now, see above; `index` is checked. Who is killed in between has left an
-        // operation without an end.
+        // SAFETY: nobody else has it now, see above; `index` is checked. Who is killed in between
+        // has left an operation without an end.
         unsafe {
             let place = &mut (*self.operations.get())[index];
             *place = Operation {

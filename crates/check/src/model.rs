@@ -1,9 +1,10 @@
 //! A small POSIX file system: its states, and the steps in which each operation may be done.
 //!
-//! An operation is one step where POSIX or Linux have it atomic, several where they don't: each component
-//! of a path is looked up at a moment of its own; a read sees each cell at a moment of its own; O_TRUNC
-//! truncates after the file was opened; a write in place comes cell by cell, unless it is of one. What only
-//! looks at something may do so at any moment while it lasts, so it does at the first that fits.
+//! An operation is one step where POSIX or Linux have it atomic, several where they don't: each
+//! component of a path is looked up at a moment of its own; a read sees each cell at a moment of
+//! its own; O_TRUNC truncates after the file was opened; a write in place comes cell by cell,
+//! unless it is of one. What only looks at something may do so at any moment while it lasts, so it
+//! does at the first that fits.
 
 use crate::operation::*;
 use std::rc::Rc;
@@ -133,9 +134,11 @@ pub struct After {
 /// How operations are to be taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// What a write adds to a file may show cell by cell, and a read may ask for the size again for each, as on tmpfs.
+    /// What a write adds to a file may show cell by cell, and a read may ask for the size again for
+    /// each, as on tmpfs.
     pub by_cells: bool,
-    /// A write of several cells takes no turns with others: what is in place it writes cell by cell, at any time.
+    /// A write of several cells takes no turns with others: what is in place it writes cell by
+    /// cell, at any time.
     pub pieces: bool,
     /// A cell may show two values while it is written.
     pub torn: bool,

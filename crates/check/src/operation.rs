@@ -1,6 +1,8 @@
-//! One operation: what was asked, when, and what came of it. It lies in shared memory, so it has no pointers.
+//! One operation: what was asked, when, and what came of it. It lies in shared memory, so it has no
+//! pointers.
 
-/// The names that operations are about: files and directories, in the directory of the round and in each other.
+/// The names that operations are about: files and directories, in the directory of the round and in
+/// each other.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Components of a path, at most.
 pub const DEPTH: usize = 3;

@@ -51,11 +51,11 @@ impl Consistency {
     }
 }
 
-/// forebay-check: random operations of several processes; is there a POSIX file system that could have
-/// done this?
+/// forebay-check: random operations of several processes; is there a POSIX file system that could
+/// have done this?
 ///
-/// Each worker is started as COMMAND followed by its own words; {} in COMMAND becomes the number of its
-/// node.
+/// Each worker is started as COMMAND followed by its own words; {} in COMMAND becomes the number of
+/// its node.
 #[derive(Parser)]
 #[command(name = "forebay-check", after_help = weak_help())]
 pub struct Options {
@@ -86,8 +86,8 @@ pub struct Options {
     /// Do something worse than promised, to see that it is found
     #[arg(long = "weak", value_name = "KIND", default_value = "none", value_parser = weak_name)]
     pub weak_name: String,
-    /// Nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are done at any time,
-    /// in part, or never
+    /// Nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are done
+    /// at any time, in part, or never
     #[arg(long)]
     pub faults: bool,
     /// No locks at all
@@ -108,8 +108,9 @@ pub struct Options {
     /// In N of 1000 phases, a worker is killed
     #[arg(long, value_name = "N", default_value = "0", value_parser = value_parser!(u64).range(0..=1000))]
     pub kill: u64,
-    /// Files of DIR are commit, session or eventual(Nms): processes write, commit and read cells, and nothing
-    /// else (of the other options, only those on processes, nodes, time, kills, seed and cell count)
+    /// Files of DIR are commit, session or eventual(Nms): processes write, commit and read cells,
+    /// and nothing else (of the other options, only those on processes, nodes, time, kills, seed
+    /// and cell count)
     #[arg(long, value_name = "C", value_parser = consistency)]
     pub consistency: Option<Consistency>,
     /// What takes longer hangs. Seconds

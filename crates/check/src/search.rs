@@ -1,5 +1,6 @@
-//! Whether a phase could have happened: tries all orders of the steps of its operations that respect time,
-//! from each state that there may have been before, and gives the states that there may be after.
+//! Whether a phase could have happened: tries all orders of the steps of its operations that
+//! respect time, from each state that there may have been before, and gives the states that there
+//! may be after.
 //!
 //! (Wing and Gong's search, with Lowe's memory of what was tried before.)
 
@@ -34,7 +35,8 @@ pub type Cut = HashMap<Id, Operation>;
 
 struct Node {
     state: State,
-    /// For each process: how many operations are over, and how far the next one is, if it has begun.
+    /// For each process: how many operations are over, and how far the next one is, if it has
+    /// begun.
     at: Vec<(usize, Option<Progress>)>,
 }
 
@@ -129,7 +131,8 @@ impl Search<'_> {
             .then_some(operation)
     }
 
-    /// Lets all that only look see what there is to see now. It's no loss: they could have seen it now.
+    /// Lets all that only look see what there is to see now. It's no loss: they could have seen it
+    /// now.
     fn look(&self, node: &mut Node) {
         loop {
             let mut changed = false;
@@ -236,8 +239,8 @@ fn fingerprint(node: &Node) -> u128 {
     half(0x5eed) << 64 | half(0xfeed)
 }
 
-/// As much of it as is needed for it to be impossible: what is over when the first impossible result is there, and
-/// of that, nothing that only looked at other things.
+/// As much of it as is needed for it to be impossible: what is over when the first impossible
+/// result is there, and of that, nothing that only looked at other things.
 pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> Vec<Done> {
     let impossible = |done: &[Done]| {
         matches!(

@@ -119,7 +119,8 @@ impl Stepping<'_> {
         }
     }
 
-    /// The first path leads nowhere. Where there is a second one, that may be what is complained of.
+    /// The first path leads nowhere. Where there is a second one, that may be what is complained
+    /// of.
     fn first_fails(&mut self, state: &State, mut p: Progress, errno: i32) {
         self.ends(state.clone(), p, errno);
         if self.operation.call == Call::Link || self.operation.call.renames() {
@@ -552,13 +553,15 @@ impl Stepping<'_> {
                 None => f.cells.push(Cell::of(value(k))),
             }
         }
-        // Others may write behind the end at the same time: whose piece comes last differs from one to the next.
+        // Others may write behind the end at the same time: whose piece comes last differs from one
+        // to the next.
         f.writer = if end == n || pieces { NONE } else { o.id };
         let added = if pieces { (1 << (end * steps)) - 1 } else { 0 };
         self.push(state, moved(seen | added), end == n);
     }
 
-    /// A write that was cut off: any cell may be written, or mixed for ever, at any time. `seen` says which were.
+    /// A write that was cut off: any cell may be written, or mixed for ever, at any time. `seen`
+    /// says which were.
     fn write_in_part(&mut self, state: &State, p: Progress) {
         let o = self.operation;
         let Some(file) = state.file(p.a) else { return };
@@ -601,7 +604,8 @@ impl Stepping<'_> {
     }
 }
 
-/// Where an open file has locks of both kinds: without those on ranges, which may go before flock's.
+/// Where an open file has locks of both kinds: without those on ranges, which may go before
+/// flock's.
 fn ranges_first(state: &State, object: Id, handle: Id, worker: u16) -> Option<State> {
     let owners = [Owner::Open(handle), Owner::Process(worker)];
     let holds = |list: &[(Owner, bool)]| list.iter().any(|l| owners.contains(&l.0));

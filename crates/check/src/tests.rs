@@ -98,7 +98,8 @@ fn write(value: u64, at: u32, n: u32) -> Operation {
     }
 }
 
-/// A read of 4 cells from the start; 0 is zeros, others are first cells of writes, or what `value` says.
+/// A read of 4 cells from the start; 0 is zeros, others are first cells of writes, or what `value`
+/// says.
 fn read(cells: &[&[u64]]) -> Operation {
     let mut o = Operation {
         n: 4,

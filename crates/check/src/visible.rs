@@ -1,9 +1,10 @@
 //! What a read may show of files with weaker consistency: judges what processes have noted.
 //!
-//! A write is *visible* to a read if its process had committed it before (before the read, or before the file was opened:
-//! [`Read::since`]), or if it is the reader's own. It is *superseded* by a later one of its process, and by one that began
-//! when it was committed. A read may show any write that has begun and isn't superseded by a visible one; nothing at all only
-//! as long as none is visible. Who has seen one write of a process has seen those before it ([`Rules::ordered`]).
+//! A write is *visible* to a read if its process had committed it before (before the read, or
+//! before the file was opened: [`Read::since`]), or if it is the reader's own. It is *superseded*
+//! by a later one of its process, and by one that began when it was committed. A read may show any
+//! write that has begun and isn't superseded by a visible one; nothing at all only as long as none
+//! is visible. Who has seen one write of a process has seen those before it ([`Rules::ordered`]).
 
 use std::collections::HashMap;
 

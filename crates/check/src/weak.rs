@@ -1,4 +1,5 @@
-//! File systems with weaker promises, made of a good one: so that the checker can be seen to find them.
+//! File systems with weaker promises, made of a good one: so that the checker can be seen to find
+//! them.
 
 use crate::calls::{Face, Result, Stat};
 use std::collections::HashMap;

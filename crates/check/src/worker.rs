@@ -1,4 +1,5 @@
-//! One process: does random operations, together with others, and notes each with its times and result.
+//! One process: does random operations, together with others, and notes each with its times and
+//! result.
 
 use crate::calls::{self, Result};
 use crate::memory::{Command, Shared, wait, wake};
@@ -18,7 +19,8 @@ const LOOKING: u8 = 9;
 struct Open {
     fd: i32,
     append: bool,
-    /// Holds a flock: it is not asked for another then, since Linux may lose the first in the exchange.
+    /// Holds a flock: it is not asked for another then, since Linux may lose the first in the
+    /// exchange.
     locked: bool,
 }
 
@@ -383,7 +385,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What a write writes: in each cell the same number in every word, with the word's place in its upper bits.
+    /// What a write writes: in each cell the same number in every word, with the word's place in
+    /// its upper bits.
     fn fill(&mut self, value: u64, cells: u32) {
         self.buffer.clear();
         for k in 0..u64::from(cells) {

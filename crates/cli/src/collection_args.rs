@@ -26,7 +26,8 @@ pub struct CollectionCommand {
 /// Who knows of workspaces and collections.
 #[derive(Debug, Args)]
 pub struct Known {
-    /// Where metadata lie, if not in the pool: etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
+    /// Where metadata lie, if not in the pool:
+    /// etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?password=FILE]
     #[arg(
         long = "store",
         global = true,
@@ -34,7 +35,8 @@ pub struct Known {
         env = "FOREBAY_METADATA"
     )]
     pub store: Option<String>,
-    /// Where the bytes of collections lie that name the back end NAME: in files below the directory DIR; repeatable
+    /// Where the bytes of collections lie that name the back end NAME: in files below the directory
+    /// DIR; repeatable
     #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
     pub attached: Vec<(String, String)>,
 }
@@ -42,7 +44,8 @@ pub struct Known {
 /// Which back end gets the bytes.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if there is one)
+    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if
+    /// there is one)
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! The guard of a node that starts: the process that a launch sees.
 //!
-//! It forks the daemon and watches it. When the pool runs, the guard ends, so that the launch does (ssh has done
-//! its work then), and the daemon goes on by itself. If the daemon is killed before that, the guard removes what
-//! it had begun to make. A guard that is killed isn't missed.
+//! It forks the daemon and watches it. When the pool runs, the guard ends, so that the launch does
+//! (ssh has done its work then), and the daemon goes on by itself. If the daemon is killed before
+//! that, the guard removes what it had begun to make. A guard that is killed isn't missed.
 
 use crate::fail::Fail;
 use forebay_client::{PoolConfig, remove_node};

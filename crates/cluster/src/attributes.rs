@@ -36,9 +36,9 @@ impl<'a> Cluster<'a> {
         Ok(names.0)
     }
 
-    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
-    /// must be there. `known` is a name of the object, if the caller has one: the object is found under
-    /// it by what it has.
+    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it must be
+    /// there. `known` is a name of the object, if the caller has one: the object is found under it
+    /// by what it has.
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view; EHOSTDOWN.

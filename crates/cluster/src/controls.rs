@@ -61,8 +61,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A description that may laminate the object `id` has ended: its home laminates it, with all parts cut
-    /// if other nodes have some.
+    /// A description that may laminate the object `id` has ended: its home laminates it, with all
+    /// parts cut if other nodes have some.
     ///
     /// # Errors
     /// ENOSPC: it isn't laminated; EHOSTDOWN.
@@ -77,12 +77,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Begins the use of a file with this word by a new description, before it does anything to the file. The use
-    /// ends with the description.
+    /// Begins the use of a file with this word by a new description, before it does anything to the
+    /// file. The use ends with the description.
     ///
     /// # Errors
-    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and `writes`. If violations
-    /// are only to be reported, that is no error but the result.
+    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and
+    /// `writes`. If violations are only to be reported, that is no error but the result.
     pub fn begin_use(
         &self,
         open: u32,

@@ -16,7 +16,7 @@ const AT_ONCE: u64 = 8 * CHUNK;
 const BATCH: usize = 1000;
 
 impl<'a> Cluster<'a> {
-    /// As [`Store::read`], of a file that never changes again.
+    /// As [`Cluster::read`], of a file that never changes again.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -119,8 +119,8 @@ impl<'a> Cluster<'a> {
             && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.this_node()
     }
 
-    /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a node that can't be asked
-    /// stay until it can be.
+    /// Removes the copies whose files are gone, or others now; how many copies are left. Those of a
+    /// node that can't be asked stay until it can be.
     ///
     /// # Errors
     /// EIO.

@@ -1,9 +1,10 @@
 //! Copies between files, without the memory of who asks for them.
 //!
-//! The node on which the bytes are to lie carries a copy out ([`Store::copy_in`]): what lies there, too, is copied from
-//! page to page (`data/copy.rs`); what lies on other nodes is read from there, 1 MiB at a time, with nothing locked. Who
-//! wants a copy on another node sends a request of a few bytes for it; one into a striped file asks each node for what
-//! belongs there. A copy goes in steps, each as several writes, and each of those counts when it is done.
+//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]): what lies
+//! there, too, is copied from page to page (`data/copy.rs`); what lies on other nodes is read from
+//! there, 1 MiB at a time, with nothing locked. Who wants a copy on another node sends a request of
+//! a few bytes for it; one into a striped file asks each node for what belongs there. A copy goes
+//! in steps, each as several writes, and each of those counts when it is done.
 
 use crate::Cluster;
 use crate::peers::{MAX_BODY, with_open};
@@ -37,7 +38,8 @@ pub(crate) enum Source {
 pub(crate) enum Target {
     /// A file; for a process of that node, or of this one.
     File(Option<NodeId>),
-    /// What of a striped file lies at its home, where the file may end before it; it was cut so many times.
+    /// What of a striped file lies at its home, where the file may end before it; it was cut so
+    /// many times.
     Behind(u64),
     /// A part of a striped file, which was cut so many times.
     Part(u64),
@@ -50,11 +52,12 @@ impl Target {
 }
 
 impl<'a> Cluster<'a> {
-    /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another: how many. Fewer than
-    /// asked for say nothing; none, that the first file ends there.
+    /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another: how
+    /// many. Fewer than asked for say nothing; none, that the first file ends there.
     ///
     /// # Errors
-    /// EINVAL: both are one file, and the ranges overlap; those of reading the one and of writing the other.
+    /// EINVAL: both are one file, and the ranges overlap; those of reading the one and of writing
+    /// the other.
     pub fn copy(&self, (from, at): (u32, u64), (to, to_at): (u32, u64), len: u64) -> Result<u64> {
         let len = len.min(COPIED_AT_ONCE);
         if from == to && overlap(at, to_at, len) {
@@ -86,7 +89,7 @@ impl<'a> Cluster<'a> {
     /// Copies ranges, one after the other, to something of this node: how many bytes, at least one.
     ///
     /// # Errors
-    /// ENODATA: the source ends before them; else as for [`Store::copy`].
+    /// ENODATA: the source ends before them; else as for [`Cluster::copy`].
     pub(crate) fn copy_in(
         &self,
         source: Source,

@@ -29,8 +29,8 @@ impl<'a> Cluster<'a> {
         self.make_with_room(parent, name, new, epoch, &mut None)
     }
 
-    /// As [`Store::create_object`], but on this node or where the entry lies, wherever is room: for
-    /// who serves another node.
+    /// As [`Cluster::create_object`], but on this node or where the entry lies, wherever is room:
+    /// for who serves another node.
     pub(crate) fn create_object_near(
         &self,
         parent: ObjectId,
@@ -41,7 +41,7 @@ impl<'a> Cluster<'a> {
         self.make(parent, name, new, epoch, &mut None)
     }
 
-    /// As [`Store::create_open`], in the same way.
+    /// As [`Cluster::create_open`], in the same way.
     pub(crate) fn create_open_near(
         &self,
         parent: ObjectId,
@@ -52,11 +52,11 @@ impl<'a> Cluster<'a> {
         self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
-    /// As [`Store::create_object`] of a file, which is open from the start: whoever removes its name
-    /// removes that of an open file. Its id, its live entry, the note of its use.
+    /// As [`Cluster::create_object`] of a file, which is open from the start: whoever removes its
+    /// name removes that of an open file. Its id, its live entry, the note of its use.
     ///
     /// # Errors
-    /// As for [`Store::create_object`]; ENFILE.
+    /// As for [`Cluster::create_object`]; ENFILE.
     pub fn create_open(
         &self,
         parent: ObjectId,
@@ -128,7 +128,7 @@ impl<'a> Cluster<'a> {
         free < (capacity / 32).min(16 << 20)
     }
 
-    /// As [`Store::make`]; a file that its maker's node has no room for lies on one that has.
+    /// As [`Cluster::make`]; a file that its maker's node has no room for lies on one that has.
     fn make_with_room(
         &self,
         parent: ObjectId,
@@ -208,7 +208,7 @@ impl<'a> Cluster<'a> {
         Ok(made)
     }
 
-    /// See [`Store::create_object`]; with `opened`, a file that is made on this node has a live
+    /// See [`Cluster::create_object`]; with `opened`, a file that is made on this node has a live
     /// entry before anybody sees it.
     fn make(
         &self,

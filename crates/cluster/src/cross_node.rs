@@ -2,20 +2,20 @@
 //!
 //! Each node changes only its own records, each time in one transaction; what is then still to be
 //! done elsewhere is noted in the same transaction, and done again from the note should the process
-//! die ([`Store::settle_notes`]). Every step may be done twice.
+//! die ([`Cluster::settle_notes`]). Every step may be done twice.
 //!
 //! - An object keeps a *link record* for each name whose entry isn't beside it: so that taking a
 //!   name away twice takes one. It is `Unconfirmed` while nobody knows yet whether the entry was
 //!   made, and `Coming` while a rename is under way to it: then it doesn't count yet.
 //! - An entry keeps a *note* while something that began with it isn't finished: its object is still
-//!   to lose the name (`Drop`), or it is being renamed (`Move`). Of a moving entry, lookups wait for
-//!   the end, so that nobody sees both names; changes find it busy.
+//!   to lose the name (`Drop`), or it is being renamed (`Move`). Of a moving entry, lookups wait
+//!   for the end, so that nobody sees both names; changes find it busy.
 //!
-//! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C notes
-//! the new name as coming; B sets the entry, which is the moment when it happens, and what was there
-//! loses its name; A removes the old entry; C lets the new name take the place of the old one; A
-//! forgets. A death before B's step undoes the rename, behind it completes it. (`exchange.rs` has the
-//! steps of an exchange.)
+//! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C
+//! notes the new name as coming; B sets the entry, which is the moment when it happens, and what
+//! was there loses its name; A removes the old entry; C lets the new name take the place of the old
+//! one; A forgets. A death before B's step undoes the rename, behind it completes it.
+//! (`exchange.rs` has the steps of an exchange.)
 
 mod batch_create;
 mod batch_unlink;
@@ -54,7 +54,7 @@ pub(crate) fn nonblocking<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What setting an entry that is there or not has come to ([`Store::replace`]).
+/// What setting an entry that is there or not has come to ([`Cluster::replace`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placed {
     /// It is set.
@@ -108,8 +108,8 @@ fn is_unclear(e: Errno) -> bool {
 impl<'a> Cluster<'a> {
     // ---- entries: at the entry's home ----
 
-    /// Makes an entry for an object that lies elsewhere; what is there instead, if something is. One
-    /// that is `held` is looked up by nobody until [`Store::release_entry`].
+    /// Makes an entry for an object that lies elsewhere; what is there instead, if something is.
+    /// One that is `held` is looked up by nobody until [`Cluster::release_entry`].
     pub(crate) fn insert(
         &self,
         name: Named<'_>,
@@ -261,8 +261,8 @@ impl<'a> Cluster<'a> {
         Ok(Some(there.map_or(Ok(id), Err)))
     }
 
-    /// Has `home` make the entry of a new object of this node, whose name isn't confirmed. If something else is there, that, and the
-    /// object is gone.
+    /// Has `home` make the entry of a new object of this node, whose name isn't confirmed. If
+    /// something else is there, that, and the object is gone.
     fn insert_at(
         &self,
         home: NodeId,
@@ -330,8 +330,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Changes how many directories lie in `dir`, if it is still there: what was made in it may have
-    /// gone already, and it, too.
+    /// Changes how many directories lie in `dir`, if it is still there: what was made in it may
+    /// have gone already, and it, too.
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
         let changed = match self.object_away(dir) {
             Some(home) => self.ask(home, kind::DIR_LINKS, &(dir, difference)),

@@ -1,8 +1,8 @@
 //! Reading and writing files wherever their bytes lie.
 //!
-//! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled because
-//! its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the only one
-//! when the file has spilled since: then the request goes to the parts.
+//! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
+//! because its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the
+//! only one when the file has spilled since: then the request goes to the parts.
 
 use crate::Cluster;
 use forebay_store::controls::Change;
@@ -51,10 +51,10 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Store::read`], without a copy of it.
+    /// As [`Cluster::read`], without a copy of it.
     ///
     /// # Safety
-    /// As for [`Store::read`].
+    /// As for [`Cluster::read`].
     pub(crate) unsafe fn read_where_it_lies(
         &self,
         index: u32,

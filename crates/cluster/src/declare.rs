@@ -1,4 +1,5 @@
-//! Declaring controls of a file that others may have open, on whatever nodes: the protocol in three steps.
+//! Declaring controls of a file that others may have open, on whatever nodes: the protocol in three
+//! steps.
 //!
 //! See `controls/declare.rs` for what the file's home does in each step.
 
@@ -17,12 +18,12 @@ use forebay_store::{NodeId, ObjectId, Result, SetAttr};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Says this of a file from now on, wherever it lies and whoever has it open; what was refused, or is only to be
-    /// reported.
+    /// Says this of a file from now on, wherever it lies and whoever has it open; what was refused,
+    /// or is only to be reported.
     ///
     /// # Errors
-    /// Those of [`Store::set_attr`]; EHOSTDOWN: a node that has it open can't be asked; EBUSY: it is opened and closed all the
-    /// time; ENOLCK.
+    /// Those of [`Cluster::set_attr`]; EHOSTDOWN: a node that has it open can't be asked; EBUSY: it
+    /// is opened and closed all the time; ENOLCK.
     pub fn declare(&self, id: ObjectId, declared: Declared) -> Result<DeclareOutcome> {
         let (controls, word) = (declared.resolve(), declared.bits());
         if !concerns_users(&controls) {
@@ -87,8 +88,8 @@ impl<'a> Cluster<'a> {
         Err(Errno::BUSY)
     }
 
-    /// The second step, or with true what is done behind the third; the processes that map it for writing. `known`: nodes that have
-    /// to be asked; others may be out of reach.
+    /// The second step, or with true what is done behind the third; the processes that map it for
+    /// writing. `known`: nodes that have to be asked; others may be out of reach.
     fn count_everywhere(
         &self,
         question: (ObjectId, u64, bool),
@@ -124,8 +125,9 @@ impl<'a> Cluster<'a> {
         Ok(mapped)
     }
 
-    /// The second step on this node: the home is told of all uses, as far as that matters for what is to be said. Returns
-    /// the processes of this node that map the file for writing. With `is_said`, this node goes by the word from now on.
+    /// The second step on this node: the home is told of all uses, as far as that matters for what
+    /// is to be said. Returns the processes of this node that map the file for writing. With
+    /// `is_said`, this node goes by the word from now on.
     pub(crate) fn count_here(&self, id: ObjectId, word: u64, is_said: bool) -> Result<Vec<Party>> {
         // Not a daemon: the other nodes need a moment to tell the next one what they have open.
         self.reap_but(&self.keepers())?;

@@ -52,7 +52,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// As [`Store::list`], of what another node has; false if `each` had enough.
+    /// As [`Cluster::list`], of what another node has; false if `each` had enough.
     fn list_away(
         &self,
         node: NodeId,
@@ -90,7 +90,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Answers another node's [`Store::list_away`]: entries, the shard to go on in, whether that
+    /// Answers another node's [`Cluster::list_away`]: entries, the shard to go on in, whether that
     /// was all.
     pub(crate) fn list_part(
         &self,
@@ -127,7 +127,7 @@ impl<'a> Cluster<'a> {
         Ok((List(list), position.shard as u64, end))
     }
 
-    /// As [`Store::list`], of what lies here; false if `each` had enough.
+    /// As [`Cluster::list`], of what lies here; false if `each` had enough.
     fn list_here(
         &self,
         dir: ObjectId,
@@ -161,8 +161,8 @@ impl<'a> Cluster<'a> {
 
     /// Notes that an entry of `dir` was made or removed at `t`.
     ///
-    /// On another node it is noted in steps of [`TICK`], as kernels do: who has told the home of one
-    /// change needn't tell of another in the same step, which would change nothing.
+    /// On another node it is noted in steps of [`TICK`], as kernels do: who has told the home of
+    /// one change needn't tell of another in the same step, which would change nothing.
     pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
         let away = self.object_away(dir);
         let t = if away.is_some() { t - t % TICK } else { t };

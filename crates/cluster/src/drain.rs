@@ -8,8 +8,8 @@ use forebay_store::{ObjectId, Result};
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
-    /// Moves files of this node that came in bursts and that nobody has open, some more than `most` bytes.
-    /// Other nodes are told to move their parts.
+    /// Moves files of this node that came in bursts and that nobody has open, some more than `most`
+    /// bytes. Other nodes are told to move their parts.
     ///
     /// # Errors
     /// ENOSPC: there is no room behind the memory; EIO.

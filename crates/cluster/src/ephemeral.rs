@@ -1,4 +1,5 @@
-//! Ephemeral files: removed, with all their names on whatever nodes, when the process that made them has ended.
+//! Ephemeral files: removed, with all their names on whatever nodes, when the process that made
+//! them has ended.
 
 use crate::Cluster;
 use crate::cross_node::nonblocking;
@@ -16,7 +17,8 @@ impl<'a> Cluster<'a> {
     /// Removes files of this node whose makers have ended, wherever those were.
     ///
     /// # Errors
-    /// EHOSTDOWN: a node can't be asked, its files are left; EIO. The others have gone all the same.
+    /// EHOSTDOWN: a node can't be asked, its files are left; EIO. The others have gone all the
+    /// same.
     pub fn follow_makers(&self) -> Result<Followed> {
         let me = self.node_of_several().unwrap_or(0);
         let mut done = Followed::default();

@@ -19,7 +19,7 @@ impl<'a> Cluster<'a> {
         one.unwrap_or(Err(Errno::IO))
     }
 
-    /// As [`Store::describe`] for each of these; other nodes are asked for many at a time.
+    /// As [`Cluster::describe`] for each of these; other nodes are asked for many at a time.
     pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
         let mut all = Vec::with_capacity(ids.len());
         let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
@@ -87,7 +87,7 @@ impl<'a> Cluster<'a> {
         heads.iter().zip(told).map(read).collect()
     }
 
-    /// Answers another node's [`Store::describe_all`].
+    /// Answers another node's [`Cluster::describe_all`].
     pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
         let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
         if !(1..=DESCRIBED).contains(&ids.len()) {
@@ -117,9 +117,10 @@ impl<'a> Cluster<'a> {
         Ok(List(all))
     }
 
-    /// Tells all objects of the directory for which all these terms hold, in no order. What has several names is told
-    /// by the one by which it is in the index, if that is in this directory. A value may also be told if it is so near to an end of
-    /// a range that it has the same place ([`Order`]).
+    /// Tells all objects of the directory for which all these terms hold, in no order. What has
+    /// several names is told by the one by which it is in the index, if that is in this directory.
+    /// A value may also be told if it is so near to an end of a range that it has the same place
+    /// ([`Order`]).
     ///
     /// # Errors
     /// EINVAL without a term; EHOSTDOWN if a node can't be asked; EIO.

@@ -1,5 +1,5 @@
-//! Whether what lies on this node fits what lies on others: every entry leads to an object, and every
-//! name that an object counts is there.
+//! Whether what lies on this node fits what lies on others: every entry leads to an object, and
+//! every name that an object counts is there.
 
 use crate::Cluster;
 use crate::peers::messages::{Record, kind};

@@ -15,8 +15,9 @@ impl Foreign for Nodes {
         self.peers.node_of(slot) == self.peers.this_node()
     }
 
-    /// Nobody waits: nothing that is asked later depends on it, and an error of the home's own isn't
-    /// known to who closes anyway. Should it get lost, the home asks after a while ([`Store::use_of`]).
+    /// Nobody waits: nothing that is asked later depends on it, and an error of the home's own
+    /// isn't known to who closes anyway. Should it get lost, the home asks after a while
+    /// ([`Store::use_of`]).
     fn closed(&self, id: ObjectId, number: u64) {
         let home = self.peers.node_of(id.slot());
         self.peers.tell(home, kind::CLOSE, &encode(&(id, number)));

@@ -1,9 +1,9 @@
 //! The pool as one store: each operation goes to this node's store or to the node that it concerns.
 //!
-//! The functions here have the names that faces know (`read`, `lookup`, `rename`). Each decides where
-//! its object or entry lies; what lies here is done by the local half (`read_here`, `lookup_here`),
-//! what lies on another node is asked of that node, and what lies on several is put together.
-//! Modules outside of this one never ask another node.
+//! The functions here have the names that faces know (`read`, `lookup`, `rename`). Each decides
+//! where its object or entry lies; what lies here is done by the local half (`read_here`,
+//! `lookup_here`), what lies on another node is asked of that node, and what lies on several is put
+//! together. Modules outside of this one never ask another node.
 
 use crate::peers::Peers;
 use crate::stripes::placed::Memory;
@@ -48,7 +48,8 @@ pub use live::Away;
 pub use names::Found;
 pub use peers::merge::Conflict;
 
-/// What a process of a pool of several nodes has besides its node's store: the way to the other nodes.
+/// What a process of a pool of several nodes has besides its node's store: the way to the other
+/// nodes.
 pub struct Nodes {
     peers: Arc<dyn Peers>,
     /// Where chunks of files lie that have grown on other nodes.
@@ -65,8 +66,9 @@ impl Nodes {
     }
 }
 
-/// The pool as one store, seen from this node. A view of the node's store and of the way to the other nodes, cheap to make
-/// and to copy; what concerns this node alone is the store's ([`Deref`]).
+/// The pool as one store, seen from this node. A view of the node's store and of the way to the
+/// other nodes, cheap to make and to copy; what concerns this node alone is the store's
+/// ([`Deref`]).
 #[derive(Clone, Copy)]
 pub struct Cluster<'a> {
     store: &'a Store,

@@ -31,18 +31,18 @@ impl<'a> Cluster<'a> {
         self.live_acquire_held(id).map(|(index, _)| index)
     }
 
-    /// As [`Store::live_acquire`]; the use is noted until [`Held`] is dropped.
+    /// As [`Cluster::live_acquire`]; the use is noted until [`Held`] is dropped.
     ///
     /// # Errors
-    /// As for [`Store::live_acquire`].
+    /// As for [`Cluster::live_acquire`].
     pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'a>)> {
         self.live_acquire_opened(id, &mut Away::default())
     }
 
-    /// As [`Store::live_acquire_held`] of what another node may keep open for us already.
+    /// As [`Cluster::live_acquire_held`] of what another node may keep open for us already.
     ///
     /// # Errors
-    /// As for [`Store::live_acquire`].
+    /// As for [`Cluster::live_acquire`].
     pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'a>)> {
         match self.object_away(id) {
             Some(home) => self

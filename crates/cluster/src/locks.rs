@@ -5,13 +5,14 @@
 //! Deadlocks are processes that wait for each other's locks in a circle, on whatever nodes.
 //!
 //! Who waits looks itself, at first where nobody else must be asked, later on all nodes, in growing
-//! intervals: who is in my way, what do they wait for, who is in their way, and so on, back to me. What
-//! is told at different moments is true at one if at the end all of the circle still wait for the same as when
-//! they were found: a process that waits gives nothing up. Each follows only those who began to wait before it
-//! did. So a circle is found by one of its members, the one that closed it, and that one gives in (EDEADLK).
+//! intervals: who is in my way, what do they wait for, who is in their way, and so on, back to me.
+//! What is told at different moments is true at one if at the end all of the circle still wait for
+//! the same as when they were found: a process that waits gives nothing up. Each follows only those
+//! who began to wait before it did. So a circle is found by one of its members, the one that closed
+//! it, and that one gives in (EDEADLK).
 //!
-//! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several threads it is
-//! taken that none of them will release what one waits for.
+//! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several
+//! threads it is taken that none of them will release what one waits for.
 
 use crate::Cluster;
 use crate::peers::messages::{List, kind};
@@ -87,8 +88,8 @@ impl<'a> Cluster<'a> {
     /// flock(2) of description `open`, waiting for others if `wait`.
     ///
     /// # Errors
-    /// EAGAIN if it would have to wait; EINTR if a signal came while it waited; ENOLCK if there is no
-    /// place for more locks; EHOSTDOWN.
+    /// EAGAIN if it would have to wait; EINTR if a signal came while it waited; ENOLCK if there is
+    /// no place for more locks; EHOSTDOWN.
     pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
         if want == LockType::Unlocked && self.open_file(open).locker.load(Acquire) == 0 {
             return Ok(());
@@ -107,7 +108,7 @@ impl<'a> Cluster<'a> {
     /// fcntl's lock on a range of what `open` has open: of this process, or of the description.
     ///
     /// # Errors
-    /// As for [`Store::flock`]; EDEADLK if processes would wait for each other for ever.
+    /// As for [`Cluster::flock`]; EDEADLK if processes would wait for each other for ever.
     pub fn lock_range(
         &self,
         open: u32,
@@ -152,7 +153,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Whether who waits for `mine` is to give in. Without `ask` only what this node knows is looked at.
+    /// Whether who waits for `mine` is to give in. Without `ask` only what this node knows is
+    /// looked at.
     pub(crate) fn is_deadlock(&self, mine: &Waited, ask: bool) -> Result<bool> {
         let ask = ask && self.foreign.is_some();
         let (mut path, mut seen) = (Path::new(), Vec::new());

@@ -50,11 +50,11 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Store::lookup`]; also what comes from another node with the same question: the attributes
-    /// of the object, and with `open`, if it is a file, its being open.
+    /// As [`Cluster::lookup`]; also what comes from another node with the same question: the
+    /// attributes of the object, and with `open`, if it is a file, its being open.
     ///
     /// # Errors
-    /// As for [`Store::lookup`].
+    /// As for [`Cluster::lookup`].
     pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
         let counts = self.counts();
         let away = match name.len() {

@@ -1,4 +1,5 @@
-//! Controls that change where the bytes of a file may lie, of files of any node: their homes and parts follow.
+//! Controls that change where the bytes of a file may lie, of files of any node: their homes and
+//! parts follow.
 
 use crate::Cluster;
 use crate::peers::messages::{encode, kind};
@@ -12,11 +13,12 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
-    /// The word of a file was `before` and is `word` now: its parts are told, what must not lie in memory any more is
-    /// moved, and what has checksums from now on is sealed.
+    /// The word of a file was `before` and is `word` now: its parts are told, what must not lie in
+    /// memory any more is moved, and what has checksums from now on is sealed.
     ///
     /// # Errors
-    /// ENOSPC: `files` media are full. EBUSY: it is mapped. EHOSTDOWN: a node can't be asked. Some of it may have been moved.
+    /// ENOSPC: `files` media are full. EBUSY: it is mapped. EHOSTDOWN: a node can't be asked. Some
+    /// of it may have been moved.
     pub fn follow_word(&self, id: ObjectId, before: u64, word: u64) -> Result<()> {
         let moves = self.keeps_on_files(word) && !self.keeps_on_files(before);
         let seals = is_summed(word) && !is_summed(before);

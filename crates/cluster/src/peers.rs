@@ -1,10 +1,11 @@
-//! The other nodes of the pool, as the store sees them: what has its home elsewhere is asked of them.
+//! The other nodes of the pool, as the store sees them: what has its home elsewhere is asked of
+//! them.
 //!
-//! A store keeps the entries and objects of its node's slots. An operation on others is sent to their
-//! home, which carries it out on its own store as any process there does: so there is one
+//! A store keeps the entries and objects of its node's slots. An operation on others is sent to
+//! their home, which carries it out on its own store as any process there does: so there is one
 //! implementation of every rule. How messages get there is the business of the floors above
-//! ([`Peers`]); what they say is [`messages`], who answers them is [`serve`].
-//! See docs/decisions/0020-operations-across-nodes.md.
+//! ([`Peers`]); what they say is [`messages`], who answers them is [`serve`]. See
+//! docs/decisions/0020-operations-across-nodes.md.
 
 mod copy;
 mod data;
@@ -124,8 +125,8 @@ pub trait Peers: Send + Sync {
     /// As for [`Peers::ask`].
     unsafe fn ask_all(&self, questions: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>>;
 
-    /// Sends a question and returns before it is answered, where that is possible just now. `bytes` aren't needed any
-    /// more then.
+    /// Sends a question and returns before it is answered, where that is possible just now. `bytes`
+    /// aren't needed any more then.
     ///
     /// # Safety
     /// `bytes` are the caller's to read; none are received.
@@ -161,8 +162,8 @@ pub trait Peers: Send + Sync {
         unsafe { self.ask_all(&questions) }
     }
 
-    /// Tells `node` something and doesn't wait for the answer, whatever it is. It is on its way before
-    /// what this thread asks later.
+    /// Tells `node` something and doesn't wait for the answer, whatever it is. It is on its way
+    /// before what this thread asks later.
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
         // SAFETY: there are no bytes.
         let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, Bytes::None) };
@@ -192,8 +193,8 @@ impl<'a> Cluster<'a> {
         (node != elsewhere.this_node()).then_some(node)
     }
 
-    /// The size of the pool's media and how much of them is used, on all nodes together; as they were a moment
-    /// ago, elsewhere. None in a pool of one node, or if nobody can tell.
+    /// The size of the pool's media and how much of them is used, on all nodes together; as they
+    /// were a moment ago, elsewhere. None in a pool of one node, or if nobody can tell.
     pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
         let e = self.peers()?;
         // SAFETY: there are no bytes.
@@ -218,7 +219,8 @@ impl<'a> Cluster<'a> {
         list.chunks_exact(12).map(room).collect()
     }
 
-    /// The number of the node on which the data of `id` lie; None if that is several, or in a pool of one node.
+    /// The number of the node on which the data of `id` lie; None if that is several, or in a pool
+    /// of one node.
     pub fn home_of(&self, id: ObjectId) -> Option<u32> {
         let elsewhere = self.peers()?;
         if matches!(id.distribution(), Distribution::Striped(_)) {
@@ -257,7 +259,7 @@ impl<'a> Cluster<'a> {
         unsafe { self.ask_with(node, kind, question, Bytes::None) }.map(|(answer, _)| answer)
     }
 
-    /// As [`Store::ask`], but says EAGAIN where that would wait for others who are at it.
+    /// As [`Cluster::ask`], but says EAGAIN where that would wait for others who are at it.
     pub(crate) fn ask_once<T: Wire>(
         &self,
         node: NodeId,

@@ -39,7 +39,7 @@ impl<'a> Cluster<'a> {
         self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
     }
 
-    /// As [`Store::unlink`], where the entry lies here. A symbolic link's only while `names` of
+    /// As [`Cluster::unlink`], where the entry lies here. A symbolic link's only while `names` of
     /// directories and links may change.
     ///
     /// # Errors
@@ -75,8 +75,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Removes the entry `name`, of this node and no directory's or symbolic link's, if it is `entry`. False if it isn't
-    /// any more.
+    /// Removes the entry `name`, of this node and no directory's or symbolic link's, if it is
+    /// `entry`. False if it isn't any more.
     ///
     /// # Errors
     /// ESTALE; EHOSTDOWN.
@@ -90,8 +90,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or something else had to end
-    /// first.
+    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or
+    /// something else had to end first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let t = now();
         match self.remove_beside(name, entry, epoch, t) {

@@ -27,7 +27,7 @@ impl<'a> Cluster<'a> {
         self.rename_here(from, to, mode, epoch)
     }
 
-    /// As [`Store::rename`], where all that takes part lies here.
+    /// As [`Cluster::rename`], where all that takes part lies here.
     pub(crate) fn rename_here(
         &self,
         from: Named<'_>,

@@ -9,8 +9,8 @@ use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a time. With
-    /// `only`, those with a name of this hash.
+    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a
+    /// time. With `only`, those with a name of this hash.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be asked; EIO.
@@ -29,10 +29,11 @@ impl<'a> Cluster<'a> {
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
-    /// Whether there is any object that has all these attributes. Others are asked only if none is here.
+    /// Whether there is any object that has all these attributes. Others are asked only if none is
+    /// here.
     ///
     /// # Errors
-    /// As for [`Store::search`].
+    /// As for [`Cluster::search`].
     pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
         let begin = Some(Mark::FIRST);
         for shard in 0..self.shard_count() {
@@ -56,11 +57,11 @@ impl<'a> Cluster<'a> {
         Ok(false)
     }
 
-    /// The keys that occur in the pool, or with `of` the values of a key, as they are written in paths: those
-    /// whose hashes come from `from` on, about `most` at a time.
+    /// The keys that occur in the pool, or with `of` the values of a key, as they are written in
+    /// paths: those whose hashes come from `from` on, about `most` at a time.
     ///
     /// # Errors
-    /// As for [`Store::search`].
+    /// As for [`Cluster::search`].
     pub(crate) fn written(
         &self,
         of: Option<u64>,

@@ -5,11 +5,12 @@ use crate::peers::messages::kind;
 use forebay_store::Result;
 
 impl<'a> Cluster<'a> {
-    /// Makes an open file's data and record durable as far as its media can; of one with `persistence=durable` also the
-    /// entries that lead to it.
+    /// Makes an open file's data and record durable as far as its media can; of one with
+    /// `persistence=durable` also the entries that lead to it.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked. EIO and the like. Once something couldn't be written to stable storage, always EIO.
+    /// EHOSTDOWN if a node can't be asked. EIO and the like. Once something couldn't be written to
+    /// stable storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
         self.sync_file(index)?;
         match self.is_durable(index) {

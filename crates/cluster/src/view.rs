@@ -1,6 +1,7 @@
 //! The view by attributes, over all nodes: what its directories list, and where its links lead.
 //!
-//! Nothing is stored but the paths of directories that were looked up (`view.rs`); the index of each node is asked each time.
+//! Nothing is stored but the paths of directories that were looked up (`view.rs`); the index of
+//! each node is asked each time.
 
 use crate::Cluster;
 use forebay_placement::BY;
@@ -103,7 +104,8 @@ impl<'a> Cluster<'a> {
         Ok(page.items.iter().any(|hit| hit.mark == mark).then_some(id))
     }
 
-    /// As [`Store::list`], of a directory of the view. The position is the place where the rest begins.
+    /// As [`Cluster::list`], of a directory of the view. The position is the place where the rest
+    /// begins.
     pub(crate) fn list_view(
         &self,
         dir: ObjectId,

@@ -353,7 +353,8 @@ mod tests {
 
     #[test]
     fn bits_that_nobody_made_are_refused() {
-        // A code that isn't one; a bound without `eventual`; `eventual` without one; a bit of nobody.
+        // A code that isn't one; a bound without `eventual`; `eventual` without one; a bit of
+        // nobody.
         for bits in [
             7,
             1 | 5 << 32,

@@ -141,7 +141,8 @@ impl Pattern {
     }
 }
 
-/// The texts that a name with braces stands for, each in pieces. It begins at `start` in the pattern.
+/// The texts that a name with braces stands for, each in pieces. It begins at `start` in the
+/// pattern.
 fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
     let mut done: Vec<Choice> = vec![Vec::new()];
     // Inside braces: what was there before them, and what the alternatives so far have made.

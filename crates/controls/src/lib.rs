@@ -4,8 +4,8 @@
 //! promises for one file. [`Controls`] has a value for each; [`Declared`] is what was said
 //! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
 //!
-//! Pure data, no I/O. What the values mean to readers and writers stands in
-//! `docs/semantics.md`; higher floors enforce them. What a pool can't keep is refused by name, so that nobody relies on
+//! Pure data, no I/O. What the values mean to readers and writers stands in `docs/semantics.md`;
+//! higher floors enforce them. What a pool can't keep is refused by name, so that nobody relies on
 //! it.
 
 mod declared;

@@ -275,7 +275,8 @@ impl Rules {
         self.said(&self.below(at, name))
     }
 
-    /// What the rules say of whatever is made in a directory of which `at` is known, whatever its name.
+    /// What the rules say of whatever is made in a directory of which `at` is known, whatever its
+    /// name.
     pub fn said_within(&self, at: &At) -> Declared {
         self.said_of(at, UNGUESSED)
     }
@@ -293,7 +294,8 @@ impl Rules {
         self.explain_at(&self.at(path))
     }
 
-    /// As [`Rules::explain`], for whatever is made in the directory of this path, whatever its name.
+    /// As [`Rules::explain`], for whatever is made in the directory of this path, whatever its
+    /// name.
     pub fn explain_within(&self, path: &[u8]) -> Vec<Said> {
         self.explain_at(&self.below(&self.at(path), UNGUESSED))
     }

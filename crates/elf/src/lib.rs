@@ -201,8 +201,8 @@ impl Elf {
         self.machine == EM_X86_64
     }
 
-    /// Whether the program makes its system calls itself, without libc: it is linked statically, or made by Go's
-    /// compiler. What sees calls of libc only doesn't see its.
+    /// Whether the program makes its system calls itself, without libc: it is linked statically, or
+    /// made by Go's compiler. What sees calls of libc only doesn't see its.
     pub fn calls_directly(&self, file: &dyn Source) -> bool {
         const GO: &[u8] = b"Go\0\0";
         let mut notes = self.segments.iter().filter(|s| s.kind == PT_NOTE);

@@ -1,8 +1,10 @@
-//! What interception costs: nanoseconds per call on each way through, microseconds of the installation.
+//! What interception costs: nanoseconds per call on each way through, microseconds of the
+//! installation.
 //!
-//! `bench` runs itself in fresh processes for the installation with and without a cache, with the calls of a file system
-//! face wanted and with all wanted; then measures calls here. Here the trampolines are out of a near jump's reach of
-//! the program, which costs a jump more than in a preloaded library.
+//! `bench` runs itself in fresh processes for the installation with and without a cache, with the
+//! calls of a file system face wanted and with all wanted; then measures calls here. Here the
+//! trampolines are out of a near jump's reach of the program, which costs a jump more than in a
+//! preloaded library.
 
 #[cfg(target_arch = "x86_64")]
 mod bench {
@@ -217,8 +219,8 @@ mod bench {
         installs("cache, file calls", cache, "files");
         installs("cache, all calls", cache, "all");
         let _ = std::fs::remove_dir_all(&dir);
-        // A raw getppid is the unpatched yardstick for the kernel; close of nothing goes through libc.
-        // SAFETY: no arguments.
+        // A raw getppid is the unpatched yardstick for the kernel; close of nothing goes through
+        // libc. SAFETY: no arguments.
         let ppid = time(|| unsafe {
             black_box(libc::getppid());
         });

@@ -1,9 +1,11 @@
-//! A library to preload that sends every call on to the kernel, for the whole test: unmodified programs must not
-//! notice it.
+//! A library to preload that sends every call on to the kernel, for the whole test: unmodified
+//! programs must not notice it.
 //!
-//! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own instruction, `raw`: from the
-//! handler, `watch`: from the gate, `fd`: with descriptor calls filtered out, `refuse`: no children), `FB_REPORT` (print what was patched to standard error), `FB_COUNT` (append a line with the
-//! number of calls to this file at exit_group). `/magic` opens `/etc/hostname`.
+//! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own
+//! instruction, `raw`: from the handler, `watch`: from the gate, `fd`: with descriptor calls
+//! filtered out, `refuse`: no children), `FB_REPORT` (print what was patched to standard error),
+//! `FB_COUNT` (append a line with the number of calls to this file at exit_group). `/magic` opens
+//! `/etc/hostname`.
 
 #[cfg(target_arch = "x86_64")]
 mod library {

@@ -1,7 +1,9 @@
-//! The cache of an object's sites: one file per build id. Reading allocates nothing and calls no libc function.
+//! The cache of an object's sites: one file per build id. Reading allocates nothing and calls no
+//! libc function.
 //!
-//! Promises: a file that is damaged, foreign or made for other code is taken for absent; a reader sees a whole file or
-//! none (written under another name, then renamed); failure to write is silent.
+//! Promises: a file that is damaged, foreign or made for other code is taken for absent; a reader
+//! sees a whole file or none (written under another name, then renamed); failure to write is
+//! silent.
 
 use crate::arch::{Site, raw};
 use crate::object::{ID_MAX, Object};
@@ -149,8 +151,8 @@ fn head(object: &Object, count: usize) -> Head {
     }
 }
 
-/// Whether a directory is this user's alone: only then is anything in it believed, or written. (Whoever
-/// could put a file there could have any code patched into every program.)
+/// Whether a directory is this user's alone: only then is anything in it believed, or written.
+/// (Whoever could put a file there could have any code patched into every program.)
 pub(crate) fn is_private(dir: &CStr) -> bool {
     let at = i64::from(libc::AT_FDCWD);
     let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);
@@ -237,7 +239,8 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
         len,
         count: (len - size_of::<Head>()) / size_of::<Site>(),
     };
-    // SAFETY: the mapping is page-aligned and at least as long as a Head; any bits are a valid Head.
+    // SAFETY: the mapping is page-aligned and at least as long as a Head; any bits are a valid
+    // Head.
     let found = unsafe { *(start as *const Head) };
     let expected = head(object, cached.count);
     let sound = got == len as i64

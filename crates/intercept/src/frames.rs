@@ -1,5 +1,6 @@
-//! Where functions begin and end, from `.eh_frame_hdr` and `.eh_frame`: the tables by which unwinders find their way, also
-//! in stripped libraries. Reads them as they are needed; whatever has an unusual form is taken for absent.
+//! Where functions begin and end, from `.eh_frame_hdr` and `.eh_frame`: the tables by which
+//! unwinders find their way, also in stripped libraries. Reads them as they are needed; whatever
+//! has an unusual form is taken for absent.
 
 /// Reads bytes at an address relative to the object's load address; false unless all are there.
 pub(crate) type Read<'a> = &'a dyn Fn(u32, &mut [u8]) -> bool;
@@ -28,7 +29,8 @@ const ENTRIES_MAX: usize = 1 << 24;
 const HEAD: usize = 64;
 
 impl<'a> Frames<'a> {
-    /// The table at `at`. `end`: the end of the object's code. None if there is none of the usual form.
+    /// The table at `at`. `end`: the end of the object's code. None if there is none of the usual
+    /// form.
     pub(crate) fn read(at: u32, end: u32, read: Read<'a>) -> Option<Frames<'a>> {
         let mut head = [0; 12];
         if at == 0 || !read(at, &mut head) {

@@ -1,5 +1,6 @@
-//! Which libraries have no system calls of their own, so that nobody need search them again: one file for all of them,
-//! a table of keys by hash. An entry that is lost or overwritten only costs another search.
+//! Which libraries have no system calls of their own, so that nobody need search them again: one
+//! file for all of them, a table of keys by hash. An entry that is lost or overwritten only costs
+//! another search.
 
 use crate::arch::raw;
 use crate::cache::{self, Path, mix};

@@ -1,5 +1,6 @@
-//! The loaded objects whose code is patched: where they are, their build id, their functions. Reads the mapped image
-//! only, never a file. Promises to read only inside the segments that the loader reports.
+//! The loaded objects whose code is patched: where they are, their build id, their functions. Reads
+//! the mapped image only, never a file. Promises to read only inside the segments that the loader
+//! reports.
 
 use crate::report::MAX_OBJECTS;
 use core::ffi::{CStr, c_int, c_void};
@@ -62,8 +63,8 @@ pub(crate) fn is_libc(file: &[u8]) -> bool {
     NAMES.iter().any(|n| file.starts_with(n))
 }
 
-/// Passes all objects that are loaded to `visit`, with their paths as the loader says them; one with several segments of
-/// code once for each of them.
+/// Passes all objects that are loaded to `visit`, with their paths as the loader says them; one
+/// with several segments of code once for each of them.
 pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
     unsafe extern "C" fn pass<F: FnMut(&CStr, Object)>(
         info: *mut libc::dl_phdr_info,
@@ -156,7 +157,8 @@ impl Object {
         Some(object)
     }
 
-    /// What program headers say of an object and one of its segments of code. It has no build id yet.
+    /// What program headers say of an object and one of its segments of code. It has no build id
+    /// yet.
     pub(crate) fn of_headers(
         base: usize,
         file: &[u8],
@@ -314,7 +316,8 @@ impl Object {
             .collect()
     }
 
-    /// Where functions begin, from the sorted table that unwinders use. Empty if there is none of the usual form.
+    /// Where functions begin, from the sorted table that unwinders use. Empty if there is none of
+    /// the usual form.
     ///
     /// # Safety
     /// As for [`Object::code`].

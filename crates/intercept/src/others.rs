@@ -1,8 +1,10 @@
-//! The objects that aren't libc's: programs and libraries that make some system calls by instructions of their own.
+//! The objects that aren't libc's: programs and libraries that make some system calls by
+//! instructions of their own.
 //!
-//! Most have none, which a table remembers ([`crate::known`]). Those that have are patched like libc, but found function by
-//! function, and with gates that keep all vector registers. Promises: code that is patched means the same as before; what
-//! isn't understood is left alone; the same file at the same place again needs no new memory.
+//! Most have none, which a table remembers ([`crate::known`]). Those that have are patched like
+//! libc, but found function by function, and with gates that keep all vector registers. Promises:
+//! code that is patched means the same as before; what isn't understood is left alone; the same
+//! file at the same place again needs no new memory.
 
 use crate::arch::{self, raw};
 use crate::cache;
@@ -17,7 +19,8 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// More code than this isn't searched: reading it would take longer than the calls in it are worth.
 const CODE_MAX: u32 = 256 << 20;
-/// Libraries that bypass libc on purpose: sanitizers, whose own work nobody should see; the kernel's; ours.
+/// Libraries that bypass libc on purpose: sanitizers, whose own work nobody should see; the
+/// kernel's; ours.
 const LEFT_ALONE: [&[u8]; 8] = [
     b"libasan.so",
     b"libtsan.so",

@@ -1,7 +1,9 @@
-//! The installation: find or fetch the sites, write the trampolines, make them executable, then patch.
+//! The installation: find or fetch the sites, write the trampolines, make them executable, then
+//! patch.
 //!
-//! Promises: until the first patch nothing of the process has changed, so that every error leaves it as it was; between
-//! the first and the last patch no libc function is called; code is left readable and executable, not writable.
+//! Promises: until the first patch nothing of the process has changed, so that every error leaves
+//! it as it was; between the first and the last patch no libc function is called; code is left
+//! readable and executable, not writable.
 
 use crate::arch::{
     self, FAR_HEAD, FAR_TAIL, FORM_HOP, FORM_NONE, JUMP, OWN_SLOTS, Region, SLOT, Site, raw,
@@ -29,7 +31,8 @@ pub(crate) enum Sites {
 impl Sites {
     /// What the cache has.
     pub(crate) fn kept(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Sites> {
-        // A cache that was made from code that something else had patched would hide sites for ever: all or none.
+        // A cache that was made from code that something else had patched would hide sites for
+        // ever: all or none.
         let fits = |s: &Site| !s.wanted(hooks) || s.form == FORM_NONE || is_patchable(object, s);
         let cached = cache::open(dir, object).filter(|c| c.sites().iter().all(fits));
         cached.map(Sites::Cached)
@@ -117,7 +120,8 @@ impl Patched {
                 continue;
             }
             for site in marked(&job.sites, &job.chosen) {
-                // SAFETY: writable now, and a site that was compared with the code before it was patched.
+                // SAFETY: writable now, and a site that was compared with the code before it was
+                // patched.
                 unsafe { arch::unpatch(job.object.base, site) };
             }
             arch::code_changed(low, len);
@@ -235,7 +239,8 @@ fn choose(
 
 /// Makes a far region executable, and known to the unwinder.
 fn finish_far(mut region: Region) -> Result<(), Error> {
-    // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of std's needs.
+    // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of
+    // std's needs.
     unsafe {
         let table = region.end_far();
         protect(region.start, region.len, RX)?;
@@ -245,7 +250,8 @@ fn finish_far(mut region: Region) -> Result<(), Error> {
 }
 
 impl Job {
-    /// Another object's sites, with their trampolines; its code is as it was. None if there is nothing to patch.
+    /// Another object's sites, with their trampolines; its code is as it was. None if there is
+    /// nothing to patch.
     ///
     /// # Safety
     /// The object is mapped, and not patched yet; the gates have their hooks; one thread at a time.
@@ -331,8 +337,9 @@ fn code_pages(object: &Object) -> (usize, usize) {
 }
 
 unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
-    // Of libc the whole segment at once: a part of it would leave several mappings behind. Without permission for both at once
-    // the code can't be executed for a moment, which only matters to other threads: nothing here is in libc.
+    // Of libc the whole segment at once: a part of it would leave several mappings behind. Without
+    // permission for both at once the code can't be executed for a moment, which only matters to
+    // other threads: nothing here is in libc.
     protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
     let mut patched = 0;
@@ -347,7 +354,8 @@ unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
         slot += site.slots() * SLOT;
     }
     arch::code_changed(low, len);
-    // It can't fail in a way that we could do anything about; the code then stays writable, and runs if RWX was given.
+    // It can't fail in a way that we could do anything about; the code then stays writable, and
+    // runs if RWX was given.
     let _ = protect(low, len, RX);
     Ok(patched)
 }
@@ -404,7 +412,8 @@ fn undo(own: &Region) {
 }
 
 fn protect(start: usize, len: usize, prot: i32) -> Result<(), Error> {
-    // SAFETY: our own slots, or an object's code, and never less than what runs at the moment (see the callers).
+    // SAFETY: our own slots, or an object's code, and never less than what runs at the moment (see
+    // the callers).
     match unsafe {
         raw(
             libc::SYS_mprotect,

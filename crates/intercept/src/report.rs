@@ -58,7 +58,8 @@ pub struct ObjectReport {
     pub missed_unknown: u32,
     /// The sites came from the cache and needn't be searched.
     pub cached: bool,
-    /// The trampolines lie in a mapping of their own, because the library was loaded out of a jump's reach.
+    /// The trampolines lie in a mapping of their own, because the library was loaded out of a
+    /// jump's reach.
     pub far: bool,
 }
 

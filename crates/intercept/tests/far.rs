@@ -1,5 +1,6 @@
-//! A program that patches itself: its code is far from libc, so that the trampolines get a mapping of their own, with an
-//! unwind table that is registered. Also: other threads that are in a call meanwhile, and a second installation.
+//! A program that patches itself: its code is far from libc, so that the trampolines get a mapping
+//! of their own, with an unwind table that is registered. Also: other threads that are in a call
+//! meanwhile, and a second installation.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod test {

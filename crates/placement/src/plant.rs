@@ -1,6 +1,8 @@
-//! Planted faults: what the simulator has to find, to show that it would find such a fault if somebody made it.
+//! Planted faults: what the simulator has to find, to show that it would find such a fault if
+//! somebody made it.
 //!
-//! Without the feature `plant` there are none. With it, there is the one that `FOREBAY_PLANT` names.
+//! Without the feature `plant` there are none. With it, there is the one that `FOREBAY_PLANT`
+//! names.
 
 /// Whether this fault is there.
 #[cfg(feature = "plant")]

@@ -368,8 +368,8 @@ fn clear(nodes: &Nodes) {
     nodes.assert_whole();
 }
 
-/// A daemon that is killed in the middle of a change of directories leaves a directory frozen on all nodes: its
-/// successor ends that, and so does each node that hears of a later change.
+/// A daemon that is killed in the middle of a change of directories leaves a directory frozen on
+/// all nodes: its successor ends that, and so does each node that hears of a later change.
 #[test]
 fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     let nodes = Nodes::new("across-frozen", 3, &["memory:32M"], 60);

@@ -6,8 +6,8 @@
 //! text:   1, then 127 bits: how it begins
 //! ```
 //!
-//! A smaller value never has a larger place. Several can have the same: numbers above 2^115 and texts of which the first
-//! 15 bytes are the same; so what is found at a place is compared again.
+//! A smaller value never has a larger place. Several can have the same: numbers above 2^115 and
+//! texts of which the first 15 bytes are the same; so what is found at a place is compared again.
 
 use crate::number::Number;
 use crate::record::Order;

@@ -294,7 +294,8 @@ pub struct Inode {
     pub has_attributes: bool,
     /// What was said of it, and what became of that; 0: nothing (`controls.rs`).
     pub controls: u64,
-    /// Changes with the word above, upwards; odd while the file never changes and may be copied (`controls.rs`).
+    /// Changes with the word above, upwards; odd while the file never changes and may be copied
+    /// (`controls.rs`).
     pub edition: u64,
     /// One of [`tail`].
     pub tail: u8,

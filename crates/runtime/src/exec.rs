@@ -15,8 +15,8 @@ thread_local! {
 pub struct Executing(());
 
 /// This thread is about to execute another program. The program takes over the slot that its
-/// environment names. A slot that another thread took after that was written down would stay behind,
-/// with the locks that the thread held, and its owner, this process, would go on living.
+/// environment names. A slot that another thread took after that was written down would stay
+/// behind, with the locks that the thread held, and its owner, this process, would go on living.
 pub fn begin_exec() -> Executing {
     EXECUTES.with(|e| e.set(true));
     EXECUTING.fetch_add(1, SeqCst);

@@ -34,7 +34,8 @@ fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], 
     Ok(&text[..n])
 }
 
-/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there were.
+/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there
+/// were.
 fn read_whole(path: &std::ffi::CStr, text: &mut [u8]) -> Result<usize, Errno> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
@@ -51,8 +52,8 @@ pub fn proc_text<'a>(pid: u32, name: &str, text: &'a mut [u8]) -> Result<&'a [u8
     proc_file(pid, name.as_bytes(), text)
 }
 
-/// The fields of the text of a `/proc/PID/stat` behind the command name, which may hold anything but
-/// ends at the last ')'. The first one is the state.
+/// The fields of the text of a `/proc/PID/stat` behind the command name, which may hold anything
+/// but ends at the last ')'. The first one is the state.
 fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let after = text.iter().rposition(|&b| b == b')')? + 2;
     Some(text.get(after..)?.split(|&b| b == b' '))
@@ -60,15 +61,15 @@ fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
 
 /// What the kernel says of a process.
 ///
-/// A process is dead only if the kernel says so. Whatever keeps it from answering (no descriptors, a
-/// seccomp filter, a hidden or missing /proc) makes the answer `Unknown`, and unknown is alive:
+/// A process is dead only if the kernel says so. Whatever keeps it from answering (no descriptors,
+/// a seccomp filter, a hidden or missing /proc) makes the answer `Unknown`, and unknown is alive:
 /// what the living hold must never be taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It runs; when it started, in clock ticks since boot.
     Runs(u64),
-    /// There is no such process, or only its zombie. (A process whose first thread has ended but not
-    /// the others looks like a zombie with more than one thread.)
+    /// There is no such process, or only its zombie. (A process whose first thread has ended but
+    /// not the others looks like a zombie with more than one thread.)
     Gone,
     /// There is one, or the kernel doesn't say; why it can't be looked at.
     Unknown(Errno),
@@ -144,9 +145,9 @@ thread_local! {
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread answers other processes, and reads nothing about them in /proc. A read of
-/// `/proc/PID/stat` waits while that process is in exec, and exec waits until the files that it closes
-/// are answered for: a thread that answers for files must not wait there.
+/// From now on this thread answers other processes, and reads nothing about them in /proc. A read
+/// of `/proc/PID/stat` waits while that process is in exec, and exec waits until the files that it
+/// closes are answered for: a thread that answers for files must not wait there.
 pub fn answer_others() {
     ANSWERS.set(true);
 }
@@ -157,8 +158,8 @@ pub fn is_answering() -> bool {
     ANSWERS.get()
 }
 
-/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, to a thread that
-/// answers others.
+/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, to a thread
+/// that answers others.
 pub fn is_stopped(pid: u32) -> bool {
     if is_answering() {
         return false;
@@ -257,9 +258,9 @@ pub fn word_running(pid: u32) -> Option<u64> {
     }
 }
 
-/// The process to which the thread `tid` belongs; None if there is no such thread. The kernel says so
-/// without waiting for anybody; only before Linux 6.13, for others than first threads, /proc does
-/// (`status`, which doesn't wait for an exec either).
+/// The process to which the thread `tid` belongs; None if there is no such thread. The kernel says
+/// so without waiting for anybody; only before Linux 6.13, for others than first threads, /proc
+/// does (`status`, which doesn't wait for an exec either).
 pub fn process_of(tid: u32) -> Option<u32> {
     match pidfd(tid, 0) {
         Ok(_) => return Some(tid),
@@ -358,8 +359,8 @@ pub fn pid_of(word: u64) -> u32 {
     (word >> TIME_BITS) as u32 & ((1 << PID_BITS) - 1)
 }
 
-/// Whether the process in an owner word still runs, as far as the kernel says: see [`Life`]. A thread
-/// that answers others takes a later process with the same number for it.
+/// Whether the process in an owner word still runs, as far as the kernel says: see [`Life`]. A
+/// thread that answers others takes a later process with the same number for it.
 pub fn runs(word: u64) -> bool {
     if is_answering() {
         return !has_ended(pid_of(word));

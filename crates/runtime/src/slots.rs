@@ -28,11 +28,13 @@ pub trait Table {
     fn owner(&self, slot: u32) -> &AtomicU64;
     /// Counts the owners of the slot: what an earlier one left locked isn't the present one's.
     fn generation(&self, slot: u32) -> &AtomicU32;
-    /// Identity of the process whose lock the slot's owner has been waiting for for a while; for reports.
+    /// Identity of the process whose lock the slot's owner has been waiting for for a while; for
+    /// reports.
     fn waits_for(&self, slot: u32) -> &AtomicU32;
 }
 
-/// As [`own_word`], from what is noted in this process's slot; None if `slot` is another one's, or its time isn't known.
+/// As [`own_word`], from what is noted in this process's slot; None if `slot` is another one's, or
+/// its time isn't known.
 pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
     let owner = table.owner(slot).load(Acquire);
     let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
@@ -98,9 +100,9 @@ pub fn uses_reserve() -> bool {
 /// Takes a free slot for this process.
 ///
 /// # Errors
-/// EAGAIN if all slots are taken; ENOTCONN, or EMFILE and ENFILE, if this process's start time can't be
-/// read in /proc, without which nobody could tell it from a later one with its id: a line on
-/// standard error says so.
+/// EAGAIN if all slots are taken; ENOTCONN, or EMFILE and ENFILE, if this process's start time
+/// can't be read in /proc, without which nobody could tell it from a later one with its id: a line
+/// on standard error says so.
 pub fn attach(table: &impl Table) -> Result<u32, Errno> {
     let me = pid();
     let started = own_start(me).map_err(|e| {
@@ -162,8 +164,8 @@ fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// Makes the reserved `slot` this process's own. A child that can't read its start time, and couldn't
-/// tell anybody of it, is noted without: see [`own_word_or_id`].
+/// Makes the reserved `slot` this process's own. A child that can't read its start time, and
+/// couldn't tell anybody of it, is noted without: see [`own_word_or_id`].
 pub fn claim(table: &impl Table, slot: u32) {
     table.owner(slot).store(own_word_or_id(), Release);
 }

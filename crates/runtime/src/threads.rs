@@ -1,8 +1,9 @@
 //! Starting threads where there may be no memory for them.
 //!
-//! A thread's beginning allocates where nothing can fail: Rust maps a stack for signals, and ends the process
-//! if it can't. So a process at its limit of addresses is asked first whether there is room for what threads
-//! take that are about to begin. What others map in that moment is covered by [`BEGINNING`].
+//! A thread's beginning allocates where nothing can fail: Rust maps a stack for signals, and ends
+//! the process if it can't. So a process at its limit of addresses is asked first whether there is
+//! room for what threads take that are about to begin. What others map in that moment is covered by
+//! [`BEGINNING`].
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes of address space that must be left besides a thread's stack: for its signal stack and its first allocations.
+/// Bytes of address space that must be left besides a thread's stack: for its signal stack and its
+/// first allocations.
 const BEGINNING: usize = 2 << 20;
 /// Bytes of a stack as Rust gives it where nothing is said.
 pub const STACK: usize = 2 << 20;
@@ -21,7 +23,8 @@ const WATCH_STACK: usize = 256 << 10;
 /// Threads that were started, and haven't begun.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts a thread by `builder`, which gets `stack` bytes of stack. It and what it does at first may take `more` bytes.
+/// Starts a thread by `builder`, which gets `stack` bytes of stack. It and what it does at first
+/// may take `more` bytes.
 ///
 /// # Errors
 /// ENOMEM: there may be no room for its beginning. What starting a thread says.

@@ -1,6 +1,7 @@
-//! `forebay-simulate`: the daemons and processes of a pool of several nodes on one machine, in virtual time, over a
-//! simulated network. A seed decides everything: who runs when, how long messages take, which are lost, who is
-//! killed. The checker of histories (`forebay-check`) judges. A seed that fails fails again.
+//! `forebay-simulate`: the daemons and processes of a pool of several nodes on one machine, in
+//! virtual time, over a simulated network. A seed decides everything: who runs when, how long
+//! messages take, which are lost, who is killed. The checker of histories (`forebay-check`) judges.
+//! A seed that fails fails again.
 //!
 //! ```text
 //! outer process            watches, prints, removes what is left
@@ -8,8 +9,8 @@
 //!     daemon of each node      the real one, but for its transport: network.rs
 //!     workers                  operations by face.rs
 //! ```
-//! All of them share [`world`]: the time, and the token. [`taken`] takes waiting and clocks over from libc.
-//! See docs/operating/simulator.md.
+//! All of them share [`world`]: the time, and the token. [`taken`] takes waiting and clocks over
+//! from libc. See docs/operating/simulator.md.
 
 mod face;
 mod network;
@@ -139,7 +140,8 @@ fn parse() -> Result<Option<Arguments>, String> {
     Ok(Some(a))
 }
 
-/// Starts this program again with addresses that aren't random, so that a seed has the same ones each time.
+/// Starts this program again with addresses that aren't random, so that a seed has the same ones
+/// each time.
 fn fixed_addresses() {
     // SAFETY: no memory is touched.
     let now = unsafe { libc::personality(0xffff_ffff) };

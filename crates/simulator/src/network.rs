@@ -1,9 +1,10 @@
-//! The network: connections between daemons, as [`forebay_net`] has them, over memory that all processes share.
+//! The network: connections between daemons, as [`forebay_net`] has them, over memory that all
+//! processes share.
 //!
-//! A message is on its way for a random while. Those of one connection and direction arrive in order, others don't.
-//! A message may be lost, as on a connection that is cut: then all behind it is lost as well, and both ends hear of
-//! the end, not at the same time. So a question is sent again by the daemon, on another connection, whether it had
-//! arrived or not.
+//! A message is on its way for a random while. Those of one connection and direction arrive in
+//! order, others don't. A message may be lost, as on a connection that is cut: then all behind it
+//! is lost as well, and both ends hear of the end, not at the same time. So a question is sent
+//! again by the daemon, on another connection, whether it had arrived or not.
 
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};

@@ -1,8 +1,8 @@
 //! One run: a pool, its daemons, some workers, and what goes wrong.
 //!
-//! The first process of the run starts all others and is the checker's driver: it has workers carry operations out,
-//! phase by phase, and judges what they noted. In between it kills daemons and workers, and parts nodes. In the
-//! end it looks whether anything is left over.
+//! The first process of the run starts all others and is the checker's driver: it has workers carry
+//! operations out, phase by phase, and judges what they noted. In between it kills daemons and
+//! workers, and parts nodes. In the end it looks whether anything is left over.
 
 use crate::face::PoolFace;
 use crate::network::{self, Simulated};
@@ -461,8 +461,8 @@ pub fn run(plan: &Plan) -> bool {
         seconds: 1_000_000_000,
         seed: plan.seed,
         operations: 5,
-        // A daemon that is killed in the middle of a question leaves it open whether that was carried out. What the
-        // network loses must not be noticed.
+        // A daemon that is killed in the middle of a question leaves it open whether that was
+        // carried out. What the network loses must not be noticed.
         faults: plan.daemons || plan.hosts,
         pieces: plan.striped,
         kill: plan.kill,

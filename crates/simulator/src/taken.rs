@@ -1,7 +1,7 @@
 //! What is taken over from libc: waiting, clocks, threads, randomness.
 //!
-//! The definitions here come before libc's, for Rust's standard library, rustix (built with `use-libc`) and LMDB
-//! alike. In a thread that isn't simulated they do what libc does.
+//! The definitions here come before libc's, for Rust's standard library, rustix (built with
+//! `use-libc`) and LMDB alike. In a thread that isn't simulated they do what libc does.
 
 use crate::real::{real, real_syscall};
 use crate::world::{NEVER, is_simulated, key, world};
@@ -62,8 +62,8 @@ unsafe fn futex(
     timeout: *const timespec,
 ) -> c_long {
     let world = world();
-    // Words in memory that processes share are known by their place in a page: that some are woken who wait for
-    // another word does no harm.
+    // Words in memory that processes share are known by their place in a page: that some are woken
+    // who wait for another word does no harm.
     let key = match how & libc::FUTEX_PRIVATE_FLAG {
         0 => key(word as u64 & 4095, 0x5a5a),
         _ => key(word as u64, std::process::id().into()),

@@ -1,9 +1,11 @@
-//! The world of a simulation: virtual time, and a token that one thread of all processes has at a time.
+//! The world of a simulation: virtual time, and a token that one thread of all processes has at a
+//! time.
 //!
-//! It lies in memory that all processes of a simulation share. Each of their threads is a *task*. Only the task
-//! with the token runs; it passes the token on where it waits (see [`crate::taken`], which takes these calls over
-//! from libc). The seed decides who is next. Where nobody can go on, the time jumps to the earliest deadline. So
-//! nothing depends on the machine, and the same seed gives the same run.
+//! It lies in memory that all processes of a simulation share. Each of their threads is a *task*.
+//! Only the task with the token runs; it passes the token on where it waits (see [`crate::taken`],
+//! which takes these calls over from libc). The seed decides who is next. Where nobody can go on,
+//! the time jumps to the earliest deadline. So nothing depends on the machine, and the same seed
+//! gives the same run.
 //!
 //! Nothing here is locked: only who has the token reads and writes it.
 
@@ -290,7 +292,8 @@ impl World {
         task.timed_out.swap(0, SeqCst) == 0
     }
 
-    /// Waits until somebody calls [`World::wake`] with this key, or until the deadline. Whether somebody did.
+    /// Waits until somebody calls [`World::wake`] with this key, or until the deadline. Whether
+    /// somebody did.
     pub fn wait(&self, key: u64, deadline: u64) -> bool {
         self.switch(BLOCKED, key, deadline)
     }

@@ -1,4 +1,5 @@
-//! Tests of one node's semantics: whole operations, made of the local halves alone, against a model.
+//! Tests of one node's semantics: whole operations, made of the local halves alone, against a
+//! model.
 
 use crate::names::Renamed;
 use crate::repair::tests::{TestStore, make, store};

@@ -1,5 +1,5 @@
-//! Extended attributes: a record each, beside the record of their object; those of users also in the index
-//! (`index.rs`).
+//! Extended attributes: a record each, beside the record of their object; those of users also in
+//! the index (`index.rs`).
 
 use crate::index::key_of;
 use crate::names::Named;
@@ -54,9 +54,9 @@ impl Store {
         Ok(names)
     }
 
-    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it
-    /// must be there. `known` is a name of the object, if the caller has one: the object is found under
-    /// it by what it has.
+    /// Sets an extended attribute. `create`: Some(true) it must be new, Some(false) it must be
+    /// there. `known` is a name of the object, if the caller has one: the object is found under it
+    /// by what it has.
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.

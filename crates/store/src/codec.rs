@@ -1,7 +1,8 @@
 //! The codec of messages between nodes and of some records: values as bytes.
 //!
-//! A message is the parts of a tuple, one after the other: numbers little-endian, texts behind their length (4 bytes),
-//! what may be absent behind a byte 0 or 1. Decoding accepts any bytes: what isn't a message is None.
+//! A message is the parts of a tuple, one after the other: numbers little-endian, texts behind
+//! their length (4 bytes), what may be absent behind a byte 0 or 1. Decoding accepts any bytes:
+//! what isn't a message is None.
 
 use crate::record::{Entry, Inode};
 use crate::{ObjectId, RenameMode, SetAttr};

@@ -51,8 +51,8 @@ const MAGIC: u64 = 0x3331_4c54_4359_4246; // "FBYCTL13"
 const DIR_TIMES: usize = 16_384;
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
-/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do: on a full
-/// /dev/shm, programs can still start, open files, and remove some.
+/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do:
+/// on a full /dev/shm, programs can still start, open files, and remove some.
 const FIRST: u64 = 128 << 10;
 pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 };
 /// Of the reserve, the slots whose areas have it: for those who release what dead processes hold.
@@ -209,15 +209,16 @@ pub struct Header {
     pub namespace: AtomicU64,
     pub watches: crate::watches::State,
     pub copies: crate::copies::State,
-    /// Counts how often those who have files of any node open were counted, as something was to be said of one
-    /// (`controls/declare.rs`): who was opening one meanwhile looks again.
+    /// Counts how often those who have files of any node open were counted, as something was to be
+    /// said of one (`controls/declare.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
     /// The [`Limits`] of the region.
     open_limit: AtomicU32,
     maps_limit: AtomicU32,
     /// Which process uses the pool alone (`sole.rs`); 0: none.
     pub sole_user: AtomicU32,
-    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't look.
+    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't
+    /// look.
     pub used: AtomicU64,
 }
 
@@ -259,8 +260,8 @@ impl FreeList {
         self.refused.load(Relaxed)
     }
 
-    /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an entry;
-    /// `grow` reserves memory for entries from one on, and tells where they end.
+    /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an
+    /// entry; `grow` reserves memory for entries from one on, and tells where they end.
     ///
     /// # Errors
     /// Those of `grow`.
@@ -466,8 +467,8 @@ pub struct Wait {
 /// Threads of one process that may be opening or closing at the same time with a place in its slot.
 /// Further ones have places in its area: [`MORE_HELD`].
 pub const HELD_PLACES: usize = 25;
-/// Further threads of one process that may be opening or closing at the same time. Those beyond wait
-/// for a place, for at most [`crate::live::PLACE_PATIENCE`].
+/// Further threads of one process that may be opening or closing at the same time. Those beyond
+/// wait for a place, for at most [`crate::live::PLACE_PATIENCE`].
 pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
 /// Flags of an open file description besides the system's, which has no such bits.
@@ -504,13 +505,15 @@ pub mod live_flag {
     pub const AWAY: u32 = 512;
     /// Of a striped file: other nodes may have parts of it; its home knows.
     pub const PARTS: u32 = 1024;
-    /// Of a striped file: behind the end, in chunk 0, may lie what will be part of it when a longer write ends.
+    /// Of a striped file: behind the end, in chunk 0, may lie what will be part of it when a longer
+    /// write ends.
     pub const BEHIND: u32 = 2048;
     /// It lies elsewhere, and a process of this node maps a copy of it, or has done so.
     pub const COPIED: u32 = 4096;
     /// Something was said of it while others had it open, who may not know (`stripes/seal.rs`).
     pub const SAID: u32 = 8192;
-    /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media (`data/on_files.rs`).
+    /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media
+    /// (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
 }
 
@@ -559,7 +562,8 @@ pub struct Live {
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.
     pub part: AtomicU32,
-    /// Of a striped file: how often it was appended to under a lease, or in chunk 0 over what lies behind its end.
+    /// Of a striped file: how often it was appended to under a lease, or in chunk 0 over what lies
+    /// behind its end.
     pub appends: AtomicU32,
     /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
     /// that doesn't stop; 0: it is over), node and identity of who has it. Locked. Of one that
@@ -569,13 +573,15 @@ pub struct Live {
     pub lease_of: AtomicU64,
     /// As [`crate::Inode::controls`]; of what another node keeps: as told when it was opened last.
     pub controls: AtomicU64,
-    /// Of a file that this node keeps: the last two nodes whose processes have changed the bytes, the later one in the lower half;
-    /// their numbers plus one, 0 is this one. Locked.
+    /// Of a file that this node keeps: the last two nodes whose processes have changed the bytes,
+    /// the later one in the lower half; their numbers plus one, 0 is this one. Locked.
     pub changed_by: AtomicU64,
-    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps, while that is odd.
+    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps,
+    /// while that is odd.
     pub edition: AtomicU64,
     pub last_size: AtomicU64,
-    /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses (`copies.rs`).
+    /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses
+    /// (`copies.rs`).
     pub copy: AtomicU32,
     /// The first extents of chunk 0; the others: [`Control::extent`].
     near: [AtomicU64; NEAR_EXTENTS],
@@ -672,7 +678,8 @@ pub mod lock_kind {
     pub const WHOLE: u32 = 4;
     /// A use of the object: see `controls.rs`. In nobody's way but that of its like.
     pub const USE: u32 = 16;
-    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another node.
+    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another
+    /// node.
     pub const AWAY: u32 = 8;
     /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
     /// this node, and its programs that had the file open then don't know

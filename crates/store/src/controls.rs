@@ -1,15 +1,17 @@
-//! Files with controls: what may be done to one that only grows, never changes again, or belongs to one user
-//! at a time.
+//! Files with controls: what may be done to one that only grows, never changes again, or belongs to
+//! one user at a time.
 //!
-//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry; to it comes
-//! [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but looking at it.
+//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry;
+//! to it comes [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but
+//! looking at it.
 //!
-//! A description that has such a file open has a lock of a sort of its own in the home's table of locks
-//! ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its process. Its range says
-//! for whom ([`Party`]) and for what ([`WRITES`]).
+//! A description that has such a file open has a lock of a sort of its own in the home's table of
+//! locks ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its
+//! process. Its range says for whom ([`Party`]) and for what ([`WRITES`]).
 //! - `exclusive`: the lock is exclusive, but not towards descriptions of the same party.
-//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is laminated, unless
-//!   it is empty. One whose writer was killed isn't: it may lack something, and can be written again.
+//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is
+//!   laminated, unless it is empty. One whose writer was killed isn't: it may lack something, and
+//!   can be written again.
 //! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
 //!
 //! Those who have a file open already when something is said of it are counted then: [`say`].
@@ -35,7 +37,8 @@ use std::cell::Cell;
 
 /// In the word of a file: it never changes again. No bit of [`Declared::bits`].
 pub const LAMINATED: u64 = 1 << 31;
-/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no record.
+/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no
+/// record.
 pub const COUNTED: u64 = 1 << 30;
 /// All that is in a word besides [`Declared::bits`].
 const OURS: u64 = LAMINATED | COUNTED;
@@ -47,8 +50,8 @@ pub const THERE: u64 = 2;
 /// All that a use can say.
 pub(crate) const ALL: u64 = WRITES | THERE;
 
-/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on the node. That of a process of
-/// the pool, [`SERVED`], or [`KEPT`].
+/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on
+/// the node. That of a process of the pool, [`SERVED`], or [`KEPT`].
 pub type Party = u64;
 
 /// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
@@ -61,7 +64,8 @@ thread_local! {
     static OPENER: Cell<Party> = const { Cell::new(0) };
 }
 
-/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its own.
+/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its
+/// own.
 pub fn open_for(id: u32) {
     OPENER.set(match id {
         0 => 0,
@@ -69,7 +73,8 @@ pub fn open_for(id: u32) {
     });
 }
 
-/// Does `f`, in which this thread opens files that no program has open by that: they are kept for those of a node.
+/// Does `f`, in which this thread opens files that no program has open by that: they are kept for
+/// those of a node.
 pub fn keeping_for<T>(node: NodeId, f: impl FnOnce() -> T) -> T {
     let before = OPENER.replace(KEPT | Party::from(node.0));
     let result = f();
@@ -140,8 +145,8 @@ pub fn is_last(edition: u64) -> bool {
     edition % 2 == 1
 }
 
-/// Sets the word. The edition goes up with it: never the same again, not even after the record was lost and the
-/// id given anew.
+/// Sets the word. The edition goes up with it: never the same again, not even after the record was
+/// lost and the id given anew.
 pub fn set_controls(inode: &mut Inode, word: u64) {
     if inode.controls == word {
         return;
@@ -193,8 +198,8 @@ pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Chang
 }
 
 impl Store {
-    /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those of a striped one
-    /// are looked at where the change begins: [`Store::check_striped`].)
+    /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those
+    /// of a striped one are looked at where the change begins: `Cluster::check_striped`.)
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
         let word = live.controls.load(Relaxed);
         if word == 0 {
@@ -218,7 +223,8 @@ impl Store {
         word != 0 && declared(word).0.resolve().persistence == Persistence::Durable
     }
 
-    /// Notes a use of a file of this node, whose locks are held, if what was said of it by now allows that. Some: who is in the way.
+    /// Notes a use of a file of this node, whose locks are held, if what was said of it by now
+    /// allows that. Some: who is in the way.
     ///
     /// # Errors
     /// EPERM: it would write what is laminated. ENOLCK.
@@ -280,13 +286,13 @@ impl Store {
     /// Laminates a file of this node, unless it is empty or somebody has it open for writing.
     ///
     /// # Errors
-    /// ENOSPC: it isn't. EXFULL: others have it open who may not know; see [`Store::seal`].
+    /// ENOSPC: it isn't. EXFULL: others have it open who may not know; see `Cluster::seal`.
     pub fn laminate_here(&self, id: ObjectId) -> Result<()> {
         self.laminate(id, None).map(|_| ())
     }
 
-    /// As [`Store::laminate_here`], by the holder of this lease, who has cut all parts so many times. Whether it is
-    /// laminated: then the lease is given back.
+    /// As [`Store::laminate_here`], by the holder of this lease, who has cut all parts so many
+    /// times. Whether it is laminated: then the lease is given back.
     ///
     /// # Errors
     /// EXFULL: the lease is another one's by now.

@@ -1,14 +1,17 @@
 //! Copies of files that never change again, on the nodes that read them.
 //!
-//! What a process reads of a laminated file of another node (or of what lies elsewhere of a striped one) is fetched by
-//! the MiB and kept in its own node's store, for all processes there. A copy is an ordinary sparse file, known by the
-//! file's id ([`ObjectId::copy`]): so extents, deaths and room need nothing new.
+//! What a process reads of a laminated file of another node (or of what lies elsewhere of a striped
+//! one) is fetched by the MiB and kept in its own node's store, for all processes there. A copy is
+//! an ordinary sparse file, known by the file's id ([`ObjectId::copy`]): so extents, deaths and
+//! room need nothing new.
 //!
-//! - *What is there* is told by the "initialised" bits of the pages: they are set behind the bytes. A small copy that
-//!   lies in its record was written at once. So who fetches may be killed at any time, and two may fetch the same.
-//! - *Whose it is*: each lamination is another *edition* of the file ([`crate::Inode::edition`]), which comes along when the
-//!   file is opened. A copy is of one edition, and of one life of the control region, all its life; another one takes
-//!   its place. So who opens a file never reads of an edition before.
+//! - *What is there* is told by the "initialised" bits of the pages: they are set behind the bytes.
+//!   A small copy that lies in its record was written at once. So who fetches may be killed at any
+//!   time, and two may fetch the same.
+//! - *Whose it is*: each lamination is another *edition* of the file ([`crate::Inode::edition`]),
+//!   which comes along when the file is opened. A copy is of one edition, and of one life of the
+//!   control region, all its life; another one takes its place. So who opens a file never reads of
+//!   an edition before.
 //! - *Room*: see [`keep`].
 
 mod keep;
@@ -58,7 +61,8 @@ impl Store {
         stamp.wrapping_sub(self.stamp(0))
     }
 
-    /// Reads from a copy, inside one MiB (to nowhere: only looks). False if not all of that is there.
+    /// Reads from a copy, inside one MiB (to nowhere: only looks). False if not all of that is
+    /// there.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -111,7 +115,8 @@ impl Store {
         }
     }
 
-    /// The copy of an open file, if there is one of this edition. It stays open as long as the file.
+    /// The copy of an open file, if there is one of this edition. It stays open as long as the
+    /// file.
     pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
         let live = self.live(index);
         let hung = live.copy.load(Acquire);

@@ -1,13 +1,13 @@
 //! The bytes of files: reading, writing, growing, shrinking, mapping.
 //!
-//! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its
-//! start without gaps; those of chunk 0 lie in the live entry (and in the inode's record),
-//! those of later chunks in records of their own. Extents are added, taken away by truncation, and moved from memory
-//! behind it (`drain.rs`, `on_files.rs`): never while the file is mapped.
+//! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its start
+//! without gaps; those of chunk 0 lie in the live entry (and in the inode's record), those of later
+//! chunks in records of their own. Extents are added, taken away by truncation, and moved from
+//! memory behind it (`drain.rs`, `on_files.rs`): never while the file is mapped.
 //!
-//! Writers of one file take turns (the live entry's lock). Readers take no lock: they
-//! copy, and copy again if the `moved` counter says that extents were taken away
-//! or moved to another medium meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
+//! Writers of one file take turns (the live entry's lock). Readers take no lock: they copy, and
+//! copy again if the `moved` counter says that extents were taken away or moved to another medium
+//! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 mod back;
 mod copy;
@@ -93,7 +93,8 @@ impl Store {
         Ok(map)
     }
 
-    /// Takes `least` to `want` pages for an open object from the first medium that it may lie on and that has such a run.
+    /// Takes `least` to `want` pages for an open object from the first medium that it may lie on
+    /// and that has such a run.
     fn alloc(&self, live: &Live, want: usize, least: usize) -> Result<Extent> {
         let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
         match self.alloc_free(live, want, least) {
@@ -224,7 +225,7 @@ impl Store {
 
     // ---- reading ----
 
-    /// As [`Store::read`], of what lies on this node.
+    /// As `Cluster::read`, of what lies on this node.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -255,7 +256,8 @@ impl Store {
             // SAFETY: n <= len.
             let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
-            // If extents were taken away meanwhile, an error says nothing: their room may be gone, too.
+            // If extents were taken away meanwhile, an error says nothing: their room may be gone,
+            // too.
             if live.moved.load(Relaxed) == moved {
                 copied?;
                 self.passed(live, index, offset, n, size);
@@ -317,8 +319,8 @@ impl Store {
 
     // ---- writing ----
 
-    /// As [`Store::write_at`], to what lies on this node. `check` may object, with the file locked. What lies behind
-    /// the end is part of the file only if it `grows`.
+    /// As `Cluster::write_at`, to what lies on this node. `check` may object, with the file locked.
+    /// What lies behind the end is part of the file only if it `grows`.
     ///
     /// # Safety
     /// `bytes` must be readable.
@@ -349,8 +351,8 @@ impl Store {
         })
     }
 
-    /// Sees that a chunk has pages up to `end`, and has `put` write what each extent has of the `len` bytes at `at`: where in
-    /// it, how many bytes come before, how many it has. Locked.
+    /// Sees that a chunk has pages up to `end`, and has `put` write what each extent has of the
+    /// `len` bytes at `at`: where in it, how many bytes come before, how many it has. Locked.
     #[inline]
     fn fill(
         &self,
@@ -368,9 +370,9 @@ impl Store {
         .map(|_| ())
     }
 
-    /// Changes `len` bytes of a locked file from `offset`, or its end, on: the offset, and how many. `put` does it for each
-    /// piece, inside one chunk: where it lies, how many bytes come before it, how many it has. What lies behind the end
-    /// is part of the file only if it `grows`.
+    /// Changes `len` bytes of a locked file from `offset`, or its end, on: the offset, and how
+    /// many. `put` does it for each piece, inside one chunk: where it lies, how many bytes come
+    /// before it, how many it has. What lies behind the end is part of the file only if it `grows`.
     #[inline]
     fn change_locked(
         &self,

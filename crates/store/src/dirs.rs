@@ -27,8 +27,8 @@ pub struct DirPosition {
 /// Bytes of entries that one message takes.
 pub const LIST_BYTES: usize = 64 << 10;
 
-/// An entry in a listing: its shard, its name, itself; nothing where somebody is about to change it,
-/// so that it has to be looked up.
+/// An entry in a listing: its shard, its name, itself; nothing where somebody is about to change
+/// it, so that it has to be looked up.
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Wire for Listed {

@@ -28,7 +28,7 @@ const TRIES: u32 = 3;
 const PATIENCE: u32 = 20;
 
 impl Store {
-    /// As [`Store::sync`], of what lies on this node.
+    /// As `Cluster::sync`, of what lies on this node.
     pub fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.flush(index, false)?;
@@ -145,7 +145,7 @@ impl Store {
     /// does.
     ///
     /// # Errors
-    /// As for [`Store::sync`].
+    /// As for `Cluster::sync`.
     pub fn sync_entries(&self) -> Result<()> {
         self.sync_journal()
     }
@@ -154,7 +154,7 @@ impl Store {
     /// `syncfs`.
     ///
     /// # Errors
-    /// As for [`Store::sync`]; ENOSPC: what could be written is.
+    /// As for `Cluster::sync`; ENOSPC: what could be written is.
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
         for i in 0..self.control().header().free_live.end(MAX_LIVE) {

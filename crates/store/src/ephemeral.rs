@@ -1,13 +1,14 @@
 //! Files that go with the process that made them (`persistence = "process"`).
 //!
-//! Such a file has a note beside its inode ('M'), written in the same commit: its *maker*, by node, boot, process id and
-//! start time. All its names are noted, too (records 'P', as for the index). So there is no instant at which a death could
-//! leave a file that nobody knows the maker of.
+//! Such a file has a note beside its inode ('M'), written in the same commit: its *maker*, by node,
+//! boot, process id and start time. All its names are noted, too (records 'P', as for the index).
+//! So there is no instant at which a death could leave a file that nobody knows the maker of.
 //!
-//! The keeper of the file's home goes through the notes ([`Store::follow_makers`]): of makers on its own node it
-//! looks whether they run, of others it asks their node, in one question for all. Where nobody can be asked, the file
-//! stays. A dead maker's file loses its names as by unlink: each only while it leads to that file. The note goes with the
-//! inode, so what couldn't be removed is tried again.
+//! The keeper of the file's home goes through the notes (`Cluster::follow_makers`): of makers on
+//! its own node it looks whether they run, of others it asks their node, in one question for all.
+//! Where nobody can be asked, the file stays. A dead maker's file loses its names as by unlink:
+//! each only while it leads to that file. The note goes with the inode, so what couldn't be removed
+//! is tried again.
 
 use crate::codec::{decode, encode, fields};
 use crate::controls::goes_with_maker;
@@ -48,7 +49,7 @@ pub(crate) fn is_note(value: &[u8]) -> bool {
     decode::<Maker>(value).is_some()
 }
 
-/// What [`Store::follow_makers`] has done.
+/// What `Cluster::follow_makers` has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
     /// Files that went, or don't go with their makers any more.
@@ -76,7 +77,8 @@ impl Store {
         })
     }
 
-    /// In the transaction that makes a file: notes who made it and its first name, if it goes with its maker.
+    /// In the transaction that makes a file: notes who made it and its first name, if it goes with
+    /// its maker.
     pub fn note_maker(
         &self,
         w: &mut Write<'_>,
@@ -96,8 +98,8 @@ impl Store {
         }
     }
 
-    /// In a transaction: something else is said of a file. EOPNOTSUPP if it would go with a maker from now on: who that is
-    /// must be known when it is made.
+    /// In a transaction: something else is said of a file. EOPNOTSUPP if it would go with a maker
+    /// from now on: who that is must be known when it is made.
     pub(crate) fn change_maker(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let shard = self.shard_of(id);
         let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);

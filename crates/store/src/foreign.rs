@@ -1,9 +1,10 @@
-//! Objects of other nodes, as this store sees them: it keeps none of their records, but their uses and locks by
-//! processes of this node.
+//! Objects of other nodes, as this store sees them: it keeps none of their records, but their uses
+//! and locks by processes of this node.
 //!
-//! A store among several keeps the entries and objects of its own slots. An entry may name an object of another
-//! node; a live entry may stand for one (`AWAY`), with a number by which its home knows the use. When such a use or
-//! lock ends here, be it by the death of its process, [`Foreign`] tells the home. A store alone has no [`Foreign`].
+//! A store among several keeps the entries and objects of its own slots. An entry may name an
+//! object of another node; a live entry may stand for one (`AWAY`), with a number by which its home
+//! knows the use. When such a use or lock ends here, be it by the death of its process, [`Foreign`]
+//! tells the home. A store alone has no [`Foreign`].
 
 use crate::control::live_flag as flag;
 use crate::live::Chain;
@@ -60,8 +61,8 @@ pub trait Foreign: Send + Sync {
     /// EHOSTDOWN; EIO.
     fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
 
-    /// A description has ended that may laminate an object by that: another node's, or one that other nodes have
-    /// parts of; `live` is its live entry here.
+    /// A description has ended that may laminate an object by that: another node's, or one that
+    /// other nodes have parts of; `live` is its live entry here.
     ///
     /// # Errors
     /// ENOSPC: it isn't laminated; EHOSTDOWN.
@@ -158,8 +159,8 @@ impl Store {
         self.foreign.as_ref().map(|f| f.node().0)
     }
 
-    /// By what number this node has an object of another node open: 0 if it hasn't, [`UNKNOWN_USE`] while
-    /// it is being opened.
+    /// By what number this node has an object of another node open: 0 if it hasn't, [`UNKNOWN_USE`]
+    /// while it is being opened.
     ///
     /// # Errors
     /// ETIMEDOUT.

@@ -1,17 +1,19 @@
 //! The index of user attributes: which objects have a key with a value.
 //!
-//! For each attribute `user.KEY` of a file or directory there is a record 'V' beside the object's others,
-//! changed in the same transaction as what it depends on: the attribute, and the object's name. It is
-//! sorted by key, value and name (by their hashes), so that what has an attribute, what has several,
-//! and what of it is called so are found by going to a place and reading on ([`query`]).
-//! A record 'R' has the same sorted by what the value is worth ([`order`]), for searches by comparison ([`find`]). It
-//! knows no name, but is there only while there is one, as the others. Keys of Forebay's own have none.
+//! For each attribute `user.KEY` of a file or directory there is a record 'V' beside the object's
+//! others, changed in the same transaction as what it depends on: the attribute, and the object's
+//! name. It is sorted by key, value and name (by their hashes), so that what has an attribute, what
+//! has several, and what of it is called so are found by going to a place and reading on
+//! ([`query`]). A record 'R' has the same sorted by what the value is worth ([`order`]), for
+//! searches by comparison ([`find`]). It knows no name, but is there only while there is one, as
+//! the others. Keys of Forebay's own have none.
 //!
-//! A file doesn't know its names. Those by which it got an attribute, or that it got since, are noted
-//! (records 'P'); by the first of them it is in the index. Where none is noted, though it has some, one
-//! is searched for: that takes long, but only happens to files with several names, and to those that
-//! get an attribute by somebody who doesn't know how they are called. A directory has one name, and
-//! knows it. Of a file that goes with its maker (`ephemeral.rs`) all names are noted, from the first on.
+//! A file doesn't know its names. Those by which it got an attribute, or that it got since, are
+//! noted (records 'P'); by the first of them it is in the index. Where none is noted, though it has
+//! some, one is searched for: that takes long, but only happens to files with several names, and to
+//! those that get an attribute by somebody who doesn't know how they are called. A directory has
+//! one name, and knows it. Of a file that goes with its maker (`ephemeral.rs`) all names are noted,
+//! from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost a look at their inode.
 
@@ -88,7 +90,8 @@ pub fn known_name(
     id: ObjectId,
 ) -> Result<Option<OwnedName>> {
     let mut name = None;
-    // A file has at least one 'P' if it has a name here: most of the time that is all there is to read.
+    // A file has at least one 'P' if it has a name here: most of the time that is all there is to
+    // read.
     scan(&Key::known_names(id), &mut |key, _| {
         name = parse_key(key)
             .filter(|(tag, of, _)| (*tag, *of) == (b'P', id))
@@ -224,8 +227,8 @@ impl Store {
         self.reindex(w, id, &words, before.as_deref(), after.as_deref())
     }
 
-    /// A name of the object other than `gone`. Those whose entries lie here can't change meanwhile: that
-    /// takes the object's shard, which is locked.
+    /// A name of the object other than `gone`. Those whose entries lie here can't change meanwhile:
+    /// that takes the object's shard, which is locked.
     fn any_name(
         &self,
         w: &mut Write<'_>,
@@ -289,8 +292,8 @@ impl Store {
         self.remove_range(w, &Key::known_names(id), |_| ())
     }
 
-    /// An attribute of an object has changed, in a transaction, from `old` to `new`. `known` may be a name
-    /// of it.
+    /// An attribute of an object has changed, in a transaction, from `old` to `new`. `known` may be
+    /// a name of it.
     pub(crate) fn attribute_in_index(
         &self,
         w: &mut Write<'_>,
@@ -367,8 +370,8 @@ impl Store {
         }
     }
 
-    /// Whether the object has this name, as far as its home can tell. The entry's shard, if it lies here, is
-    /// part of the transaction.
+    /// Whether the object has this name, as far as its home can tell. The entry's shard, if it lies
+    /// here, is part of the transaction.
     fn is_name(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
         if name.1.is_empty() {
             return Ok(false);

@@ -6,10 +6,10 @@
 //! - what only matters while processes run (locks, open objects with their true size,
 //!   open file descriptions, process slots) in the control region ([`control`]).
 //!
-//! Promises: a finished write is seen by the next read of any process; changes of names
-//! are atomic, also over several shards; a process may be killed at any instant, and the
-//! others go on with consistent data and get back what it held. Locks are taken in the
-//! order: live object (two of them: ascending), shards (ascending), bucket of the live table; never backwards.
+//! Promises: a finished write is seen by the next read of any process; changes of names are atomic,
+//! also over several shards; a process may be killed at any instant, and the others go on with
+//! consistent data and get back what it held. Locks are taken in the order: live object (two of
+//! them: ascending), shards (ascending), bucket of the live table; never backwards.
 
 pub mod accounting;
 #[cfg(test)]
@@ -213,8 +213,8 @@ impl Store {
         })
     }
 
-    /// Takes a store over into this process's PID namespace: those of another one that still use it count
-    /// as dead from now on.
+    /// Takes a store over into this process's PID namespace: those of another one that still use it
+    /// count as dead from now on.
     ///
     /// # Errors
     /// As for [`Store::open`].
@@ -495,7 +495,8 @@ impl Store {
         Ok(slot)
     }
 
-    /// Whether calls on this thread act for another process than that whose memory this is (a vfork child).
+    /// Whether calls on this thread act for another process than that whose memory this is (a vfork
+    /// child).
     pub fn acts_for_another(&self) -> bool {
         BORROWED.with(Cell::get).0 != NO_SLOT
     }

@@ -149,7 +149,8 @@ impl Live {
         }
     }
 
-    /// The node other than `by` whose process has changed them last; None if nobody else has been noted.
+    /// The node other than `by` whose process has changed them last; None if nobody else has been
+    /// noted.
     pub fn changed_beside(&self, by: Option<NodeId>) -> Option<Option<NodeId>> {
         let (by, now) = (half(by), self.changed_by.load(Relaxed));
         let other = [now & LATER, now >> 32].into_iter().find(|&n| n != by)?;
@@ -233,7 +234,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// As [`Store::live_acquire`](crate::Store::live_acquire), of an object of this node.
+    /// As `Cluster::live_acquire`, of an object of this node.
     ///
     /// # Errors
     /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.

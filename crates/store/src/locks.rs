@@ -1,13 +1,15 @@
 //! Locks on files: flock(2), fcntl's ranges of a process, and those of an open file description.
 //!
-//! All are in one table of the control region ([`table`]), in that of the node that keeps the object;
-//! its own processes set them there themselves, those of other nodes ask its daemon to. So they outlive
-//! any daemon. A lock belongs to a process or to a description ([`Owner`]) and goes with it: with the
-//! close of the file, with the last descriptor, with a death. For its locks on other nodes an owner has
-//! a note in the table of its own node, by which they are given up (`peers/locks.rs`).
+//! All are in one table of the control region ([`table`]), in that of the node that keeps the
+//! object; its own processes set them there themselves, those of other nodes ask its daemon to. So
+//! they outlive any daemon. A lock belongs to a process or to a description ([`Owner`]) and goes
+//! with it: with the close of the file, with the last descriptor, with a death. For its locks on
+//! other nodes an owner has a note in the table of its own node, by which they are given up
+//! (`peers/locks.rs`).
 //!
-//! Who waits sleeps on the chain's count of releases, or asks again and again if the lock is another
-//! node's ([`wait`]); circles of processes that wait for each other are found by [`deadlock`].
+//! Who waits sleeps on the chain's count of releases, or asks again and again if the lock is
+//! another node's ([`wait`]); circles of processes that wait for each other are found by
+//! [`deadlock`].
 
 mod deadlock;
 mod table;
@@ -241,7 +243,8 @@ impl Store {
         }
     }
 
-    /// When this process has closed a descriptor of `object`: POSIX drops all its locks on ranges of it.
+    /// When this process has closed a descriptor of `object`: POSIX drops all its locks on ranges
+    /// of it.
     ///
     /// # Errors
     /// ETIMEDOUT.

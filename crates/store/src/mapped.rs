@@ -57,7 +57,8 @@ impl Store {
     /// stays open and mapped until [`Store::map_release`]. One thread at a time.
     ///
     /// # Errors
-    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a regular file.
+    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a
+    /// regular file.
     pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
         let _section = self.section()?;
         let table = self.map_table()?;
@@ -225,8 +226,8 @@ impl Store {
         self.live(index).flags.load(Acquire) & flag::COPIED != 0
     }
 
-    /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but` not this
-    /// place.
+    /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but`
+    /// not this place.
     pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
         // Who can't be asked may have one.
         (0..MAX_PROCESSES as u32).any(|slot| {
@@ -239,7 +240,8 @@ impl Store {
         })
     }
 
-    /// The processes of this node that can store to the file `id` by shared mappings, or could, or are about to map it so.
+    /// The processes of this node that can store to the file `id` by shared mappings, or could, or
+    /// are about to map it so.
     pub fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
@@ -273,7 +275,7 @@ impl Store {
 
     // ---- pages ----
 
-    /// As [`Store::map`], of what this node has of the file.
+    /// As `Cluster::map`, of what this node has of the file.
     pub fn map_here(
         &self,
         index: u32,
@@ -552,8 +554,8 @@ impl Store {
         live.flags.load(Relaxed) & flag::MAPPED != 0
     }
 
-    /// Notes that the file's data may have been changed through a mapping, at the time of the call. `kind`: of the
-    /// mapping.
+    /// Notes that the file's data may have been changed through a mapping, at the time of the call.
+    /// `kind`: of the mapping.
     ///
     /// # Errors
     /// ETIMEDOUT.

@@ -379,8 +379,8 @@ fn two_files() -> (Arc<Shared>, Arc<Changed>, u32, u32) {
     (s, Arc::new(changed), x, y)
 }
 
-/// Copies there, back, and within one file. Nobody who waits for ever is woken by time: that would be
-/// a circle.
+/// Copies there, back, and within one file. Nobody who waits for ever is woken by time: that would
+/// be a circle.
 #[test]
 fn two_live_entries_are_never_locked_in_a_circle() {
     check_with(false, 2, || {

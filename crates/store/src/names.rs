@@ -204,7 +204,8 @@ impl Store {
         self.with_inode(id, |inode, _| inode)
     }
 
-    /// As [`Store::stat_here`], and the tail of the record: a link's target, a directory's own name.
+    /// As [`Store::stat_here`], and the tail of the record: a link's target, a directory's own
+    /// name.
     ///
     /// # Errors
     /// ENOENT if there is no such object.
@@ -268,11 +269,11 @@ impl Store {
         self.set_attr_judged(id, set, |_| Ok(()))
     }
 
-    /// As [`Store::set_attr`], of an object of this node, unless `judge` says no: it is asked first, with the live entry of what is
-    /// open, which is locked.
+    /// As `Cluster::set_attr`, of an object of this node, unless `judge` says no: it is asked
+    /// first, with the live entry of what is open, which is locked.
     ///
     /// # Errors
-    /// As for [`Store::set_attr`]; those of `judge`.
+    /// As for `Cluster::set_attr`; those of `judge`.
     pub(crate) fn set_attr_judged(
         &self,
         id: ObjectId,
@@ -398,7 +399,8 @@ impl Store {
         let header = self.control.header();
         let before = header.names_epoch.fetch_max(pools, AcqRel);
         if before >> 32 < pools >> 32 {
-            // The change for which a directory was frozen is over, whether this node was told or not.
+            // The change for which a directory was frozen is over, whether this node was told or
+            // not.
             header.frozen.store(0, Release);
         }
     }

@@ -47,7 +47,7 @@ impl Store {
         self.open_create_held(id, kind, live.map(|l| (l, None)), flags, parent, name)
     }
 
-    /// As [`Store::open_create`], for an entry from [`Store::live_acquire_held`].
+    /// As [`Store::open_create`], for an entry from `Cluster::live_acquire_held`.
     ///
     /// # Errors
     /// ENFILE if all are in use; ENOSPC if there is no memory for more.
@@ -83,8 +83,8 @@ impl Store {
             // From one that would release it to the other: never two at once.
             drop(held);
             o.live.store(live + 1, Release);
-            // What was said of the file is looked at behind this: who says something, and counts then, either finds
-            // this description, or is seen (`controls/declare.rs`).
+            // What was said of the file is looked at behind this: who says something, and counts
+            // then, either finds this description, or is seen (`controls/declare.rs`).
             fence(SeqCst);
         }
         Ok(index)

@@ -1,11 +1,15 @@
-//! Parts: what this node has of a file that is spread over several nodes, and what the file's home keeps of it.
+//! Parts: what this node has of a file that is spread over several nodes, and what the file's home
+//! keeps of it.
 //!
-//! A striped or spilled file has, at its home, its size and its first chunk; each other node has a *part*, an
-//! object of its own ([`ObjectId::part`]) with the same offsets. This module is the local half, of the home and
-//! of the part: nothing here asks another node. [`crate::cluster`] spreads reads and writes over the parts.
+//! A striped or spilled file has, at its home, its size and its first chunk; each other node has a
+//! *part*, an object of its own ([`ObjectId::part`]) with the same offsets. This module is the
+//! local half, of the home and of the part: nothing here asks another node. [`crate::cluster`]
+//! spreads reads and writes over the parts.
 //!
-//! - *Cuts* count how often the file was cut: what was learned before a cut is refused ([`CHANGED`]).
-//! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends by itself.
+//! - *Cuts* count how often the file was cut: what was learned before a cut is refused
+//!   ([`CHANGED`]).
+//! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends
+//!   by itself.
 
 use crate::control::{Live, live_flag as flag};
 use crate::controls::{Change, LAMINATED, check_word};
@@ -24,7 +28,8 @@ pub const CHANGED: Errno = Errno::XFULL;
 pub struct Known {
     pub size: u64,
     pub cuts: u64,
-    /// How often it was appended to under a lease, or in its first chunk where a longer write had begun.
+    /// How often it was appended to under a lease, or in its first chunk where a longer write had
+    /// begun.
     pub appends: u32,
     /// What was said of it (`controls.rs`).
     pub word: u64,
@@ -41,13 +46,14 @@ pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
     (inode.rdev, parts)
 }
 
-/// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its holder stands still.
+/// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its
+/// holder stands still.
 const LEASE: u64 = 5_000;
 
 /// Who has a lease: node, identity, the lease's number.
 pub type Holder = (u32, u32, u64);
-/// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't give it back; what was
-/// said of the file.
+/// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't
+/// give it back; what was said of the file.
 pub(crate) type Granted = (u64, u64, u64, u32, bool, u64);
 
 fn milliseconds() -> u64 {
@@ -110,8 +116,9 @@ impl Store {
         live.lease_until.load(Relaxed) != 0
     }
 
-    /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't all belong to its first
-    /// chunk, or make it longer while somebody has the lease. Counts it where it comes before a longer write. Locked.
+    /// Of a file of this node that may be striped: EXFULL if the bytes are to be appended and don't
+    /// all belong to its first chunk, or make it longer while somebody has the lease. Counts it
+    /// where it comes before a longer write. Locked.
     pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             // Who asks for that knows no better.
@@ -135,8 +142,8 @@ impl Store {
         Ok(())
     }
 
-    /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well, or somebody has the
-    /// lease. Locked.
+    /// Of a file of this node that may be striped: EXFULL if its parts have to be cut as well, or
+    /// somebody has the lease. Locked.
     pub fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
@@ -149,8 +156,8 @@ impl Store {
         }
     }
 
-    /// Gives the lease to `(node, process)`, or tells who has it. `over`: the one of that number is to be taken
-    /// over.
+    /// Gives the lease to `(node, process)`, or tells who has it. `over`: the one of that number is
+    /// to be taken over.
     pub fn lease_here(
         &self,
         index: u32,
@@ -191,8 +198,8 @@ impl Store {
         live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 
-    /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to that. False if
-    /// it is somebody else's by now: nothing is done.
+    /// The lease is given back. With later cuts, the file is cut at `size`; else it has grown to
+    /// that. False if it is somebody else's by now: nothing is done.
     pub fn end_lease_here(
         &self,
         index: u32,
@@ -236,8 +243,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes a piece that lies at the home, where the file may end before it: who writes tells afterwards that it
-    /// has grown.
+    /// Writes a piece that lies at the home, where the file may end before it: who writes tells
+    /// afterwards that it has grown.
     ///
     /// # Safety
     /// `bytes` must be readable.
@@ -253,8 +260,8 @@ impl Store {
         unsafe { self.write_here(index, Some(offset), bytes, false, check) }.map(|(_, n)| n)
     }
 
-    /// Of what lies at the home, is locked, and is about to be written: EXFULL if it was cut since, EPERM if it is laminated. The
-    /// home notes that something lies behind the end.
+    /// Of what lies at the home, is locked, and is about to be written: EXFULL if it was cut since,
+    /// EPERM if it is laminated. The home notes that something lies behind the end.
     pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
@@ -391,8 +398,8 @@ impl Store {
         }
     }
 
-    /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts, `parent` is
-    /// the size that the last one gave the file.
+    /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts,
+    /// `parent` is the size that the last one gave the file.
     pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
         match self.stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),

@@ -1,10 +1,12 @@
-//! Placements: which chunks of a file of this node lie on other nodes, in records of the file's home.
+//! Placements: which chunks of a file of this node lie on other nodes, in records of the file's
+//! home.
 //!
 //! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie here, the others
 //! in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an id
 //! without a chunk size). This node never gives pages to a placed chunk from `from` on
-//! ([`Store::home_limit`]). Who writes first notes first: the first placement of a chunk stands until
-//! the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where chunks go.
+//! ([`Store::home_limit`]). Who writes first notes first: the first placement of a chunk stands
+//! until the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where
+//! chunks go.
 
 use crate::codec::Wire;
 use crate::control::{Live, live_flag as flag};

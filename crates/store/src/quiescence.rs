@@ -21,8 +21,9 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Of so many stores a thread knows its sections: programs may use several pools, and nodes of one process ask each other
-/// in the middle of a section. Of further ones each section is counted for itself.
+/// Of so many stores a thread knows its sections: programs may use several pools, and nodes of one
+/// process ask each other in the middle of a section. Of further ones each section is counted for
+/// itself.
 const STORES: usize = 4;
 
 /// The sections that a thread is in.

@@ -75,7 +75,8 @@ impl Store {
             return Ok(());
         }
         let slot = self.process_slot()?;
-        // A process that has become another user can't open it: the keeper releases all when it has ended.
+        // A process that has become another user can't open it: the keeper releases all when it has
+        // ended.
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.end_readers();
@@ -84,8 +85,9 @@ impl Store {
         result
     }
 
-    /// Closes what this process has open without descriptors, before it ends in order: the handles of a
-    /// server whose clients are gone without a word. Nothing else in this process uses the store any more.
+    /// Closes what this process has open without descriptors, before it ends in order: the handles
+    /// of a server whose clients are gone without a word. Nothing else in this process uses the
+    /// store any more.
     ///
     /// # Errors
     /// What writing files back says.
@@ -98,8 +100,8 @@ impl Store {
     }
 
     /// As [`Store::detach`], of a process that is about to end. What its other threads are in the
-    /// middle of doing ends with it, and is found by its slot: as long as there are any, the slot isn't
-    /// given back, but left to whoever reaps the process.
+    /// middle of doing ends with it, and is found by its slot: as long as there are any, the slot
+    /// isn't given back, but left to whoever reaps the process.
     ///
     /// # Errors
     /// As for [`Store::detach`].
@@ -134,7 +136,8 @@ impl Store {
         self.reap_but(&[])
     }
 
-    /// As [`Store::reap`], but for what these processes held, dead or not: of whom are these numbers ([`crate::control::Open::owner`]).
+    /// As [`Store::reap`], but for what these processes held, dead or not: of whom are these
+    /// numbers ([`crate::control::Open::owner`]).
     pub fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
@@ -199,8 +202,8 @@ impl Store {
         Ok(())
     }
 
-    /// Runs `f`; if it finds no room, once more after what dead processes held is released (the keeper may not have come
-    /// to it) and copies are gone. The caller holds no lock.
+    /// Runs `f`; if it finds no room, once more after what dead processes held is released (the
+    /// keeper may not have come to it) and copies are gone. The caller holds no lock.
     ///
     /// # Errors
     /// Those of `f`.
@@ -244,7 +247,8 @@ impl Store {
         Ok(())
     }
 
-    /// Releases all descriptors of `slot`, whose process has ended or was `killed`; how many there were.
+    /// Releases all descriptors of `slot`, whose process has ended or was `killed`; how many there
+    /// were.
     fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
         let area = self.map_area(slot)?;
         self.release_area(slot, area, killed)
@@ -290,9 +294,9 @@ impl Store {
         result.map(|()| released)
     }
 
-    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used without a
-    /// descriptor: files on the way from or to its table, files of the simple interface, entries held
-    /// for a moment.
+    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used
+    /// without a descriptor: files on the way from or to its table, files of the simple interface,
+    /// entries held for a moment.
     pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.section()?;

@@ -37,7 +37,8 @@ impl Store {
             }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }
-        // What lies behind the end and isn't part of a striped file yet is gone: it is written again.
+        // What lies behind the end and isn't part of a striped file yet is gone: it is written
+        // again.
         live.appends.fetch_add(1, AcqRel);
         live.flags.fetch_and(!flag::TORN, AcqRel);
         Ok(())

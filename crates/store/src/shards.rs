@@ -67,11 +67,13 @@ pub struct Write<'s> {
     log: Option<Vec<u8>>,
 }
 
-/// How often a shard's lock is taken while one of its counters is odd, before that counts as damage.
+/// How often a shard's lock is taken while one of its counters is odd, before that counts as
+/// damage.
 const ODD_TURNS: u32 = 10_000;
 
 impl Store {
-    /// The shard of an entry, and of the note on it; without a name, that of a note on the object itself.
+    /// The shard of an entry, and of the note on it; without a name, that of a note on the object
+    /// itself.
     pub fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
         if name.is_empty() {
             return self.shard_of(parent);

@@ -1,11 +1,11 @@
-//! Sole use of a pool: while the process that serves a mount has it, no other process of the node uses
-//! the pool, so that the mount's kernel may keep names and attributes.
+//! Sole use of a pool: while the process that serves a mount has it, no other process of the node
+//! uses the pool, so that the mount's kernel may keep names and attributes.
 //!
-//! A word in the control region holds the identity of the sole user. Whoever attaches
-//! (takes a process slot) looks at the word before its first operation; if there is a sole user, it asks
-//! for the end of that ([`WANTED`]) and waits until the sole use has been given back. Whoever wants it
-//! notes itself first, then looks whether any other slot is taken: so either of both sees the other.
-//! That of a dead process counts for nothing.
+//! A word in the control region holds the identity of the sole user. Whoever attaches (takes a
+//! process slot) looks at the word before its first operation; if there is a sole user, it asks for
+//! the end of that ([`WANTED`]) and waits until the sole use has been given back. Whoever wants it
+//! notes itself first, then looks whether any other slot is taken: so either of both sees the
+//! other. That of a dead process counts for nothing.
 
 use crate::control::MAX_PROCESSES;
 use crate::process::{identity, identity_lives, slot_of};
@@ -27,7 +27,8 @@ impl Store {
         &self.control.header().sole_user
     }
 
-    /// Makes this process the sole user, if no other process is attached and nothing is left to be put in order.
+    /// Makes this process the sole user, if no other process is attached and nothing is left to be
+    /// put in order.
     ///
     /// # Errors
     /// As for attaching.
@@ -58,7 +59,8 @@ impl Store {
         Ok(is_alone)
     }
 
-    /// Waits until somebody wants the end of this process's sole use, for `most` at most; whether so.
+    /// Waits until somebody wants the end of this process's sole use, for `most` at most; whether
+    /// so.
     pub fn is_sole_use_wanted(&self, most: Duration) -> bool {
         let word = self.sole_user().load(SeqCst);
         if word & WANTED == 0 {

@@ -7,11 +7,12 @@
 //! /.by/KEY=VALUE/KEY=VALUE/   to those that have both; KEY/VALUE means the same
 //! ```
 //!
-//! Nothing of this is stored but the paths of directories that somebody has looked up ('W' records, on the
-//! node where that was), by which their ids lead back to what they list. What a directory lists is asked
-//! of the index each time ([`crate::index`]); so is whether a name is there. Links are relative, so they
-//! lead to the same file wherever the pool is seen. A link has the file's name; where several would have
-//! the same, each has `~` and its object's number behind it, by which any can be found.
+//! Nothing of this is stored but the paths of directories that somebody has looked up ('W' records,
+//! on the node where that was), by which their ids lead back to what they list. What a directory
+//! lists is asked of the index each time ([`crate::index`]); so is whether a name is there. Links
+//! are relative, so they lead to the same file wherever the pool is seen. A link has the file's
+//! name; where several would have the same, each has `~` and its object's number behind it, by
+//! which any can be found.
 
 use crate::index::hash_of;
 use crate::record::Word;

@@ -1,14 +1,16 @@
 //! Watches (inotify): who wants to know what happens to an object, and telling them.
 //!
-//! A program's inotify descriptor is the kernel's own, so waiting for it, duplicating and inheriting it
-//! are the kernel's business. What is watched for an object of the pool is a *shadow*: an empty directory
-//! `watches/ID/MASK.N` of the node's directory, one for each object and descriptor, of which the kernel tells
-//! only that something was made in it. Who changes the object makes, and removes again, a file in it
-//! whose name says what happened (`event.rs`); the preload library turns that back into the event when the program reads it.
-//! So order, limits, and the merging of equal events are the kernel's too.
+//! A program's inotify descriptor is the kernel's own, so waiting for it, duplicating and
+//! inheriting it are the kernel's business. What is watched for an object of the pool is a
+//! *shadow*: an empty directory `watches/ID/MASK.N` of the node's directory, one for each object
+//! and descriptor, of which the kernel tells only that something was made in it. Who changes the
+//! object makes, and removes again, a file in it whose name says what happened (`event.rs`); the
+//! preload library turns that back into the event when the program reads it. So order, limits, and
+//! the merging of equal events are the kernel's too.
 //!
-//! Watches are the node's: told is what processes of this node do, wherever the object lies. As long as there are none, it costs a
-//! look at one word. What a killed watcher leaves is swept away by the keeper (`sweep.rs`).
+//! Watches are the node's: told is what processes of this node do, wherever the object lies. As
+//! long as there are none, it costs a look at one word. What a killed watcher leaves is swept away
+//! by the keeper (`sweep.rs`).
 
 mod event;
 mod shadow;
@@ -103,8 +105,9 @@ impl Store {
         self.watches().any.load(Relaxed) != 0
     }
 
-    /// Tells that `what` (bits of inotify(7)) happened to an object. `at`: the directory and the name in it by which
-    /// it was reached; its watchers are told first. A directory's are known anyway.
+    /// Tells that `what` (bits of inotify(7)) happened to an object. `at`: the directory and the
+    /// name in it by which it was reached; its watchers are told first. A directory's are known
+    /// anyway.
     #[inline]
     pub fn tell(&self, id: ObjectId, kind: u32, at: Option<(ObjectId, &[u8])>, what: u32) {
         if self.has_watches() {

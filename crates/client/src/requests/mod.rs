@@ -1,10 +1,11 @@
 //! The way of a request from a process to its node's daemon, which sends it to another node.
 //!
 //! A file in the node's directory, `requests`, is mapped by all: *cells*, each for one request and
-//! its answer ([`region`]). A process claims a free cell, copies the request in, posts it and
-//! waits for the answer ([`Channel`], which is what the store asks by); the daemon takes what is
-//! posted and sends it from where it lies ([`RequestServer`]). Nothing is allocated in the daemon for bytes
-//! on their way, and nobody takes a lock: who owns a cell is told by atomic words in it ([`cell`]).
+//! its answer ([`region`]). A process claims a free cell, copies the request in, posts it and waits
+//! for the answer ([`Channel`], which is what the store asks by); the daemon takes what is posted
+//! and sends it from where it lies ([`RequestServer`]). Nothing is allocated in the daemon for
+//! bytes on their way, and nobody takes a lock: who owns a cell is told by atomic words in it
+//! ([`cell`]).
 //!
 //! Any process may die at any time. A cell of a dead process is taken back by whoever is short of
 //! cells; if the daemon still holds it (the network may be reading from it, or writing into it),

@@ -11,8 +11,8 @@
 //! ```
 //! The file `replies` is sparse. Records get their pages, some at a time, before they are touched:
 //! on a full file system taking a record fails, it is no SIGBUS. One daemon at a time has the file
-//! (it holds the lock of [`super::RequestServer`]). A record's state is stored last, so that a kill leaves
-//! it as it was.
+//! (it holds the lock of [`super::RequestServer`]). A record's state is stored last, so that a kill
+//! leaves it as it was.
 
 use super::clock;
 use super::region::random;

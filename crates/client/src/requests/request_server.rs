@@ -109,8 +109,8 @@ impl RequestServer {
         self.shared.header().map.fetch_add(1, AcqRel);
     }
 
-    /// The requests that are posted; sleeps until there are some. Empty once [`RequestServer::stop`] was
-    /// called.
+    /// The requests that are posted; sleeps until there are some. Empty once
+    /// [`RequestServer::stop`] was called.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         // Something was asked a moment ago.

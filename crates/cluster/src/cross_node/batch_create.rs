@@ -1,10 +1,12 @@
-//! Many new files at once, with their attributes and names: what takes several transactions and questions for each of them
-//! otherwise, takes a few for all.
+//! Many new files at once, with their attributes and names: what takes several transactions and
+//! questions for each of them otherwise, takes a few for all.
 //!
-//! Their numbers are drawn first, so that the caller can note them before anything is there. Where an entry lies here, it is made with its
-//! file, in one transaction for each shard. The others are made as `create_here` makes one, in the same order, so that a death leaves what it
-//! leaves there: the files, each with a name of which nobody knows yet whether it is there; then the entries, for which each home is asked
-//! once; then the names are confirmed, and with that the files are in the index.
+//! Their numbers are drawn first, so that the caller can note them before anything is there. Where
+//! an entry lies here, it is made with its file, in one transaction for each shard. The others are
+//! made as `create_here` makes one, in the same order, so that a death leaves what it leaves there:
+//! the files, each with a name of which nobody knows yet whether it is there; then the entries, for
+//! which each home is asked once; then the names are confirmed, and with that the files are in the
+//! index.
 
 use super::{Link, is_unclear};
 use crate::Cluster;
@@ -21,10 +23,10 @@ use std::collections::BTreeMap;
 pub(super) const MOST: usize = 64;
 const MOST_BYTES: usize = 256 << 10;
 
-/// A file to be made by [`Store::create_files`].
+/// A file to be made by [`Cluster::create_files`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewFile<'a> {
-    /// Its number, from [`Store::draw_files`].
+    /// Its number, from [`Cluster::draw_files`].
     pub id: ObjectId,
     /// Its name.
     pub name: &'a [u8],
@@ -60,7 +62,8 @@ pub(super) struct Asked {
     head: Vec<u8>,
 }
 
-/// What each of these nodes is asked of its files, in as many questions as it takes: `head` makes one.
+/// What each of these nodes is asked of its files, in as many questions as it takes: `head` makes
+/// one.
 pub(super) fn questions(
     by_home: BTreeMap<NodeId, Vec<usize>>,
     head: impl Fn(&[usize]) -> Vec<u8>,
@@ -97,7 +100,8 @@ pub(super) fn of_each<T: Wire>(answer: Result<Vec<u8>>, asked: &Asked) -> Vec<Re
 }
 
 impl<'a> Cluster<'a> {
-    /// Numbers for new files with these names in `parent`, for [`Store::create_files`]. Nothing is there yet.
+    /// Numbers for new files with these names in `parent`, for [`Cluster::create_files`]. Nothing
+    /// is there yet.
     ///
     /// # Errors
     /// ENOSPC if there are no more, or this node keeps nothing.
@@ -183,7 +187,8 @@ impl<'a> Cluster<'a> {
         results
     }
 
-    /// Makes some of the files, all of one shard, in one transaction; with their entries, if those lie here.
+    /// Makes some of the files, all of one shard, in one transaction; with their entries, if those
+    /// lie here.
     fn create_part(
         &self,
         parent: ObjectId,
@@ -243,7 +248,8 @@ impl<'a> Cluster<'a> {
         if away {
             self.set_link(w, file.id, name, Link::Unconfirmed)?;
         }
-        // One that goes with its maker has its name noted from the start, and what has one is in the index.
+        // One that goes with its maker has its name noted from the start, and what has one is in
+        // the index.
         if !away || goes_with_maker(file.new.controls) {
             self.names_in_index(w, file.id, None, Some(name))?;
         }
@@ -281,7 +287,8 @@ impl<'a> Cluster<'a> {
                         confirmed.push(i);
                         Ok(())
                     }
-                    // Others are at that name, or names have changed: by itself it is waited, or asked, for.
+                    // Others are at that name, or names have changed: by itself it is waited, or
+                    // asked, for.
                     Err(Errno::AGAIN | Errno::STALE) => self
                         .insert_at(asked.home, (id, name), libc::S_IFREG, epoch)
                         .and_then(|there| there.map_or(Ok(()), |_| Err(Errno::EXIST))),
@@ -349,7 +356,8 @@ impl<'a> Cluster<'a> {
         heads.collect()
     }
 
-    /// Makes entries of `parent` for files that lie elsewhere, each by itself: what is there instead, if something is.
+    /// Makes entries of `parent` for files that lie elsewhere, each by itself: what is there
+    /// instead, if something is.
     pub(crate) fn insert_all(
         &self,
         parent: ObjectId,

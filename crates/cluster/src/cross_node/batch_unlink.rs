@@ -1,8 +1,11 @@
-//! Many files lose their names at once: what takes a look-up and a question or two for each of them otherwise, takes a few for all.
+//! Many files lose their names at once: what takes a look-up and a question or two for each of them
+//! otherwise, takes a few for all.
 //!
-//! The steps are those of one removal (`unlink_away`), in the same order, so that a death leaves what it leaves there: where an entry lies, it is marked,
-//! and noted that its object is to lose the name, in a transaction for many; each home of objects is told once which names they have lost; then
-//! entries and notes go. What is in the way of one of them (EAGAIN, an entry that has changed) is the caller's to deal with, by itself.
+//! The steps are those of one removal (`unlink_away`), in the same order, so that a death leaves
+//! what it leaves there: where an entry lies, it is marked, and noted that its object is to lose
+//! the name, in a transaction for many; each home of objects is told once which names they have
+//! lost; then entries and notes go. What is in the way of one of them (EAGAIN, an entry that has
+//! changed) is the caller's to deal with, by itself.
 
 use super::batch_create::{MOST, of_each, questions};
 use super::{Named, is_unclear, moving};
@@ -22,7 +25,7 @@ impl<'a> Cluster<'a> {
     /// Looks these names up in `parent`.
     ///
     /// # Errors
-    /// Of each, those of [`Store::lookup`].
+    /// Of each, those of [`Cluster::lookup`].
     pub fn lookup_all(&self, parent: ObjectId, names: &[&[u8]]) -> Vec<Result<Option<Entry>>> {
         let mut results = vec![Ok(None); names.len()];
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
@@ -40,7 +43,8 @@ impl<'a> Cluster<'a> {
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match said {
-                    // It is being renamed, or its home has changed: by itself it is waited, or asked, for.
+                    // It is being renamed, or its home has changed: by itself it is waited, or
+                    // asked, for.
                     Err(e) if !is_unclear(e) => self.lookup(parent, names[i]),
                     said => said,
                 };
@@ -49,10 +53,12 @@ impl<'a> Cluster<'a> {
         results
     }
 
-    /// Removes these entries of `parent`, all of files, each by itself: whether it was that entry, and is gone.
+    /// Removes these entries of `parent`, all of files, each by itself: whether it was that entry,
+    /// and is gone.
     ///
     /// # Errors
-    /// Of each: EAGAIN, ESTALE or EREMCHG, if it has to be removed by itself; EHOSTDOWN and others, if nobody knows what has become of it.
+    /// Of each: EAGAIN, ESTALE or EREMCHG, if it has to be removed by itself; EHOSTDOWN and others,
+    /// if nobody knows what has become of it.
     pub fn unlink_files(
         &self,
         parent: ObjectId,
@@ -89,7 +95,7 @@ impl<'a> Cluster<'a> {
         results
     }
 
-    /// As [`Store::unlink_files`], where the entries lie here.
+    /// As [`Cluster::unlink_files`], where the entries lie here.
     pub(crate) fn remove_all(
         &self,
         parent: ObjectId,
@@ -145,7 +151,8 @@ impl<'a> Cluster<'a> {
         results
     }
 
-    /// In a transaction: the entry is to go when its object, which lies elsewhere, has lost the name. False if it isn't `entry`.
+    /// In a transaction: the entry is to go when its object, which lies elsewhere, has lost the
+    /// name. False if it isn't `entry`.
     fn note_drop(&self, w: &mut Write<'_>, name: Named<'_>, entry: Entry) -> Result<Result<bool>> {
         match self.check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
@@ -161,7 +168,8 @@ impl<'a> Cluster<'a> {
         Ok(Ok(true))
     }
 
-    /// Tells the objects of entries that are to go, and lets them go: what [`Store::finish_drop`] does for one.
+    /// Tells the objects of entries that are to go, and lets them go: what [`Cluster::finish_drop`]
+    /// does for one.
     fn finish_drops(
         &self,
         parent: ObjectId,

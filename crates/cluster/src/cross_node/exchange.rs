@@ -8,10 +8,10 @@
 //! 4. C and D let the new name take the place of the old one; a directory is told its new parent.
 //! 5. B sets `y`, A sets `x`, and both forget.
 //!
-//! Both names are marked from before the moment until all else is done, so whoever looks one up waits,
-//! and nobody sees one new and one old. A death before the moment undoes the exchange, behind it
-//! completes it; A's note says which, and is the last thing that goes. B's note alone says nothing:
-//! if A has none, the exchange was undone.
+//! Both names are marked from before the moment until all else is done, so whoever looks one up
+//! waits, and nobody sees one new and one old. A death before the moment undoes the exchange,
+//! behind it completes it; A's note says which, and is the last thing that goes. B's note alone
+//! says nothing: if A has none, the exchange was undone.
 
 use super::*;
 use crate::Cluster;
@@ -58,8 +58,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Has the home of `x` lead an exchange. Directories and symbolic links only while `names` of such
-    /// may change.
+    /// Has the home of `x` lead an exchange. Directories and symbolic links only while `names` of
+    /// such may change.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if they mayn't.
@@ -350,8 +350,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// What has become of an exchange that `y` has joined: undone, if its leader knows of none. False: it
-    /// is under way.
+    /// What has become of an exchange that `y` has joined: undone, if its leader knows of none.
+    /// False: it is under way.
     pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
         // Its leader tells us. To ask is for those who may wait.
         if NONBLOCKING.with(Cell::get) || self.exchange_stands(led)? {

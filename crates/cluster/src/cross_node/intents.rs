@@ -1,4 +1,5 @@
-//! Completing intents: what processes of this node have begun with entries, and other nodes have to take part in.
+//! Completing intents: what processes of this node have begun with entries, and other nodes have to
+//! take part in.
 
 use super::*;
 use crate::Cluster;
@@ -109,8 +110,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Completes what processes of this node have begun and can't go on with: their notes, and names
-    /// of which they didn't know whether they were made. How many.
+    /// Completes what processes of this node have begun and can't go on with: their notes, and
+    /// names of which they didn't know whether they were made. How many.
     ///
     /// # Errors
     /// EHOSTDOWN: some of it has to wait for another node.

@@ -15,8 +15,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false) it
-    /// won't, None: that isn't known yet.
+    /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false)
+    /// it won't, None: that isn't known yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         match self.object_away(id) {
             Some(home) => self.ask(home, kind::OFFERED, &(id, name.0, name.1)),

@@ -4,7 +4,8 @@ use super::*;
 use crate::Cluster;
 use forebay_store::names::Note;
 
-/// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were there at one time.
+/// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were
+/// there at one time.
 pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> Option<Result<()>> {
     match mode {
         RenameMode::NoReplace => Some(Err(Errno::EXIST)),
@@ -17,8 +18,9 @@ pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> 
 impl<'a> Cluster<'a> {
     /// Renames in a pool of several nodes.
     ///
-    /// Of several that rename to one free name without replacing, one does: the entry's home looks for it in the transaction that sets it
-    /// ([`Store::replace`], or where all lies in one store `rename_locked`). What is seen here before only saves that way.
+    /// Of several that rename to one free name without replacing, one does: the entry's home looks
+    /// for it in the transaction that sets it ([`Cluster::replace`], or where all lies in one store
+    /// `rename_locked`). What is seen here before only saves that way.
     pub(crate) fn rename_among(
         &self,
         from: Named<'_>,
@@ -62,8 +64,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Has the home of `from` rename it. Directories and symbolic links only while `names` of such may change; then, a directory
-    /// may only be replaced if it is that one, which is empty.
+    /// Has the home of `from` rename it. Directories and symbolic links only while `names` of such
+    /// may change; then, a directory may only be replaced if it is that one, which is empty.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if they mayn't.
@@ -120,8 +122,9 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Whether two names were those entries at one time. Where they have different homes, the first one is marked while the other one is
-    /// looked at, so that nobody takes it away meanwhile, and brings it back. Nobody is waited for while it is marked.
+    /// Whether two names were those entries at one time. Where they have different homes, the first
+    /// one is marked while the other one is looked at, so that nobody takes it away meanwhile, and
+    /// brings it back. Nobody is waited for while it is marked.
     pub(crate) fn are_together(
         &self,
         (x, at_x): (Named<'_>, Entry),
@@ -152,7 +155,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Marks an entry as for a rename to `to` of which nothing is announced. False if it is another one.
+    /// Marks an entry as for a rename to `to` of which nothing is announced. False if it is another
+    /// one.
     fn mark(&self, name: Named<'_>, entry: Entry, to: Named<'_>) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
@@ -326,7 +330,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
-    /// name; `names` as for [`Store::rename_from`]. ESTALE if directories have changed since `epoch`: that of `to` may be gone.
+    /// name; `names` as for [`Cluster::rename_from`]. ESTALE if directories have changed since
+    /// `epoch`: that of `to` may be gone.
     pub(crate) fn replace(
         &self,
         to: Named<'_>,

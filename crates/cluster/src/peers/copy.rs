@@ -1,7 +1,9 @@
-//! Copies that other nodes carry out: a question names two files and ranges, and none of their bytes passes through who asks.
+//! Copies that other nodes carry out: a question names two files and ranges, and none of their
+//! bytes passes through who asks.
 //!
-//! The node on which the bytes are to lie is asked. It has both files open as long as it is at it; what doesn't lie there
-//! it reads as any node does. It answers soon, done or not, with at least something done.
+//! The node on which the bytes are to lie is asked. It has both files open as long as it is at it;
+//! what doesn't lie there it reads as any node does. It answers soon, done or not, with at least
+//! something done.
 
 use super::messages::{List, decode, encode, kind};
 use super::parts::{check_size, part_here};
@@ -33,8 +35,8 @@ impl<'a> Cluster<'a> {
         Ok(done as usize)
     }
 
-    /// Has nodes copy, all at once, from an open file to what they have of a striped one, which was cut so many times: how many
-    /// bytes each has, of its ranges in their order.
+    /// Has nodes copy, all at once, from an open file to what they have of a striped one, which was
+    /// cut so many times: how many bytes each has, of its ranges in their order.
     pub(crate) fn ask_copies(
         &self,
         from: u32,
@@ -131,8 +133,8 @@ fn with_source<T>(
     }
 }
 
-/// Calls `f` with an object that is open meanwhile. By a description: for a use alone that takes longer, a process has few
-/// places.
+/// Calls `f` with an object that is open meanwhile. By a description: for a use alone that takes
+/// longer, a process has few places.
 pub(crate) fn with_open<T>(
     store: &Cluster<'_>,
     id: ObjectId,

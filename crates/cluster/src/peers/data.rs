@@ -18,7 +18,7 @@ impl<'a> Cluster<'a> {
     /// Makes all entries durable, whatever node they lie on: what `fsync` of a directory does.
     ///
     /// # Errors
-    /// As for [`Store::sync`]; EHOSTDOWN if a node can't be told.
+    /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be told.
     pub fn sync_entries_everywhere(&self) -> Result<()> {
         self.everywhere(kind::SYNC_RECORDS).and(self.sync_entries())
     }
@@ -43,8 +43,8 @@ impl<'a> Cluster<'a> {
         told.into_iter().try_for_each(|t| t.map(|_| ()))
     }
 
-    /// The daemon of `home` has been started anew: tells it what this node has open there. How many it
-    /// couldn't be told of any more: removed meanwhile.
+    /// The daemon of `home` has been started anew: tells it what this node has open there. How many
+    /// it couldn't be told of any more: removed meanwhile.
     ///
     /// # Errors
     /// EHOSTDOWN if it can't be asked.
@@ -72,7 +72,7 @@ impl<'a> Cluster<'a> {
         self.ask(home, kind::STAT, &id)
     }
 
-    /// As [`Store::read`].
+    /// As [`Cluster::read`].
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -106,7 +106,7 @@ impl<'a> Cluster<'a> {
         Ok(done)
     }
 
-    /// As [`Store::write_at`]. What is longer than a message is written in several steps, which
+    /// As [`Cluster::write_at`]. What is longer than a message is written in several steps, which
     /// others may see one by one.
     ///
     /// # Safety

@@ -1,14 +1,14 @@
 //! Leases of file locks: a node that is cut off notices by itself that its locks may be gone.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`super::serve`]).
-//! Most of what programs do with that file is asked of the home, which refuses it; but not what lies
-//! on their own node (parts of striped and spilled files). So the live entry that stands for the
-//! file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that the
-//! home answers, moves that to a lease behind the moment of *asking*. When the time is over, all
-//! that this node's programs do with the file is EIO, whatever its daemon does meanwhile, until all
-//! have closed it: an entry whose time is over is never renewed. The home counts from when it
-//! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only to
-//! run about as fast.
+//! Most of what programs do with that file is asked of the home, which refuses it; but not what
+//! lies on their own node (parts of striped and spilled files). So the live entry that stands for
+//! the file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that
+//! the home answers, moves that to a lease behind the moment of *asking*. When the time is over,
+//! all that this node's programs do with the file is EIO, whatever its daemon does meanwhile, until
+//! all have closed it: an entry whose time is over is never renewed. The home counts from when it
+//! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only
+//! to run about as fast.
 
 use super::messages::{List, kind};
 use crate::Cluster;
@@ -73,7 +73,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Store::check_lease`], of a file that needn't be open.
+    /// As [`Cluster::check_lease`], of a file that needn't be open.
     pub(super) fn check_lease_of(&self, id: ObjectId) -> Result<()> {
         let until = self.with_lease(id, |word| word.load(Acquire))?;
         match until.is_none_or(|until| until == 0 || clock() < until) {
@@ -97,8 +97,8 @@ impl<'a> Cluster<'a> {
         Err(self.other_nodes()?.fenced(home))
     }
 
-    /// Calls `f` with the time in the live entry that stands for an object of another node, if there
-    /// is one.
+    /// Calls `f` with the time in the live entry that stands for an object of another node, if
+    /// there is one.
     fn with_lease<T>(&self, id: ObjectId, f: impl FnOnce(&AtomicU64) -> T) -> Result<Option<T>> {
         let _section = self.section()?;
         let chain = Chain::lock(self, id.0)?;
@@ -110,7 +110,7 @@ impl<'a> Cluster<'a> {
     /// A lock was granted by the home, which was asked at this time ([`clock`]).
     ///
     /// # Errors
-    /// As for [`Store::check_lease`]: others were lost before.
+    /// As for [`Cluster::check_lease`]: others were lost before.
     pub(super) fn lease_from(&self, id: ObjectId, asked: u64) -> Result<()> {
         let Some(lease) = self.other_nodes()?.lease() else {
             return Ok(());
@@ -144,7 +144,7 @@ impl<'a> Cluster<'a> {
         Ok(all)
     }
 
-    /// Asks a home whether the locks on these files still hold: what [`Store::leased`] has said.
+    /// Asks a home whether the locks on these files still hold: what [`Cluster::leased`] has said.
     ///
     /// # Errors
     /// EHOSTDOWN and the like: nothing is renewed.

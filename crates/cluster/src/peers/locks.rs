@@ -1,9 +1,10 @@
 //! Locks on files that lie on another node.
 //!
-//! They are in the table of the node that keeps the file, set by its daemon for whoever asks. Who has to wait
-//! asks again and again, in growing steps up to [`LONGEST`]. This node has a note for each owner and file,
-//! made before the first question: by it locks are given up when they go, and their home, which asks about them
-//! now and then, finds out about those whose end it wasn't told of ([`Store::check_lock_owners`]).
+//! They are in the table of the node that keeps the file, set by its daemon for whoever asks. Who
+//! has to wait asks again and again, in growing steps up to [`LONGEST`]. This node has a note for
+//! each owner and file, made before the first question: by it locks are given up when they go, and
+//! their home, which asks about them now and then, finds out about those whose end it wasn't told
+//! of ([`Cluster::check_lock_owners`]).
 
 use super::leases::clock;
 use super::messages::{List, kind};
@@ -78,9 +79,10 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Asks the other nodes whether those who have locks here still have them, and gives up the others'.
-    /// (A node whose daemon is started anew may miss the end of a process; and a question that was under way when
-    /// its asker was killed may be carried out after what that one had was given up.)
+    /// Asks the other nodes whether those who have locks here still have them, and gives up the
+    /// others'. (A node whose daemon is started anew may miss the end of a process; and a question
+    /// that was under way when its asker was killed may be carried out after what that one had was
+    /// given up.)
     ///
     /// # Errors
     /// ETIMEDOUT.

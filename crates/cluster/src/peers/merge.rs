@@ -1,9 +1,10 @@
-//! What mappings have changed of files whose bytes lie elsewhere: only the changed bytes are written, so that
-//! nodes that change different bytes of a page don't undo each other's work.
+//! What mappings have changed of files whose bytes lie elsewhere: only the changed bytes are
+//! written, so that nodes that change different bytes of a page don't undo each other's work.
 //!
-//! The changes of a range travel as *runs*: for each, where it begins (4 bytes, from the range's start), its length (4
-//! bytes), the bytes that were there when the page was fetched, and the new ones. Whoever keeps the bytes sees by the
-//! first whether somebody else has changed them meanwhile.
+//! The changes of a range travel as *runs*: for each, where it begins (4 bytes, from the range's
+//! start), its length (4 bytes), the bytes that were there when the page was fetched, and the new
+//! ones. Whoever keeps the bytes sees by the first whether somebody else has changed them
+//! meanwhile.
 
 use super::messages::kind;
 use super::{Bytes, MAX_BODY, whole};
@@ -84,8 +85,8 @@ fn unpack(body: &[u8]) -> Option<(Run<'_>, &[u8])> {
     Some((Run { at, before, now }, rest))
 }
 
-/// Bytes that were changed by two, to something else each: where in the file they lie, and the node whose process was the other
-/// one, if that is known.
+/// Bytes that were changed by two, to something else each: where in the file they lie, and the node
+/// whose process was the other one, if that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// Offsets; there may be other bytes in between.
@@ -121,8 +122,8 @@ impl Conflict {
     }
 }
 
-/// Carries out what a body says, with `read` (how many bytes are there) and `write` at offsets. The range of bytes that somebody
-/// else had changed, too, to something else.
+/// Carries out what a body says, with `read` (how many bytes are there) and `write` at offsets. The
+/// range of bytes that somebody else had changed, too, to something else.
 fn apply(
     offset: u64,
     mut body: &[u8],
@@ -154,11 +155,12 @@ fn apply(
 }
 
 impl<'a> Cluster<'a> {
-    /// Writes what of a range of a file, which was `before`, is different in `now`. What lies behind the end of the
-    /// file by then is left out. What somebody else has changed of these bytes meanwhile is overwritten, and told.
+    /// Writes what of a range of a file, which was `before`, is different in `now`. What lies
+    /// behind the end of the file by then is left out. What somebody else has changed of these
+    /// bytes meanwhile is overwritten, and told.
     ///
     /// # Errors
-    /// As for [`Store::write_at`]. Some of the changes may have been written.
+    /// As for [`Cluster::write_at`]. Some of the changes may have been written.
     pub fn merge(
         &self,
         index: u32,
@@ -202,8 +204,8 @@ impl<'a> Cluster<'a> {
         told.map(|(conflict, _)| Conflict::from_told(conflict))
     }
 
-    /// Carries out what a body says on a file of this node, which was cut so many times, if that is known; for a process of the
-    /// node `by`, or of this one (None).
+    /// Carries out what a body says on a file of this node, which was cut so many times, if that is
+    /// known; for a process of the node `by`, or of this one (None).
     pub(crate) fn merge_here(
         &self,
         index: u32,
@@ -255,7 +257,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Store::merge_here`], on this node's part of a striped file.
+    /// As [`Cluster::merge_here`], on this node's part of a striped file.
     pub(crate) fn merge_part(
         &self,
         part: u32,

@@ -1,9 +1,9 @@
 //! Changes of directories and symbolic links, by which resolved paths may become wrong.
 //!
-//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that names
-//! are about to change (they then resolve paths anew, and make nothing in a directory that is to
-//! go), has the change made where it belongs, and tells them that it is done. What else happens to
-//! names goes on meanwhile.
+//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that
+//! names are about to change (they then resolve paths anew, and make nothing in a directory that is
+//! to go), has the change made where it belongs, and tells them that it is done. What else happens
+//! to names goes on meanwhile.
 
 use super::messages::{Wire, decode, encode, kind};
 use super::serve::Reply;
@@ -40,7 +40,8 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
             if let Some(target) = target
                 && let Some(answer) = without_change(mode, source, target)
             {
-                // Only this node moves what is on paths: one of them stood still. Two others may have been moved between the two looks.
+                // Only this node moves what is on paths: one of them stood still. Two others may
+                // have been moved between the two looks.
                 return match is_on_paths(source) || is_on_paths(target) {
                     true => answer.and_then(|()| done()),
                     false => Err(Errno::REMOTE),
@@ -104,8 +105,8 @@ fn done() -> Result<Reply> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was about
-    /// to go, or didn't count yet.
+    /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was
+    /// about to go, or didn't count yet.
     fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
         let mut backoff = Backoff::new();
         loop {
@@ -174,8 +175,8 @@ impl<'a> Cluster<'a> {
         result
     }
 
-    /// On the node that changes names, before it does so for the first time: ends what one before it
-    /// may have left frozen.
+    /// On the node that changes names, before it does so for the first time: ends what one before
+    /// it may have left frozen.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be told; to be tried again.

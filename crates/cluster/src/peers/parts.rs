@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// So many parts are kept open at most: one that is used again needn't be read from its record again.
+/// So many parts are kept open at most: one that is used again needn't be read from its record
+/// again.
 const KEPT: usize = 1024;
 
 /// The parts that the daemon keeps open, by the open file descriptions that do it.

@@ -1,7 +1,8 @@
-//! Writes that were kept back, and go to the file's home together: many small ones cost one message.
+//! Writes that were kept back, and go to the file's home together: many small ones cost one
+//! message.
 //!
-//! They are carried out in the order in which they were done, each as one write. While they are under way, whoever wrote
-//! them may do something else ([`Store::begin_pieces`]).
+//! They are carried out in the order in which they were done, each as one write. While they are
+//! under way, whoever wrote them may do something else ([`Cluster::begin_pieces`]).
 
 use super::messages::{List, encode, kind};
 use super::{Bytes, MAX_BODY, Sent, whole, with_open};
@@ -127,7 +128,8 @@ enum Way {
 }
 
 impl<'a> Cluster<'a> {
-    /// Begins to write pieces to an open file, `id`; they are to be kept until [`Store::end_pieces`].
+    /// Begins to write pieces to an open file, `id`; they are to be kept until
+    /// [`Cluster::end_pieces`].
     pub fn begin_pieces(&self, index: u32, id: ObjectId, pieces: &Pieces) -> Sending {
         if self.live_id(index) != id {
             // It was closed by another thread meanwhile.
@@ -157,7 +159,7 @@ impl<'a> Cluster<'a> {
     /// Waits until they are written.
     ///
     /// # Errors
-    /// As for [`Store::write_at`]; ENOSPC also if some are written and others aren't.
+    /// As for [`Cluster::write_at`]; ENOSPC also if some are written and others aren't.
     pub fn end_pieces(&self, id: ObjectId, pieces: &Pieces, sending: Sending) -> Result<()> {
         let (home, sent) = match sending.0 {
             Way::Done(done) => return done,

@@ -2,8 +2,8 @@
 //!
 //! Each request is declared once: number, name, what it asks and what is answered, class, what
 //! carrying it out a second time would do, whether it may be long, which of its leading ids are
-//! fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of documentation. From
-//! the table come the numbers in [`kind`], what daemons ask of a request ([`find`]), and
+//! fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of documentation.
+//! From the table come the numbers in [`kind`], what daemons ask of a request ([`find`]), and
 //! `docs/reference/protocol.md`. A request with a number of another one doesn't compile.
 //!
 //! Numbers are never used again for another request.
@@ -67,7 +67,8 @@ pub enum Body {
 pub struct Declared {
     pub number: u16,
     pub name: &'static str,
-    /// The arguments, with their types: checked against what nodes ask by `posix/tests/questions.rs`.
+    /// The arguments, with their types: checked against what nodes ask by
+    /// `posix/tests/questions.rs`.
     pub asks: &'static str,
     /// The type of the reply.
     pub answers: &'static str,

@@ -88,8 +88,8 @@ impl Server {
         find(kind).map(|request| request.class)
     }
 
-    /// Whether a question of this kind may be carried out a second time, when nobody knows whether it
-    /// was before its home's daemon was started anew.
+    /// Whether a question of this kind may be carried out a second time, when nobody knows whether
+    /// it was before its home's daemon was started anew.
     pub fn repeatable(kind: u16) -> bool {
         find(kind).is_some_and(|request| request.repeat != Repeat::Once)
     }
@@ -121,8 +121,8 @@ impl Server {
         }
     }
 
-    /// On the node that changes names: ends what a daemon before this one, killed in the middle of a
-    /// change of directories, has left frozen. Once; to be called until it succeeds.
+    /// On the node that changes names: ends what a daemon before this one, killed in the middle of
+    /// a change of directories, has left frozen. Once; to be called until it succeeds.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be told.

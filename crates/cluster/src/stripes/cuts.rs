@@ -1,9 +1,10 @@
 //! What needs a striped file for itself: cutting it, and appending to it behind its first chunk.
 //!
-//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and count that;
-//! then the home: this is when it happens. If who cuts dies, parts are ahead of the home, which whoever comes upon
-//! it completes ([`Store::settle_cut`]). A lease whose holder is dead, or whose time is over, may be taken over:
-//! by cutting the file where it ends, so that what its former holder had still under way is refused.
+//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and
+//! count that; then the home: this is when it happens. If who cuts dies, parts are ahead of the
+//! home, which whoever comes upon it completes ([`Cluster::settle_cut`]). A lease whose holder is
+//! dead, or whose time is over, may be taken over: by cutting the file where it ends, so that what
+//! its former holder had still under way is refused.
 
 use super::writing::{Content, InPlace};
 use super::*;
@@ -59,7 +60,8 @@ impl<'a> Cluster<'a> {
         Err(Errno::HOSTDOWN)
     }
 
-    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to pass.
+    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to
+    /// pass.
     fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
         let node = NodeId(*node);
         if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
@@ -68,7 +70,8 @@ impl<'a> Cluster<'a> {
         self.ask::<bool>(node, kind::LIVES, process) == Ok(false)
     }
 
-    /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any more.
+    /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any
+    /// more.
     pub(super) fn end_lease(
         &self,
         f: &Striped,
@@ -103,8 +106,8 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// With a lease that another one had before: completes the cut that has begun, or cuts the file where it
-    /// ends. Gives the lease back.
+    /// With a lease that another one had before: completes the cut that has begun, or cuts the file
+    /// where it ends. Gives the lease back.
     fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
@@ -112,7 +115,8 @@ impl<'a> Cluster<'a> {
         self.end_lease(f, lease, cuts, Some(size))
     }
 
-    /// With a lease: completes a cut whose maker has died. EXFULL: it did, and the lease is given back.
+    /// With a lease: completes a cut whose maker has died. EXFULL: it did, and the lease is given
+    /// back.
     pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         match self.cut_ahead(f, lease.known.cuts)? {
             None => Ok(()),
@@ -124,7 +128,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// With a lease: EPERM if what was said of the file rules the change out; the lease is given back.
+    /// With a lease: EPERM if what was said of the file rules the change out; the lease is given
+    /// back.
     fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
         let Known {
             size, cuts, word, ..
@@ -144,7 +149,7 @@ impl<'a> Cluster<'a> {
             .map(|part| (part.rdev, part.parent)))
     }
 
-    /// As [`Store::settle_cut`], of a file that needn't be open.
+    /// As [`Cluster::settle_cut`], of a file that needn't be open.
     pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
         let (index, held) = self.live_acquire_held(id)?;
         let settled = match self.striped(index) {
@@ -163,7 +168,7 @@ impl<'a> Cluster<'a> {
             .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
     }
 
-    /// As [`Store::truncate`].
+    /// As [`Cluster::truncate`].
     pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
         self.retry_cut(f, || {
             let done = match f.home {
@@ -188,7 +193,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at `offset`, where some may be in place.
+    /// Writes alone: at the end of a file that doesn't end in its first chunk or won't, or at
+    /// `offset`, where some may be in place.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.

@@ -5,7 +5,7 @@ use crate::Cluster;
 use crate::peers::merge::{Conflict, pack};
 
 impl<'a> Cluster<'a> {
-    /// As [`Store::merge`].
+    /// As [`Cluster::merge`].
     pub(crate) fn merge_striped(
         &self,
         index: u32,

@@ -1,8 +1,9 @@
 //! Mapping what of a striped file lies on this node: the pages of its segment, as of any file here.
 //!
-//! What a mapping stores is within the file, so a part has to reach as far as its pages are mapped: else reads would take it
-//! for shorter. It does from when they are mapped, and again after a cut. Not where the file ends: others
-//! make it longer without telling the part, so nobody would clear what is behind the end in that page.
+//! What a mapping stores is within the file, so a part has to reach as far as its pages are mapped:
+//! else reads would take it for shorter. It does from when they are mapped, and again after a cut.
+//! Not where the file ends: others make it longer without telling the part, so nobody would clear
+//! what is behind the end in that page.
 
 use super::*;
 use crate::Cluster;
@@ -10,8 +11,8 @@ use forebay_media::PAGE;
 use forebay_store::mapped::MapPiece;
 
 impl<'a> Cluster<'a> {
-    /// Whether `len` bytes of a striped file from `offset` on, of one chunk, can be mapped as they lie
-    /// here. `size` is the file's.
+    /// Whether `len` bytes of a striped file from `offset` on, of one chunk, can be mapped as they
+    /// lie here. `size` is the file's.
     pub fn is_own(&self, index: u32, offset: u64, len: u64, size: u64) -> bool {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
@@ -24,7 +25,7 @@ impl<'a> Cluster<'a> {
         node == others.this_node() && (f.home.is_none() || offset + len <= size)
     }
 
-    /// As [`Store::map`], for what [`Store::is_own`] says can be.
+    /// As [`Cluster::map`], for what [`Cluster::is_own`] says can be.
     ///
     /// # Errors
     /// As there; EHOSTDOWN if the home can't be asked.

@@ -16,7 +16,7 @@
 //!   remembered: the home is asked each time.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
 //! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
-//!   file is spilled; then the asker looks again ([`Store::learn_spilled`]).
+//!   file is spilled; then the asker looks again ([`Cluster::learn_spilled`]).
 //! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
 //!   pages.
 //!
@@ -194,7 +194,7 @@ impl<'a> Cluster<'a> {
         all
     }
 
-    /// As [`Store::spread`], of a spilled file. `make`: what has no place yet gets one.
+    /// As [`Cluster::spread`], of a spilled file. `make`: what has no place yet gets one.
     pub(super) fn spread_by_room(
         &self,
         f: &Striped,

@@ -1,9 +1,10 @@
 //! What is said of a striped file while it is open, on whatever nodes.
 //!
-//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody goes on with what it knew
-//! before, the file is cut where it ends: parts refuse whoever knows of fewer cuts, who then asks the home, and is told
-//! what was said. This is done when something is said, and once more before such a file is laminated: then the last cut
-//! and the lamination are one step at the home. Who opens a file later knows what was said; files of which nothing was
+//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody
+//! goes on with what it knew before, the file is cut where it ends: parts refuse whoever knows of
+//! fewer cuts, who then asks the home, and is told what was said. This is done when something is
+//! said, and once more before such a file is laminated: then the last cut and the lamination are
+//! one step at the home. Who opens a file later knows what was said; files of which nothing was
 //! said while they were open are laminated without all that.
 
 use super::*;
@@ -46,7 +47,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// A node was given up, and is refused here what it asks of a file of this node: so are its
-    /// questions to the other nodes that have parts, since it knows of fewer cuts than they do then.
+    /// questions to the other nodes that have parts, since it knows of fewer cuts than they do
+    /// then.
     ///
     /// # Errors
     /// EHOSTDOWN: one of them can't be told.
@@ -72,8 +74,8 @@ impl<'a> Cluster<'a> {
         self.live_release(index).and(told)
     }
 
-    /// Laminates an open file that others may have open who don't know what was said of it, unless somebody uses it for
-    /// writing.
+    /// Laminates an open file that others may have open who don't know what was said of it, unless
+    /// somebody uses it for writing.
     pub(crate) fn seal(&self, index: u32) -> Result<()> {
         let f = self.striped(index).ok_or(CHANGED)?;
         self.fence(&f, |lease, cuts| match f.home {
@@ -82,8 +84,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the number of the cut; it may
-    /// have ended both.
+    /// Cuts a file where it ends. Between its parts and its home `f` is told the lease and the
+    /// number of the cut; it may have ended both.
     pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;

@@ -36,8 +36,8 @@ impl<'a> Cluster<'a> {
             .collect())
     }
 
-    /// The attributes of a file, whose home has told `inode`, with what its parts add to them: pages, and
-    /// when they were written.
+    /// The attributes of a file, whose home has told `inode`, with what its parts add to them:
+    /// pages, and when they were written.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be asked; ENOENT if it goes meanwhile.
@@ -74,7 +74,7 @@ impl<'a> Cluster<'a> {
         Ok(parts)
     }
 
-    /// As [`Store::sync`].
+    /// As [`Cluster::sync`].
     pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
         if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
             let nodes = self.part_nodes(f.id)?;
@@ -95,7 +95,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Store::reserve_range`], and with `punch` as [`Store::punch`].
+    /// As [`Cluster::reserve_range`], and with `punch` as [`Cluster::punch`].
     pub(crate) fn room_striped(
         &self,
         f: &Striped,
@@ -176,7 +176,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// As [`Store::seek_data`]. In a file of several chunks, all is taken for data.
+    /// As [`Cluster::seek_data`]. In a file of several chunks, all is taken for data.
     pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
         let size = self.look(f, false)?.size;
         if size > f.chunk.bytes() || f.spilled {

@@ -1,4 +1,5 @@
-//! Writing striped files, and copying to them: to all nodes at once, then the home is told how long the file is.
+//! Writing striped files, and copying to them: to all nodes at once, then the home is told how long
+//! the file is.
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
 use crate::Cluster;
@@ -16,8 +17,9 @@ use std::sync::atomic::Ordering::*;
 /// After so many tries, what is written is written under a lease.
 const TRIES: u32 = 4;
 
-/// Of a write that has to be done again: so many bytes of it lay in chunks that were the file's already, after so many cuts. They
-/// aren't written again, which could undo what others wrote there since.
+/// Of a write that has to be done again: so many bytes of it lay in chunks that were the file's
+/// already, after so many cuts. They aren't written again, which could undo what others wrote there
+/// since.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InPlace {
     len: usize,
@@ -49,8 +51,8 @@ impl Content {
     }
 }
 
-/// Has each piece written: how many bytes from the first on are, and why not all. What lies behind a gap doesn't count. EXFULL:
-/// all over again.
+/// Has each piece written: how many bytes from the first on are, and why not all. What lies behind
+/// a gap doesn't count. EXFULL: all over again.
 fn add_up(
     pieces: &[Piece],
     mut write: impl FnMut(&Piece) -> Result<usize>,
@@ -74,7 +76,7 @@ fn add_up(
 impl<'a> Cluster<'a> {
     // ---- writing ----
 
-    /// As [`Store::write_at`].
+    /// As [`Cluster::write_at`].
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -89,7 +91,7 @@ impl<'a> Cluster<'a> {
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
-    /// As [`Store::copy`].
+    /// As [`Cluster::copy`].
     pub(crate) fn copy_striped(
         &self,
         (from, at): (u32, u64),
@@ -102,7 +104,8 @@ impl<'a> Cluster<'a> {
         unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
     }
 
-    /// Writes what all lies at the home, in one question: an appended piece lies behind nobody else's.
+    /// Writes what all lies at the home, in one question: an appended piece lies behind nobody
+    /// else's.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -203,7 +206,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Store::write_pieces`], but for what is in place.
+    /// As [`Cluster::write_pieces`], but for what is in place.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -223,8 +226,8 @@ impl<'a> Cluster<'a> {
         Ok((there + done, error))
     }
 
-    /// Writes pieces, knowing of so many cuts; how many bytes from the start on, and why not all. They
-    /// are part of the file when the home is told that it has grown. EXFULL: all over again.
+    /// Writes pieces, knowing of so many cuts; how many bytes from the start on, and why not all.
+    /// They are part of the file when the home is told that it has grown. EXFULL: all over again.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -289,7 +292,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Store::write_turn`], of what lies in an open file: each node is asked for all that belongs there.
+    /// As [`Cluster::write_turn`], of what lies in an open file: each node is asked for all that
+    /// belongs there.
     fn copy_turn(
         &self,
         f: &Striped,

@@ -1,6 +1,8 @@
-//! What depends on the processor: finding and patching sites, the gates that lead to the handler, the raw call.
+//! What depends on the processor: finding and patching sites, the gates that lead to the handler,
+//! the raw call.
 //!
-//! Promises `raw` on each architecture that is supported; the rest is used by `patch` where it exists.
+//! Promises `raw` on each architecture that is supported; the rest is used by `patch` where it
+//! exists.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -1,21 +1,23 @@
-//! x86-64: the gates (assembly through which a patched site reaches the handler), the slots (one trampoline each) and
-//! the encoding of both.
+//! x86-64: the gates (assembly through which a patched site reaches the handler), the slots (one
+//! trampoline each) and the encoding of both.
 //!
-//! Promises of a gate: it changes only `rax`, `rcx`, `r11` and the flags, as the instruction `syscall` may (glibc
-//! declares the flags clobbered); it leaves the red zone alone; it can be unwound through at any point after its
-//! first instructions.
+//! Promises of a gate: it changes only `rax`, `rcx`, `r11` and the flags, as the instruction
+//! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; it can be
+//! unwound through at any point after its first instructions.
 //!
 //! A slot is 64 bytes, aligned: the instructions that the jump displaced before the `syscall`, then
-//! `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then those displaced after it and a jump back. `rcx` is free because
-//! `syscall` destroys it. A gate that has nothing to do jumps to `ret - 2`, so that the kernel is asked with the
-//! original registers and nothing on the stack. Where the number is known, the filter by descriptor stands in the slot
-//! itself: after each entry into the kernel the processor has to guess indirect jumps anew, which costs more than all
-//! the rest. The last 8 bytes of each slot hold the address behind the original instruction: one unwind rule for the
-//! whole region reads it from there.
+//! `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then those displaced after it and a jump back.
+//! `rcx` is free because `syscall` destroys it. A gate that has nothing to do jumps to `ret - 2`,
+//! so that the kernel is asked with the original registers and nothing on the stack. Where the
+//! number is known, the filter by descriptor stands in the slot itself: after each entry into the
+//! kernel the processor has to guess indirect jumps anew, which costs more than all the rest. The
+//! last 8 bytes of each slot hold the address behind the original instruction: one unwind rule for
+//! the whole region reads it from there.
 //!
-//! A site that may clone has a second slot behind it, with a `syscall` for each of the four numbers that can, each
-//! followed by a jump to the gate that calls `clone_after`: after the instruction nothing but registers is trusted,
-//! since the child may be on another stack, or have overwritten the parent's.
+//! A site that may clone has a second slot behind it, with a `syscall` for each of the four numbers
+//! that can, each followed by a jump to the gate that calls `clone_after`: after the instruction
+//! nothing but registers is trusted, since the child may be on another stack, or have overwritten
+//! the parent's.
 
 mod finder;
 mod gates;
@@ -25,8 +27,8 @@ pub(crate) use gates::{CALL_DEPTH, own_region, raw, set_hooks, widen};
 use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
-/// Tells valgrind, should the process run under it, that code has changed which it may have translated already. To the
-/// processor these are rotations that end where they began.
+/// Tells valgrind, should the process run under it, that code has changed which it may have
+/// translated already. To the processor these are rotations that end where they began.
 pub(crate) fn code_changed(start: usize, len: usize) {
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];
@@ -66,14 +68,15 @@ const UNWIND_AT: usize = 56;
 const FILTER: usize = 27;
 const FILTER_WINDOW: usize = UNWIND_AT - FILTER - 7 - 2 * JUMP;
 
-/// One `syscall` instruction and how it can be patched. Offsets are from the object's load address. This is also the
-/// cache's record: plain numbers, no padding.
+/// One `syscall` instruction and how it can be patched. Offsets are from the object's load address.
+/// This is also the cache's record: plain numbers, no padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Where the instruction is.
     pub at: u32,
-    /// Where the patched window begins: a jump target or nothing, but no jump leads inside the window.
+    /// Where the patched window begins: a jump target or nothing, but no jump leads inside the
+    /// window.
     pub start: u32,
     /// Where there are five dead bytes for a jump, for [`FORM_HOP`].
     pub hop: u32,
@@ -143,7 +146,8 @@ impl Site {
     /// Whether the code in memory is still what the record was made for.
     ///
     /// # Safety
-    /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's bounds.
+    /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's
+    /// bounds.
     pub(crate) unsafe fn matches(&self, base: usize) -> bool {
         let same = |at: u32, bytes: &[u8]| {
             bytes.iter().enumerate().all(|(i, &b)| {
@@ -197,7 +201,8 @@ impl Pen {
         }
     }
 
-    /// Instructions that were at `from`, with what they address relative to themselves; false if that is too far.
+    /// Instructions that were at `from`, with what they address relative to themselves; false if
+    /// that is too far.
     unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
         use iced_x86::{Decoder, DecoderOptions};
         let start = self.0;
@@ -266,11 +271,12 @@ impl Region {
         self.next + slots * SLOT <= self.start + self.len - tail
     }
 
-    /// Writes the trampoline of a site and returns its address; None if it would be out of reach of what the displaced
-    /// instructions address.
+    /// Writes the trampoline of a site and returns its address; None if it would be out of reach of
+    /// what the displaced instructions address.
     ///
     /// # Safety
-    /// The region is writable, has room, and is in reach of the object; the site matches the object at `base`.
+    /// The region is writable, has room, and is in reach of the object; the site matches the object
+    /// at `base`.
     pub(crate) unsafe fn add(&mut self, hooks: &Hooks, base: usize, site: &Site) -> Option<usize> {
         let slot = self.next;
         self.next += site.slots() * SLOT;
@@ -295,7 +301,8 @@ impl Region {
                 return None;
             }
             if inline {
-                // mov %edi,%ecx; cmp $len,%ecx; jae kernel; movabs $filter,%r11; cmpb $0,(%r11,%rcx); je kernel
+                // mov %edi,%ecx; cmp $len,%ecx; jae kernel; movabs $filter,%r11; cmpb
+                // $0,(%r11,%rcx); je kernel
                 pen.put(&[0x89, 0xf9, 0x81, 0xf9]);
                 pen.put(&(hooks.fd_filter_len as u32).to_le_bytes());
                 pen.put(&[0x73, (kernel - (pen.0 + 2)) as u8]);
@@ -327,7 +334,8 @@ impl Region {
         Some(slot)
     }
 
-    /// Writes a far region's unwind table (the rule of `forebay_slots`) into its tail; returns where it begins.
+    /// Writes a far region's unwind table (the rule of `forebay_slots`) into its tail; returns
+    /// where it begins.
     ///
     /// # Safety
     /// The region is far and writable.
@@ -378,8 +386,8 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
                 &[0xeb, (site.hop as i64 - (i64::from(site.at) + 2)) as u8],
             );
         } else {
-            // With five bytes before it, the `syscall` stays where it is: a thread blocked in it can come back, and
-            // one that has just loaded the number can go on.
+            // With five bytes before it, the `syscall` stays where it is: a thread blocked in it
+            // can come back, and one that has just loaded the number can go on.
             let len = if usize::from(site.pre) >= JUMP {
                 JUMP
             } else {
@@ -404,7 +412,8 @@ pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
     }
 }
 
-/// Overwrites code: at once where it lies in 8 aligned bytes, else behind a jump to itself that goes last.
+/// Overwrites code: at once where it lies in 8 aligned bytes, else behind a jump to itself that
+/// goes last.
 unsafe fn replace(at: usize, bytes: &[u8]) {
     use core::sync::atomic::{AtomicU64, Ordering, fence};
     let word = at & !7;

@@ -1,4 +1,5 @@
-//! What is found by function, against the sweep over all of the machine's C library; the table of those that have none.
+//! What is found by function, against the sweep over all of the machine's C library; the table of
+//! those that have none.
 
 use super::*;
 use crate::arch::find;

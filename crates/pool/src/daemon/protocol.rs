@@ -1,4 +1,5 @@
-//! Writes `docs/reference/protocol.md` from the tables of requests, and checks that it is up to date.
+//! Writes `docs/reference/protocol.md` from the tables of requests, and checks that it is up to
+//! date.
 
 use super::{ABOUT, wire};
 use forebay_cluster::peers::requests::{Body, Fence, REQUESTS, Repeat, Time};

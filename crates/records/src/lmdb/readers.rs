@@ -15,9 +15,9 @@
 //! A living process never loses a slot. LMDB's rule has two gaps, both where a process has the file
 //! open twice (the preloaded library and the verbs, say): the record locks of a process go when it
 //! closes *any* descriptor of the file, and closing an environment frees all slots of the process
-//! id; and a process that opens the file once more counts as its only user, and empties the table. So
-//! the second environment locks the file in another way, and neither closes it while the other may
-//! use it.
+//! id; and a process that opens the file once more counts as its only user, and empties the table.
+//! So the second environment locks the file in another way, and neither closes it while the other
+//! may use it.
 
 use super::{Env, check};
 use forebay_media::atomics::AtomicU32;
@@ -79,16 +79,16 @@ fn is_held(file: &OwnedFd, pid: u32) -> bool {
     asked != 0 || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Says in the way of LMDB that the file is in use: whoever opens it alone empties the table, and to
-/// LMDB a process that has it open already counts as alone.
+/// Says in the way of LMDB that the file is in use: whoever opens it alone empties the table, and
+/// to LMDB a process that has it open already counts as alone.
 fn keep_in_use(file: &OwnedFd) {
     let lock = record_lock(libc::F_RDLCK, 0);
     // SAFETY: an open descriptor; a lock that is only read.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// The lock file beside the record file `path`, made if there is none. Whoever closes it gives up the record
-/// locks that this process has on it: see [`free_left_behind`].
+/// The lock file beside the record file `path`, made if there is none. Whoever closes it gives up
+/// the record locks that this process has on it: see [`free_left_behind`].
 pub(super) fn open_lock_file(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     rustix::fs::open(lock_file(path), flags, Mode::from_raw_mode(0o600))
@@ -104,7 +104,8 @@ pub(super) fn used(file: &OwnedFd) -> u32 {
     }
 }
 
-/// LMDB's own descriptor of the lock file: the second member of its environment, behind that of the data.
+/// LMDB's own descriptor of the lock file: the second member of its environment, behind that of the
+/// data.
 ///
 /// # Errors
 /// EIO if it isn't there.
@@ -121,9 +122,10 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
-/// Before this process opens the record file of this lock file: frees slots with its process id, which threads
-/// of the program before exec have left, or a dead process with the same id. If another environment
-/// of this process has the file open, nothing is freed, and this is true: `file` must never be closed.
+/// Before this process opens the record file of this lock file: frees slots with its process id,
+/// which threads of the program before exec have left, or a dead process with the same id. If
+/// another environment of this process has the file open, nothing is freed, and this is true:
+/// `file` must never be closed.
 pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
     let pid = forebay_runtime::process::pid();
     if is_held(file, pid) {

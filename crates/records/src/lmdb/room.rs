@@ -193,7 +193,8 @@ impl Env {
     /// # Errors
     /// ENOSPC if the file system hasn't any.
     pub fn reserve_more(&self, txn: &WriteTxn<'_>, room: &Room, pages: u64) -> Result<()> {
-        // What a transaction has been promised at its beginning is behind `last`; it may have used all of it.
+        // What a transaction has been promised at its beginning is behind `last`; it may have used
+        // all of it.
         const LONGEST: u64 = 2 * (64 << 10);
         let need = (txn.last + 1 + 2 * MARGIN + pages) * PAGE + LONGEST;
         match need > room.reserved.load(Relaxed) {
@@ -225,8 +226,8 @@ impl Env {
         Err(Errno::NOSPC)
     }
 
-    /// Before a reader takes a slot of its own in the lock file: reserves memory for it, by LMDB's own
-    /// descriptor, since closing another one would give up the record locks of this process.
+    /// Before a reader takes a slot of its own in the lock file: reserves memory for it, by LMDB's
+    /// own descriptor, since closing another one would give up the record locks of this process.
     ///
     /// LMDB takes the first free slot, and numbers them from 0; `me_numreaders` is where the used
     /// ones end. [`READERS_AHEAD`] more have memory, for those who come at the same moment.

@@ -1,9 +1,9 @@
 //! Reading a small file without a free descriptor.
 //!
-//! A process at its limit of descriptors must still be able to find out when it started, and whether
-//! another one lives. A helper process that shares its memory, but has a copy of its descriptors,
-//! closes one of the copies, opens the file in its place, reads it and ends. The calling thread
-//! sleeps until then (as in vfork), with all signals held back; other threads go on.
+//! A process at its limit of descriptors must still be able to find out when it started, and
+//! whether another one lives. A helper process that shares its memory, but has a copy of its
+//! descriptors, closes one of the copies, opens the file in its place, reads it and ends. The
+//! calling thread sleeps until then (as in vfork), with all signals held back; other threads go on.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -21,14 +21,14 @@ struct Job<'a> {
 extern "C" fn work(job: *mut Job<'_>) {
     // SAFETY: the caller sleeps meanwhile, and nobody else knows of its job.
     let job = unsafe { &mut *job };
-    // SAFETY: the helper's own copy; which one is closed doesn't matter, as all go with it. The lowest
-    // one is below any limit.
+    // SAFETY: the helper's own copy; which one is closed doesn't matter, as all go with it. The
+    // lowest one is below any limit.
     unsafe { rustix::io::close(0) };
     job.result = super::read_whole(job.path, job.text);
 }
 
-/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there were.
-/// Takes some tens of microseconds, more with many descriptors.
+/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there
+/// were. Takes some tens of microseconds, more with many descriptors.
 ///
 /// # Errors
 /// What open and read say; EMFILE if the helper can't be made.
@@ -44,9 +44,10 @@ pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
     set_mask(&all, Some(&mut before));
     let flags = (libc::CLONE_VM | libc::CLONE_VFORK) as i64;
     let helper: i64;
-    // SAFETY: the helper runs on this stack below everything that is in use (the block isn't `nostack`,
-    // so nothing lies below the stack pointer), only calls `work`, and ends; this thread sleeps
-    // until it has, and goes on with its own registers. The system call changes rax, rcx and r11.
+    // SAFETY: the helper runs on this stack below everything that is in use (the block isn't
+    // `nostack`, so nothing lies below the stack pointer), only calls `work`, and ends; this thread
+    // sleeps until it has, and goes on with its own registers. The system call changes rax, rcx and
+    // r11.
     unsafe {
         std::arch::asm!(
             "syscall",

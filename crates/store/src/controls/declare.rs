@@ -1,21 +1,26 @@
 //! Saying something of a file that others have open, so that it holds for them, too.
 //!
-//! As long as nothing was said of a file, nobody counts who has it open. Before something is said for which that matters
-//! (`exclusive`, `append`, `immutable`), they are counted, on all nodes:
-//! 1. The home notes in the live entry of the file that uses are [`COUNTED`]. Whoever opens the file from then on notes
-//!    his use, as if something had been said. If nobody has it open, it is said at once, and that is all.
-//! 2. Each node notes the uses of its open file descriptions at the home ([`Store::count_here`]). Who is opening the file
-//!    just then has either made his description before, and is found, or sees behind that that there was a count, and looks
-//!    again what was said ([`Store::counts`]). Who has died doesn't count.
-//! 3. The home, with the locks of the file held, looks whether what is to be said holds, and says it, or doesn't.
+//! As long as nothing was said of a file, nobody counts who has it open. Before something is said
+//! for which that matters (`exclusive`, `append`, `immutable`), they are counted, on all nodes:
+//! 1. The home notes in the live entry of the file that uses are [`COUNTED`]. Whoever opens the
+//!    file from then on notes his use, as if something had been said. If nobody has it open, it is
+//!    said at once, and that is all.
+//! 2. Each node notes the uses of its open file descriptions at the home (`Cluster::count_here`).
+//!    Who is opening the file just then has either made his description before, and is found, or
+//!    sees behind that that there was a count, and looks again what was said ([`Store::counts`]).
+//!    Who has died doesn't count.
+//! 3. The home, with the locks of the file held, looks whether what is to be said holds, and says
+//!    it, or doesn't.
 //!
-//! Whoever is killed in between leaves uses that are true, and end with their descriptions; and nothing said. Should the file have
-//! been closed and forgotten in between, so that uses aren't counted any more, it begins again.
+//! Whoever is killed in between leaves uses that are true, and end with their descriptions; and
+//! nothing said. Should the file have been closed and forgotten in between, so that uses aren't
+//! counted any more, it begins again.
 //!
-//! Mappings keep their descriptions. What is stored through them is seen by nobody where they show the pages of the medium: of a file that
-//! is only to grow there must be none that can be written. So the third step looks for them once more behind the word; then all nodes are
-//! told the word and do the same, since parts of striped files are mapped there, and if there is one by now, it is taken back. Who maps
-//! it notes that, and looks at the word behind that.
+//! Mappings keep their descriptions. What is stored through them is seen by nobody where they show
+//! the pages of the medium: of a file that is only to grow there must be none that can be written.
+//! So the third step looks for them once more behind the word; then all nodes are told the word and
+//! do the same, since parts of striped files are mapped there, and if there is one by now, it is
+//! taken back. Who maps it notes that, and looks at the word behind that.
 
 use super::{COUNTED, Party, declared, is_kept, kept_for};
 use crate::codec::{List, Wire, fields};
@@ -45,7 +50,8 @@ fields! {
 pub struct DeclareOutcome {
     /// It wasn't: others use the file so that it wouldn't hold.
     pub refused: bool,
-    /// More than one of those who should be alone: parties, or (of `exclusive(node)`) one of each node.
+    /// More than one of those who should be alone: parties, or (of `exclusive(node)`) one of each
+    /// node.
     pub open: Vec<User>,
     /// Processes that can change what should only grow through mappings.
     pub mapped: Vec<User>,
@@ -75,14 +81,14 @@ pub fn concerns_users(controls: &Controls) -> bool {
 }
 
 impl Store {
-    /// How often those who have files open were counted on this node. What is asked about a file of another node may not
-    /// be so any more if there was a count since before that.
+    /// How often those who have files open were counted on this node. What is asked about a file of
+    /// another node may not be so any more if there was a count since before that.
     pub fn counts(&self) -> u32 {
         self.control.header().counts.load(SeqCst)
     }
 
-    /// The first step, for a file of this node: the nodes that are known to have it open, besides this one. None: nobody has, and
-    /// it was said.
+    /// The first step, for a file of this node: the nodes that are known to have it open, besides
+    /// this one. None: nobody has, and it was said.
     pub fn begin_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
         let (index, held) = self.live_acquire_here(id)?;
         let begun = self.begin_saying_of(index, id, word);

@@ -1,10 +1,11 @@
 //! How long copies stay, and how much room they get: what is left over.
 //!
-//! - On each medium, copies take half of it at most, and only while a tenth of it is free. Before a program's bytes
-//!   would leave less than a twentieth, copies go, those first that were fetched first; all of them, before it gets ENOSPC.
-//! - The keeper asks the homes now and then, for many at once, whether the files are there and the same
-//!   ([`Store::sweep_copies`]). Nobody tells nodes that have copies of anything: nothing is known of them, and nothing has to be
-//!   kept when they die.
+//! - On each medium, copies take half of it at most, and only while a tenth of it is free. Before a
+//!   program's bytes would leave less than a twentieth, copies go, those first that were fetched
+//!   first; all of them, before it gets ENOSPC.
+//! - The keeper asks the homes now and then, for many at once, whether the files are there and the
+//!   same (`Cluster::sweep_copies`). Nobody tells nodes that have copies of anything: nothing is
+//!   known of them, and nothing has to be kept when they die.
 
 use super::*;
 use crate::Extent;

@@ -1,7 +1,7 @@
 //! Copying between two files of this node, from page to page, with both locked.
 //!
-//! Holes of whole pages stay holes; what was there becomes zero. [`crate::cluster`] takes a long copy in steps, each of
-//! which counts when it is done.
+//! Holes of whole pages stay holes; what was there becomes zero. [`crate::cluster`] takes a long
+//! copy in steps, each of which counts when it is done.
 
 use super::*;
 use crate::live::LiveLock;
@@ -12,19 +12,20 @@ pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
 }
 
 impl Store {
-    /// Locks two live objects, or one. Always in the same order, so that nobody waits for who waits for him. The caller is
-    /// critical.
+    /// Locks two live objects, or one. Always in the same order, so that nobody waits for who waits
+    /// for him. The caller is critical.
     pub(crate) fn lock_both(&self, a: u32, b: u32) -> Result<(LiveLock<'_>, Option<LiveLock<'_>>)> {
         let first = self.lock_live(a.min(b))?;
         let second = (a != b).then(|| self.lock_live(a.max(b))).transpose()?;
         Ok((first, second))
     }
 
-    /// Copies from one file of this node to another: at least one byte. `check` may object, with both locked. What
-    /// lies behind the end is part of the target only if it `grows`.
+    /// Copies from one file of this node to another: at least one byte. `check` may object, with
+    /// both locked. What lies behind the end is part of the target only if it `grows`.
     ///
     /// # Errors
-    /// ENODATA: the source ends before the offset. EXFULL: some of it lies on other nodes. EINVAL: the ranges overlap.
+    /// ENODATA: the source ends before the offset. EXFULL: some of it lies on other nodes. EINVAL:
+    /// the ranges overlap.
     pub fn copy_here(
         &self,
         (from, at): (u32, u64),

@@ -1,13 +1,15 @@
-//! Draining: what came in a burst (`temporality = "bursty"`) moves from memory to the media behind it, once nobody
-//! has it open; so memory has room for the next burst. So does what is left in memory of files that mustn't lie there
-//! (`on_files.rs`).
+//! Draining: what came in a burst (`temporality = "bursty"`) moves from memory to the media behind
+//! it, once nobody has it open; so memory has room for the next burst. So does what is left in
+//! memory of files that mustn't lie there (`on_files.rs`).
 //!
-//! Whoever writes such a file's record notes it ('B'); the keeper comes and moves it, chunk by chunk, each with the file
-//! locked. A process that opens the file meanwhile finds some chunks here and some there, and nothing is moved any
-//! more until it closes it. A killed keeper has moved a chunk or not.
+//! Whoever writes such a file's record notes it ('B'); the keeper comes and moves it, chunk by
+//! chunk, each with the file locked. A process that opens the file meanwhile finds some chunks here
+//! and some there, and nothing is moved any more until it closes it. A killed keeper has moved a
+//! chunk or not.
 //!
-//! Parts of a striped file don't know what was said of it. When its home has moved its own chunks, it tells the other nodes,
-//! which note their parts. A node that doesn't hear of that keeps its part in memory until the file has grown again.
+//! Parts of a striped file don't know what was said of it. When its home has moved its own chunks,
+//! it tells the other nodes, which note their parts. A node that doesn't hear of that keeps its
+//! part in memory until the file has grown again.
 
 use super::*;
 use crate::controls::declared;
@@ -60,8 +62,8 @@ impl Store {
         })
     }
 
-    /// Forgets the note on a file, all of which has moved, unless somebody uses it again: who writes to it after that
-    /// notes it anew.
+    /// Forgets the note on a file, all of which has moved, unless somebody uses it again: who
+    /// writes to it after that notes it anew.
     fn end_draining(&self, index: u32, shard: usize, id: ObjectId) -> Result<bool> {
         let _critical = Critical::enter();
         let lock = self.lock_live(index)?;
@@ -94,8 +96,8 @@ impl Store {
         }
     }
 
-    /// Moves what of a chunk lies in memory, or in the record of a file of which none may: how many bytes. Locked; nobody has
-    /// the file mapped.
+    /// Moves what of a chunk lies in memory, or in the record of a file of which none may: how many
+    /// bytes. Locked; nobody has the file mapped.
     pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
         let live = self.live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
@@ -132,7 +134,8 @@ impl Store {
         Ok((pages * PAGE) as u64)
     }
 
-    /// Copies an extent to the media behind the memory; adds the new ones to `there`, and to those `taken`.
+    /// Copies an extent to the media behind the memory; adds the new ones to `there`, and to those
+    /// `taken`.
     fn copy_behind(
         &self,
         from: Extent,
@@ -197,8 +200,8 @@ impl Store {
         written
     }
 
-    /// Moves files that came in bursts and that nobody has open, some more than `most` bytes. `landed_all` is
-    /// called, with its live entry, for each file all of which has moved.
+    /// Moves files that came in bursts and that nobody has open, some more than `most` bytes.
+    /// `landed_all` is called, with its live entry, for each file all of which has moved.
     ///
     /// # Errors
     /// ENOSPC: there is no room behind the memory; EIO.
@@ -222,7 +225,8 @@ impl Store {
         Ok(done)
     }
 
-    /// Moves one file, and forgets the note on it. False if it is in use, or there are `most` bytes with more to come.
+    /// Moves one file, and forgets the note on it. False if it is in use, or there are `most` bytes
+    /// with more to come.
     fn drain_file(
         &self,
         (shard, id): (usize, ObjectId),

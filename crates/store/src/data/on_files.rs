@@ -1,15 +1,17 @@
-//! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too; and what
-//! parts of striped files know of the controls of their file.
+//! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too;
+//! and what parts of striped files know of the controls of their file.
 //!
-//! Such a file takes pages of `files` media alone, and its content doesn't go into its record, which lies in memory. If those
-//! media are full, that is ENOSPC, however much memory is free.
+//! Such a file takes pages of `files` media alone, and its content doesn't go into its record,
+//! which lies in memory. If those media are full, that is ENOSPC, however much memory is free.
 //!
-//! Parts of striped files have a word of their own that says this, and whether they have checksums (`sums.rs`). Who is about to write to parts tells them
-//! before ([`Store::prepare_parts`]), once for all processes of its node as long as the file is open there.
+//! Parts of striped files have a word of their own that says this, and whether they have checksums
+//! (`sums.rs`). Who is about to write to parts tells them before (`Cluster::prepare_parts`), once
+//! for all processes of its node as long as the file is open there.
 //!
-//! What lies in memory when it is said of a file is moved ([`Store::lay_on_files`]): each node moves what it has, for half a
-//! second at a time, whoever has the file open, unless it is mapped. A note as on bursts is written in the same commit as
-//! the word: should the mover die, the keeper moves the rest, when nobody has the file open (`drain.rs`).
+//! What lies in memory when it is said of a file is moved ([`Store::lay_on_files`]): each node
+//! moves what it has, for half a second at a time, whoever has the file open, unless it is mapped.
+//! A note as on bursts is written in the same commit as the word: should the mover die, the keeper
+//! moves the rest, when nobody has the file open (`drain.rs`).
 
 use super::*;
 use crate::SetAttr;
@@ -32,13 +34,15 @@ pub fn word_of_part(word: u64) -> u64 {
 }
 
 impl Store {
-    /// Whether the bytes of a file with this word lie on `files` media alone, where there is memory, too.
+    /// Whether the bytes of a file with this word lie on `files` media alone, where there is
+    /// memory, too.
     #[inline]
     pub fn keeps_on_files(&self, word: u64) -> bool {
         word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
     }
 
-    /// A commit gives an object this word: a file that mustn't lie in memory from now on is noted for the keeper.
+    /// A commit gives an object this word: a file that mustn't lie in memory from now on is noted
+    /// for the keeper.
     pub(crate) fn change_place(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let shard = self.shard_of(id);
         let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
@@ -56,7 +60,8 @@ impl Store {
         }
     }
 
-    /// Moves what this node has of an open file in memory, from this chunk on, for a while: where to go on.
+    /// Moves what this node has of an open file in memory, from this chunk on, for a while: where
+    /// to go on.
     ///
     /// # Errors
     /// ENOSPC; EBUSY: it is mapped.

@@ -1,9 +1,9 @@
-//! Files that are read once (`temporality = "once"`): what the kernel keeps of those on `files` media is given up behind the
-//! reader (it reads ahead by itself). So a pass over more than fits into memory doesn't drive out what
-//! others read again.
+//! Files that are read once (`temporality = "once"`): what the kernel keeps of those on `files`
+//! media is given up behind the reader (it reads ahead by itself). So a pass over more than fits
+//! into memory doesn't drive out what others read again.
 //!
-//! It goes by chunks: who reads the last byte of one has passed it. Parts of striped files on other nodes than its home
-//! don't know what was said of them; they stay as they are.
+//! It goes by chunks: who reads the last byte of one has passed it. Parts of striped files on other
+//! nodes than its home don't know what was said of them; they stay as they are.
 
 use super::*;
 use crate::controls::declared;
@@ -32,14 +32,15 @@ impl Store {
         if end == first {
             return;
         }
-        // The kernel gives up what it keeps in one piece, up to two chunks, only if all of that was passed.
+        // The kernel gives up what it keeps in one piece, up to two chunks, only if all of that was
+        // passed.
         for (medium, start, pages) in self.runs(index, first.saturating_sub(1)..end) {
             self.media()[medium].let_go(start, pages);
         }
     }
 
-    /// The runs of pages in which chunks lie: medium, first page, how many. What can't be found out is left out: it is
-    /// only for advice.
+    /// The runs of pages in which chunks lie: medium, first page, how many. What can't be found out
+    /// is left out: it is only for advice.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
         let moved = self.live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();

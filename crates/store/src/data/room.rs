@@ -3,7 +3,8 @@
 use super::*;
 
 impl Store {
-    /// As [`Store::truncate`], of what lies on this node. With the file locked, `decide` says the size.
+    /// As `Cluster::truncate`, of what lies on this node. With the file locked, `decide` says the
+    /// size.
     pub fn truncate_here(
         &self,
         index: u32,
@@ -159,7 +160,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::reserve_range`], of what lies on this node.
+    /// As `Cluster::reserve_range`, of what lies on this node.
     pub fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
@@ -185,7 +186,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::punch`], of what lies on this node.
+    /// As `Cluster::punch`, of what lies on this node.
     pub fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
@@ -213,7 +214,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::seek_data`], in what lies on this node.
+    /// As `Cluster::seek_data`, in what lies on this node.
     pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         let live = self.live(index);
         loop {
@@ -278,8 +279,8 @@ impl Store {
         if hole { Ok(size) } else { Err(Errno::NXIO) }
     }
 
-    /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes, most
-    /// have none.
+    /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes,
+    /// most have none.
     pub(super) fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
         let snapshot = self.snapshot(self.shard_of(id))?;
         let mut found = None;

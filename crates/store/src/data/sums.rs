@@ -6,13 +6,14 @@
 //!   file locked. So a process that is killed at any instant leaves no sum that is wrong.
 //! - The last close of a changed file and `fsync` seal all its chunks. Nothing is sealed while the
 //!   file may be mapped for writing, since nobody sees what is stored through a mapping.
-//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock; a block
-//!   that does not fit is read once more with the file locked, since it may just be changing.
-//! - With a journal, a record says whether the bytes were on stable storage when it was made. After a
-//!   loss of power only those count. Removing one of these is on stable storage before bytes change.
+//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock; a
+//!   block that does not fit is read once more with the file locked, since it may just be changing.
+//! - With a journal, a record says whether the bytes were on stable storage when it was made. After
+//!   a loss of power only those count. Removing one of these is on stable storage before bytes
+//!   change.
 //!
-//! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor have
-//! small files that lie in their record, which is sealed as a whole (decision 0001).
+//! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor
+//! have small files that lie in their record, which is sealed as a whole (decision 0001).
 
 use super::*;
 use crate::controls::declared;
@@ -62,8 +63,8 @@ impl Store {
     /// Before bytes `from..to` of a file change, or go: their chunks are sealed no more. Locked.
     ///
     /// # Errors
-    /// EBADMSG: other bytes of these chunks aren't what was written; sealing them again would hide that.
-    /// EIO and the like. Nothing may be changed then.
+    /// EBADMSG: other bytes of these chunks aren't what was written; sealing them again would hide
+    /// that. EIO and the like. Nothing may be changed then.
     #[inline]
     pub fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
         match is_summed(self.live(index).controls.load(Relaxed)) {
@@ -242,8 +243,8 @@ impl Store {
         Err(Errno::IO)
     }
 
-    /// Copies `len` bytes of a file of this size block by block, compares sealed ones with their sums,
-    /// and hands them to `each`: how many bytes came before, and these.
+    /// Copies `len` bytes of a file of this size block by block, compares sealed ones with their
+    /// sums, and hands them to `each`: how many bytes came before, and these.
     fn each_block(
         &self,
         index: u32,
@@ -290,7 +291,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the sealed chunks that bytes `from..to` of a file lie in are what was written. Locked.
+    /// Whether the sealed chunks that bytes `from..to` of a file lie in are what was written.
+    /// Locked.
     ///
     /// # Errors
     /// EBADMSG: one isn't.

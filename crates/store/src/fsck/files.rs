@@ -320,8 +320,9 @@ impl Store {
     }
 }
 
-/// For how many cells the medium says that it has room, and the bytes that its segment has, if that is less.
-/// The keeper may be giving room back, or be taking it again: one look that finds enough is enough.
+/// For how many cells the medium says that it has room, and the bytes that its segment has, if that
+/// is less. The keeper may be giving room back, or be taking it again: one look that finds enough
+/// is enough.
 fn lacks_room(medium: &forebay_media::Medium) -> Option<(usize, u64)> {
     const LOOKS: usize = 5;
     let look = |_| {

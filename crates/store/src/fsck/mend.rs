@@ -27,7 +27,8 @@ impl Store {
     /// Checks the store and mends what can be mended. Nobody else may use it.
     ///
     /// # Errors
-    /// EBUSY if somebody does, or if another repair is under way; what reading and writing the records says.
+    /// EBUSY if somebody does, or if another repair is under way; what reading and writing the
+    /// records says.
     pub fn mend(&self) -> Result<Report> {
         let _locked = self.lock_out()?;
         self.mending.store(true, Release);

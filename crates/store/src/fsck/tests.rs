@@ -612,7 +612,8 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
     assert_eq!(content(&f.s, f.small), b"a small onE");
 }
 
-/// Eight bytes, somewhere in the record files: `fsck` finds what has changed, or nothing has for anybody.
+/// Eight bytes, somewhere in the record files: `fsck` finds what has changed, or nothing has for
+/// anybody.
 #[test]
 fn no_stray_store_into_the_records_changes_anything_unnoticed() {
     let f = filled("strays");

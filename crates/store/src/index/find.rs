@@ -1,11 +1,13 @@
-//! Searching by comparison: which objects of a directory have attributes for which all of these terms hold.
+//! Searching by comparison: which objects of a directory have attributes for which all of these
+//! terms hold.
 //!
-//! Records of an object lie together in a shard, so each shard answers for its own. It goes over the places of the term
-//! that has the fewest there, which it finds out by counting up to a bound that grows; the other terms it
-//! checks by the attributes themselves. Matches come with all that a search wants to know of them, so that one question
-//! to each node is enough.
+//! Records of an object lie together in a shard, so each shard answers for its own. It goes over
+//! the places of the term that has the fewest there, which it finds out by counting up to a bound
+//! that grows; the other terms it checks by the attributes themselves. Matches come with all that a
+//! search wants to know of them, so that one question to each node is enough.
 //!
-//! An answer is a page. The place where the next one begins is told along and is all that is known of a search.
+//! An answer is a page. The place where the next one begins is told along and is all that is known
+//! of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::codec::{List, Record, Wire, decode, fields};
@@ -76,8 +78,8 @@ pub type Described = std::result::Result<Description, u32>;
 /// Names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Where a page begins: a shard, the number of the term whose places are gone over there, and the key of one of
-/// them. None: both are to be chosen.
+/// Where a page begins: a shard, the number of the term whose places are gone over there, and the
+/// key of one of them. None: both are to be chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     shard: u64,
@@ -210,7 +212,8 @@ fn rarest(snapshot: &Snapshot<'_>, terms: &[Wanted]) -> Result<usize> {
     Ok(0)
 }
 
-/// What an object is and has, if it is in the directory and the terms, but for the one that has led to it, hold for it.
+/// What an object is and has, if it is in the directory and the terms, but for the one that has led
+/// to it, hold for it.
 fn matched(
     snapshot: &Snapshot<'_>,
     (id, dir): (ObjectId, ObjectId),
@@ -359,7 +362,7 @@ impl Store {
         Ok(Page { items, next: None })
     }
 
-    /// Answers another node's [`Store::matching`].
+    /// Answers another node's `Cluster::matching`.
     pub fn matching_part(&self, head: &[u8]) -> Result<Page> {
         let (dir, from, List(terms)) = decode(head).ok_or(Errno::PROTO)?;
         let terms: Vec<Wanted> = terms;

@@ -1,8 +1,8 @@
 //! Asking the index: which objects have these attributes, and which keys and values there are.
 //!
-//! Answers come in pages, in the order of the index. Shards and nodes are asked each for a part of a page;
-//! what lies behind the end of the shortest part waits for the next page. So no page takes long, whatever
-//! is in the index.
+//! Answers come in pages, in the order of the index. Shards and nodes are asked each for a part of
+//! a page; what lies behind the end of the shortest part waits for the next page. So no page takes
+//! long, whatever is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::codec::{List, Wire, fields};
@@ -87,7 +87,7 @@ impl<T, P: Ord + Copy> Page<T, P> {
 }
 
 impl Store {
-    /// As [`Store::search`], of what lies here.
+    /// As `Cluster::search`, of what lies here.
     pub fn search_here(
         &self,
         words: &[Word],
@@ -96,7 +96,8 @@ impl Store {
         most: usize,
     ) -> Result<Page<Hit, Mark>> {
         let shards = self.shard_count();
-        // A little more than a shard's share, so that the shortest part isn't much shorter than the others.
+        // A little more than a shard's share, so that the shortest part isn't much shorter than the
+        // others.
         let share = most / shards + most.min(8);
         let from = from.max(Mark {
             name: only.unwrap_or(0),
@@ -130,7 +131,7 @@ impl Store {
         Ok(Page { items, next })
     }
 
-    /// As [`Store::written`], of what lies here.
+    /// As `Cluster::written`, of what lies here.
     pub fn written_here(
         &self,
         of: Option<u64>,
@@ -153,7 +154,7 @@ impl Store {
         Ok(Page { items, next })
     }
 
-    /// Answers another node's [`Store::search`].
+    /// Answers another node's `Cluster::search`.
     pub fn search_part(
         &self,
         words: &[Word],
@@ -165,7 +166,7 @@ impl Store {
         Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
     }
 
-    /// Answers another node's [`Store::written`].
+    /// Answers another node's `Cluster::written`.
     pub fn written_part(
         &self,
         of: Option<u64>,
@@ -257,8 +258,8 @@ fn places(
     Ok((marks, next))
 }
 
-/// The places of those that have several: each leads the others on to the next place that it has itself, so
-/// that takes about as many steps as the rarest has places.
+/// The places of those that have several: each leads the others on to the next place that it has
+/// itself, so that takes about as many steps as the rarest has places.
 fn common(
     snapshot: &Snapshot<'_>,
     words: &[Word],

@@ -5,8 +5,9 @@
 //!   next one's file is there already, as `journal.spare`, with all of its room. When a checkpoint
 //!   is complete, the old generation's file is cleared and becomes the spare.
 //! - *The checkpoint.* `checkpoint.part` has room for all records that there is room for in memory:
-//!   whoever reserves more of that reserves it here, too, before the commit ([`Store::reserve_checkpoint`]).
-//!   When it is complete, it and the old `checkpoint` change names.
+//!   whoever reserves more of that reserves it here, too, before the commit
+//!   ([`Store::reserve_checkpoint`]). When it is complete, it and the old `checkpoint` change
+//!   names.
 //! - *Writers* wait for a checkpoint before a generation runs out of its room
 //!   ([`Store::wait_for_journal`]).
 //!
@@ -84,8 +85,8 @@ impl Store {
         Ok(file)
     }
 
-    /// Makes the spare of a generation's file that isn't needed any more, of which `used` bytes were
-    /// written; or removes it.
+    /// Makes the spare of a generation's file that isn't needed any more, of which `used` bytes
+    /// were written; or removes it.
     pub(crate) fn recycle_journal(&self, dir: &Path, old: &Path, used: u64) {
         let spare = dir.join(SPARE);
         let recycled = (|| {

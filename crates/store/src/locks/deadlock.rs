@@ -1,4 +1,5 @@
-//! What nodes tell each other of locks and of who waits for them (the search for deadlocks: [`crate::cluster`]).
+//! What nodes tell each other of locks and of who waits for them (the search for deadlocks:
+//! [`crate::cluster`]).
 
 use super::wait::Waited;
 use super::{InTheWay, LockType, Owner, Request, Sort};

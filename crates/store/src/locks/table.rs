@@ -1,7 +1,9 @@
-//! The table of locks: a chain for each object (and others with the same hash), under a lock of its own.
+//! The table of locks: a chain for each object (and others with the same hash), under a lock of its
+//! own.
 //!
-//! A change is made so that its owner never has less in between than before or after it, and that the
-//! chain is whole at each moment: whoever dies in the middle leaves nothing that must be repaired.
+//! A change is made so that its owner never has less in between than before or after it, and that
+//! the chain is whole at each moment: whoever dies in the middle leaves nothing that must be
+//! repaired.
 
 use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
@@ -188,8 +190,8 @@ impl<'a> Locks<'a> {
         uses.collect()
     }
 
-    /// Notes a use of the object, instead of the one that its owner had, unless another is there that it `excludes`; or
-    /// beside that, too. Some: that is there.
+    /// Notes a use of the object, instead of the one that its owner had, unless another is there
+    /// that it `excludes`; or beside that, too. Some: that is there.
     pub fn set_use(
         &self,
         r: &Request,
@@ -398,8 +400,8 @@ impl Store {
             .filter(|(object, _)| object.0 != 0)
     }
 
-    /// The objects on which the process in `slot`, which sets no more, has locks or notes. (Who reaps it has
-    /// taken its slot: its number is found at the locks.)
+    /// The objects on which the process in `slot`, which sets no more, has locks or notes. (Who
+    /// reaps it has taken its slot: its number is found at the locks.)
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
         let me = self.node();
         let all = self

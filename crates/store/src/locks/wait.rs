@@ -1,8 +1,10 @@
-//! Waiting for a lock: until it is there, a signal comes, or it turns out that it would be for ever.
+//! Waiting for a lock: until it is there, a signal comes, or it turns out that it would be for
+//! ever.
 //!
-//! While a thread waits for a lock of its process, what it waits for stands in the process's slot, where
-//! those who look for a deadlock find it. A handler of the program ends that: it may do anything,
-//! never to come back included. If all handlers that ran have SA_RESTART, the wait goes on afterwards.
+//! While a thread waits for a lock of its process, what it waits for stands in the process's slot,
+//! where those who look for a deadlock find it. A handler of the program ends that: it may do
+//! anything, never to come back included. If all handlers that ran have SA_RESTART, the wait goes
+//! on afterwards.
 
 use super::{Owner, Request, Sort};
 use crate::control::Wait;
@@ -14,8 +16,8 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// From the beginning of a wait to the first search for a deadlock over several nodes, and the longest
-/// time from one search to the next.
+/// From the beginning of a wait to the first search for a deadlock over several nodes, and the
+/// longest time from one search to the next.
 const FIRST_SEARCH: Duration = Duration::from_millis(10);
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
@@ -95,7 +97,8 @@ pub struct Waiting<'a> {
     store: &'a Store,
     request: &'a Request,
     home: NodeId,
-    /// Whether who waits for this is to give in; without the flag, only what this node knows is looked at.
+    /// Whether who waits for this is to give in; without the flag, only what this node knows is
+    /// looked at.
     search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
     /// Of what is published; 0: nothing is.
     stamp: u64,

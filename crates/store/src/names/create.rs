@@ -3,8 +3,8 @@
 use super::*;
 
 impl Store {
-    /// Makes an object and its entry, both on this node, at time `t`. With `counts`, the directory, which
-    /// is of this node, counts one more in it. Its id; or the entry that is there already.
+    /// Makes an object and its entry, both on this node, at time `t`. With `counts`, the directory,
+    /// which is of this node, counts one more in it. Its id; or the entry that is there already.
     ///
     /// # Errors
     /// ESTALE if names changed since `epoch`; EAGAIN: something has begun with the entry that isn't
@@ -147,8 +147,8 @@ impl Store {
     /// Gives an object of this node one more name here, at time `t`.
     ///
     /// # Errors
-    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: something has begun with
-    /// the entry that isn't finished.
+    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: something has begun
+    /// with the entry that isn't finished.
     pub fn link_here(
         &self,
         id: ObjectId,
@@ -176,9 +176,9 @@ impl Store {
         self.set_live_ctime(id, t)
     }
 
-    /// One name more for an object, in a transaction. Its kind, and whether it is the first one of an object without a
-    /// name: then [`Store::unmark_named`] is due behind the transaction. (Before its end, a death would leave an object
-    /// without name or mark.)
+    /// One name more for an object, in a transaction. Its kind, and whether it is the first one of
+    /// an object without a name: then [`Store::unmark_named`] is due behind the transaction.
+    /// (Before its end, a death would leave an object without name or mark.)
     pub(crate) fn count_link(
         &self,
         w: &mut Write<'_>,

@@ -1,9 +1,10 @@
-//! Intents: what has begun with an entry of this node and isn't finished on other nodes, so that it is, whatever happens.
+//! Intents: what has begun with an entry of this node and isn't finished on other nodes, so that it
+//! is, whatever happens.
 //!
-//! An intent is a record beside the entry, written in the transaction that begins. While there is one, the entry is
-//! *moving* (one byte longer than otherwise): lookups wait ([`Errno::AGAIN`]), and changes find it busy
-//! ([`Store::check_note`]). It names its owner, a process; when that has ended, any process completes the intent
-//! ([`crate::cluster`]). Nothing here asks another node.
+//! An intent is a record beside the entry, written in the transaction that begins. While there is
+//! one, the entry is *moving* (one byte longer than otherwise): lookups wait ([`Errno::AGAIN`]),
+//! and changes find it busy ([`Store::check_note`]). It names its owner, a process; when that has
+//! ended, any process completes the intent ([`crate::cluster`]). Nothing here asks another node.
 
 use super::*;
 use crate::codec::{Wire, decode, encode};
@@ -156,7 +157,7 @@ impl Store {
     }
 
     /// In a transaction that changes an entry: EAGAIN if something has begun with it that isn't
-    /// finished; see [`Store::retry_noted`].
+    /// finished; see `Cluster::retry_noted`.
     pub fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
         if self.foreign.is_none() || self.note_on(w, name)?.is_none() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Link records, at an object's home: of each name whose entry isn't beside the object, whether it counts.
+//! Link records, at an object's home: of each name whose entry isn't beside the object, whether it
+//! counts.
 //!
 //! Nothing here asks another node: what a step over several nodes begins with here is completed by
 //! [`crate::cluster`], however the process ends that began it.
@@ -231,8 +232,8 @@ impl Store {
         })
     }
 
-    /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false) it
-    /// won't, None: that isn't known yet.
+    /// What has become of a link whose entry is held elsewhere: Some(true) it counts, Some(false)
+    /// it won't, None: that isn't known yet.
     pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         let key = Key::link(id, name.0, name.1);
         self.write(self.object_set(id), Need::Removal, |w| {

@@ -129,7 +129,8 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::unlink_beside`], without waiting for what has to end first (EAGAIN), nor noting the directory's time.
+    /// As `Cluster::unlink_beside`, without waiting for what has to end first (EAGAIN), nor noting
+    /// the directory's time.
     pub fn remove_beside(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);

@@ -13,8 +13,9 @@ pub enum Renamed {
 }
 
 impl Store {
-    /// Renames an entry of this node to another, where all that takes part lies here: if both are still what
-    /// they were when they were looked up. `check` may object, in the transaction; `t` is the time.
+    /// Renames an entry of this node to another, where all that takes part lies here: if both are
+    /// still what they were when they were looked up. `check` may object, in the transaction; `t`
+    /// is the time.
     ///
     /// # Errors
     /// As rename(2); ESTALE if names changed since `epoch`; those of `check`.
@@ -40,7 +41,8 @@ impl Store {
             _ => None,
         };
         if let Some(answer) = answer {
-            // If both were there at one time: somebody may have renamed one of them between the two looks.
+            // If both were there at one time: somebody may have renamed one of them between the two
+            // looks.
             let set = self.set(&[
                 self.shard_of_entry(from.0, from.1),
                 self.shard_of_entry(to.0, to.1),
@@ -90,7 +92,8 @@ impl Store {
         Ok(Renamed::Done)
     }
 
-    /// In a transaction: whether the entries, which lie in this store, are those that were looked up; not while one is being changed.
+    /// In a transaction: whether the entries, which lie in this store, are those that were looked
+    /// up; not while one is being changed.
     pub fn entries_are(
         &self,
         w: &mut Write<'_>,

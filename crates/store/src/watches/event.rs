@@ -1,8 +1,9 @@
 //! Events, as names of files that are made in shadows.
 //!
-//! A name begins with a mark, the mask (4 hexadecimal digits) and, if there is a name, the cookie (8) and that name: 16 bytes
-//! before it. The kernel pads names to multiples of 16, so an event about a shadow is 16 bytes longer than the one
-//! it stands for, always. A name too long to have something before it is kept aside, by its hash: then both are equally long.
+//! A name begins with a mark, the mask (4 hexadecimal digits) and, if there is a name, the cookie
+//! (8) and that name: 16 bytes before it. The kernel pads names to multiples of 16, so an event
+//! about a shadow is 16 bytes longer than the one it stands for, always. A name too long to have
+//! something before it is kept aside, by its hash: then both are equally long.
 
 use super::Store;
 use rustix::io::{Errno, Result};
@@ -74,7 +75,8 @@ pub(super) fn file_name(e: &Happened<'_>) -> Vec<u8> {
     file
 }
 
-/// What a file name stands for; a name kept aside is asked for by its hash. None if it stands for nothing.
+/// What a file name stands for; a name kept aside is asked for by its hash. None if it stands for
+/// nothing.
 fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Option<Happened<'a>> {
     let long = file.starts_with(LONG_MARK);
     if !long && !file.starts_with(MARK) {
@@ -111,7 +113,8 @@ fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Opt
 }
 
 impl Store {
-    /// Keeps the name of an event aside, if it is a long one. It stays as long as anything is watched.
+    /// Keeps the name of an event aside, if it is a long one. It stays as long as anything is
+    /// watched.
     pub(super) fn keep_long_name(&self, e: &Happened<'_>) -> Result<()> {
         if e.name.len() < LONG {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Shadows: what the kernel watches in place of objects of the pool.
 //!
-//! `watches/ID/MASK.N` is the shadow number N of object ID, for one inotify descriptor, which is to be told the events in
-//! MASK. `watches/by-inode/INODE` is a link that says `ID N`: by the number of its inode the kernel tells which shadow a descriptor watches.
-//! A shadow that has told the one thing it was to tell (IN_ONESHOT) is called `-N` before it goes.
+//! `watches/ID/MASK.N` is the shadow number N of object ID, for one inotify descriptor, which is to
+//! be told the events in MASK. `watches/by-inode/INODE` is a link that says `ID N`: by the number
+//! of its inode the kernel tells which shadow a descriptor watches. A shadow that has told the one
+//! thing it was to tell (IN_ONESHOT) is called `-N` before it goes.
 
 use super::{Store, open_dir, poke};
 use crate::ObjectId;
@@ -13,7 +14,8 @@ use std::sync::atomic::Ordering::*;
 
 /// What of a mask is kept.
 const KEPT: u32 = libc::IN_ALL_EVENTS | libc::IN_ONESHOT | libc::IN_EXCL_UNLINK;
-/// Beside it: somebody has the shadow open, so when it has told the one thing it was to tell, it stays.
+/// Beside it: somebody has the shadow open, so when it has told the one thing it was to tell, it
+/// stays.
 const STAYS: u32 = 1 << 20;
 
 /// A shadow of an object.
@@ -105,8 +107,8 @@ impl Store {
         }
     }
 
-    /// Has the inotify descriptor `fd` watch an object. `mask` as for inotify_add_watch(2). `add` makes that call on
-    /// a path, with [`super::SHADOW_MASK`]; its value is returned.
+    /// Has the inotify descriptor `fd` watch an object. `mask` as for inotify_add_watch(2). `add`
+    /// makes that call on a path, with [`super::SHADOW_MASK`]; its value is returned.
     ///
     /// # Errors
     /// EEXIST (IN_MASK_CREATE), ENOSPC and what `add` says.
@@ -231,7 +233,8 @@ impl Store {
         let _ = rustix::fs::rmdir(self.object_dir(id));
     }
 
-    /// Makes a shadow of an object, which `open` has to open: until it is done, nothing is swept away. It is told nothing yet.
+    /// Makes a shadow of an object, which `open` has to open: until it is done, nothing is swept
+    /// away. It is told nothing yet.
     ///
     /// # Errors
     /// ENOSPC and the like, and those of `open`.
@@ -281,7 +284,8 @@ impl Store {
         }
     }
 
-    /// What the inotify descriptor `fd` watches in the pool: watch descriptors, and inodes of shadows.
+    /// What the inotify descriptor `fd` watches in the pool: watch descriptors, and inodes of
+    /// shadows.
     pub fn watched_by(&self, fd: i32) -> Vec<(i32, u64)> {
         let Ok(ours) = rustix::fs::stat(self.watch_path("by-inode")) else {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Sweeping away the shadows that nobody watches any more: those of programs that were killed, or that have closed their
-//! descriptor while a child of theirs had it too.
+//! Sweeping away the shadows that nobody watches any more: those of programs that were killed, or
+//! that have closed their descriptor while a child of theirs had it too.
 
 use super::shadow::{id_of, names_in, watched_by};
 use super::{Store, WORDS, place};
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::*;
 
 impl Store {
-    /// Removes shadows that no process of the pool watches. When none is left, nobody looks for watchers any more.
+    /// Removes shadows that no process of the pool watches. When none is left, nobody looks for
+    /// watchers any more.
     ///
     /// # Errors
     /// Those of the file system.
@@ -59,8 +60,8 @@ impl Store {
     }
 }
 
-/// Adds the inodes that a process watches by all its inotify descriptors, on whatever file system, and those of shadows that it
-/// has open. One that has ended watches none.
+/// Adds the inodes that a process watches by all its inotify descriptors, on whatever file system,
+/// and those of shadows that it has open. One that has ended watches none.
 ///
 /// # Errors
 /// If that can't be found out: it may watch anything.

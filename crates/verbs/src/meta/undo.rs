@@ -1,13 +1,13 @@
 //! What takes a batch back: entries, and who keeps them.
 //!
-//! Each operation of a batch whose failure rule is `rollback` notes here what takes it back, *before* it does
-//! anything that others can see. When the batch fails or is cancelled, the entries are undone from the last
-//! one to the first; when all went well, the log is committed and goes. Deletions can't be taken
-//! back, so they are noted and carried out behind the commit.
+//! Each operation of a batch whose failure rule is `rollback` notes here what takes it back,
+//! *before* it does anything that others can see. When the batch fails or is cancelled, the entries
+//! are undone from the last one to the first; when all went well, the log is committed and goes.
+//! Deletions can't be taken back, so they are noted and carried out behind the commit.
 //!
-//! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is for
-//! collections that do the same; for others the operation is refused by name. Pools and etcd keep logs themselves; what a killed process
-//! has left is settled by who loads a workspace next.
+//! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is
+//! for collections that do the same; for others the operation is refused by name. Pools and etcd
+//! keep logs themselves; what a killed process has left is settled by who loads a workspace next.
 
 use super::{Change, Scope};
 use crate::{Meta, Result, Uuid};
@@ -71,7 +71,8 @@ pub trait UndoLog: Send + Sync {
     /// From here on nothing is undone any more, whatever happens.
     ///
     /// # Errors
-    /// If that can't be noted, or an answer was lost: [`UndoLog::entries`] tells then whether it was.
+    /// If that can't be noted, or an answer was lost: [`UndoLog::entries`] tells then whether it
+    /// was.
     fn commit(&self) -> Result<()>;
 
     /// All was undone, or carried out: the log goes.

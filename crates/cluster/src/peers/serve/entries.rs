@@ -1,4 +1,5 @@
-//! Answers questions about entries for which this node may have to ask others: making, removing, linking, renaming, exchanging.
+//! Answers questions about entries for which this node may have to ask others: making, removing,
+//! linking, renaming, exchanging.
 
 use super::super::messages::{List, kind};
 use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};

@@ -8,10 +8,10 @@
 //! processes.
 //!
 //! Order, when a node is given up: fences first (here), then what it has asked before and is still
-//! being carried out comes to its end, then the other nodes that have parts of the file are told, by
-//! a cut more where it ends ([`Store::tell_parts_without`]), and then the locks go. What lies on the
-//! lost node itself its programs leave alone when the lease is over (`leases.rs`): until then it is
-//! waited for. The fences stay in the table of locks, so that a later daemon knows them.
+//! being carried out comes to its end, then the other nodes that have parts of the file are told,
+//! by a cut more where it ends ([`Cluster::tell_parts_without`]), and then the locks go. What lies
+//! on the lost node itself its programs leave alone when the lease is over (`leases.rs`): until
+//! then it is waited for. The fences stay in the table of locks, so that a later daemon knows them.
 
 use super::super::leases::Standing;
 use super::super::requests::{Declared, Fence, kind};
@@ -119,8 +119,8 @@ impl Fences {
         ids: &[ObjectId],
     ) -> Vec<Standing> {
         let all = lock(self.all(store));
-        // `raise` adds its fences under the same lock before it reads this time: a node that is told
-        // here that its locks hold has them for a whole lease.
+        // `raise` adds its fences under the same lock before it reads this time: a node that is
+        // told here that its locks hold has them for a whole lease.
         lock(&self.renewed).insert(node, Instant::now());
         store.standing(node, ids, |id| all.contains(&(node, id)))
     }
@@ -160,9 +160,9 @@ impl Fences {
         }
     }
 
-    /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of the
-    /// file, these are told first (a cut more, of which the fenced one doesn't know and can't ask); if
-    /// one can't be, the locks stay for now: [`Server::release_late`].
+    /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of
+    /// the file, these are told first (a cut more, of which the fenced one doesn't know and can't
+    /// ask); if one can't be, the locks stay for now: [`Server::release_late`].
     pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
         let locked = store.locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));

@@ -174,9 +174,9 @@ impl Server {
         store.open_release(open)
     }
 
-    /// Asks the nodes for which files are kept open whether they still have them open. Whoever dies at
-    /// the wrong instant, there, can't say that it hasn't. What a node knows nothing of at two calls in
-    /// a row is given up; these are at least [`BETWEEN_CHECKS`] apart.
+    /// Asks the nodes for which files are kept open whether they still have them open. Whoever dies
+    /// at the wrong instant, there, can't say that it hasn't. What a node knows nothing of at two
+    /// calls in a row is given up; these are at least [`BETWEEN_CHECKS`] apart.
     pub fn check_open(&self, store: &Cluster<'_>) {
         let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
         all.sort_unstable_by_key(|(node, id)| (node.0, id.0));

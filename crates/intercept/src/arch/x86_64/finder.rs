@@ -1,9 +1,10 @@
 //! Finds the `syscall` instructions of an object in memory and chooses how each can be patched.
 //!
-//! It sweeps linearly over the executable segment, resynchronised at each function's start known from `.eh_frame_hdr`,
-//! and collects every address that anything may jump to: direct branches, addresses taken relative to `rip`, and what
-//! looks like a jump table. Promises that no such address lies inside a window that it proposes, and that a window's
-//! instructions mean the same elsewhere. Too many presumed targets only cost a site its best form.
+//! It sweeps linearly over the executable segment, resynchronised at each function's start known
+//! from `.eh_frame_hdr`, and collects every address that anything may jump to: direct branches,
+//! addresses taken relative to `rip`, and what looks like a jump table. Promises that no such
+//! address lies inside a window that it proposes, and that a window's instructions mean the same
+//! elsewhere. Too many presumed targets only cost a site its best form.
 
 pub(crate) mod single;
 
@@ -19,7 +20,8 @@ const BACK: usize = 40;
 /// A jump table has fewer entries than this.
 const TABLE_MAX: usize = 4096;
 
-/// The two ways to load the number of rt_sigreturn, by which unwinders know the place too: no doubt may arise here.
+/// The two ways to load the number of rt_sigreturn, by which unwinders know the place too: no doubt
+/// may arise here.
 const SIGRETURN: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &[0xb8, 15, 0, 0, 0]];
 
 struct Sweep<'a> {
@@ -138,7 +140,8 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         let ip = decoder.ip();
         while function.next_if(|&f| f <= ip).is_some() {}
         decoder.decode_out(&mut i);
-        // glibc's signal trampoline is described from one byte before its start, inside the padding.
+        // glibc's signal trampoline is described from one byte before its start, inside the
+        // padding.
         let early = |f: u64| i.mnemonic() == Mnemonic::Nop && i.next_ip() == f + 1;
         if let Some(&f) = function.peek()
             && i.next_ip() > f
@@ -303,8 +306,9 @@ impl Sweep<'_> {
         -1
     }
 
-    /// How many bytes before and after the instruction make its window: best, five before it, so that the instruction
-    /// itself stays; else as few as possible. If anything may be jumped to: one instruction of five bytes before it.
+    /// How many bytes before and after the instruction make its window: best, five before it, so
+    /// that the instruction itself stays; else as few as possible. If anything may be jumped to:
+    /// one instruction of five bytes before it.
     fn window(&self, at: u32, taken: u32) -> Option<(u32, u32)> {
         let mut posts = vec![0u32];
         let mut end = at + SYSCALL.len() as u32;

@@ -1,7 +1,8 @@
 //! The gates: the assembly between a site's trampoline and the hooks, and what it reads.
 //!
-//! Promises what the module above says of gates, and `raw`, an instruction that is never patched. The symbols are
-//! hidden; a process can hold several libraries with this crate, of which one should install.
+//! Promises what the module above says of gates, and `raw`, an instruction that is never patched.
+//! The symbols are hidden; a process can hold several libraries with this crate, of which one
+//! should install.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
 use crate::hooks::{self, Hooks};
@@ -26,8 +27,8 @@ struct Settings {
 
 #[repr(transparent)]
 struct Shared(UnsafeCell<Settings>);
-// SAFETY: written once by `set_hooks`, before the first site is patched, and by `widen`, before the first that is wide; only
-// read afterwards.
+// SAFETY: written once by `set_hooks`, before the first site is patched, and by `widen`, before the
+// first that is wide; only read afterwards.
 unsafe impl Sync for Shared {}
 
 static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
@@ -86,8 +87,8 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
 const WIDE_STATE: u64 = 0b1110_0110;
 /// Bytes of that: none of its parts ends later, rounded up to whole lines.
 const WIDE_LEN: usize = 2752;
-/// Most bytes between a [`Call`](crate::Call) and the stack pointer at its site, as `FOREBAY_SAVE` has them: the red zone, two
-/// registers, alignment, the state.
+/// Most bytes between a [`Call`](crate::Call) and the stack pointer at its site, as `FOREBAY_SAVE`
+/// has them: the red zone, two registers, alignment, the state.
 pub(crate) const CALL_DEPTH: usize = 128 + 16 + 63 + 64 + WIDE_LEN;
 
 fn wide_state() -> u64 {
@@ -111,8 +112,9 @@ fn wide_state() -> u64 {
     if fits { parts } else { 0 }
 }
 
-/// Makes the wide gates ready; false if they can't be used on this machine. Not earlier than there is need: in a virtual
-/// machine, asking the processor takes longer than all the rest of a program's start.
+/// Makes the wide gates ready; false if they can't be used on this machine. Not earlier than there
+/// is need: in a virtual machine, asking the processor takes longer than all the rest of a
+/// program's start.
 ///
 /// # Safety
 /// By one thread at a time; the first time before any site leads to a wide gate.
@@ -465,8 +467,9 @@ forebay_slots:
     options(att_syntax)
 );
 
-// "C", though a cancellation may hit a blocked call and unwind from there: declared "C-unwind", it would get a landing
-// pad that aborts (panics abort in this workspace). Like this, unwinding passes through the Rust functions around it.
+// "C", though a cancellation may hit a blocked call and unwind from there: declared "C-unwind", it
+// would get a landing pad that aborts (panics abort in this workspace). Like this, unwinding passes
+// through the Rust functions around it.
 unsafe extern "C" {
     fn forebay_raw(nr: i64, args: *const i64) -> i64;
     fn forebay_gate_any();
@@ -499,9 +502,9 @@ pub(crate) fn own_region() -> usize {
     forebay_slots as *const () as usize
 }
 
-/// The gates, a site's first four by class (0: known at run time), then `clone_after`'s by [`NR_CLONES`]. The wide ones
-/// are for code that isn't libc's: they keep all of the vector registers, and let calls from threads that libc doesn't know
-/// through to the kernel.
+/// The gates, a site's first four by class (0: known at run time), then `clone_after`'s by
+/// [`NR_CLONES`]. The wide ones are for code that isn't libc's: they keep all of the vector
+/// registers, and let calls from threads that libc doesn't know through to the kernel.
 pub(super) fn gates(wide: bool) -> [usize; 8] {
     let narrow: [unsafe extern "C" fn(); 8] = [
         forebay_gate_any,

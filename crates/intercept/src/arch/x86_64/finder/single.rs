@@ -1,11 +1,12 @@
-//! Finds the `syscall` instructions of any library or program, one function at a time, so that most of its code is only
-//! searched for the two bytes and never decoded.
+//! Finds the `syscall` instructions of any library or program, one function at a time, so that most
+//! of its code is only searched for the two bytes and never decoded.
 //!
-//! The bytes also occur inside other instructions, and in data. What counts as an instruction is what a decoding
-//! from the function's beginning to its end meets, of a function that `.eh_frame` describes; if any of it makes no
-//! sense, the function is left alone. What jumps there from other functions (parts of it that are rarely needed lie
-//! elsewhere) is found by its bytes. Where a function jumps by a table, anything in it may be jumped to: then only
-//! one instruction of at least five bytes becomes the jump, or the `syscall` itself becomes a short jump to dead bytes.
+//! The bytes also occur inside other instructions, and in data. What counts as an instruction is
+//! what a decoding from the function's beginning to its end meets, of a function that `.eh_frame`
+//! describes; if any of it makes no sense, the function is left alone. What jumps there from other
+//! functions (parts of it that are rarely needed lie elsewhere) is found by its bytes. Where a
+//! function jumps by a table, anything in it may be jumped to: then only one instruction of at
+//! least five bytes becomes the jump, or the `syscall` itself becomes a short jump to dead bytes.
 
 use super::super::{JUMP, SYSCALL, Site};
 use super::Sweep;
@@ -92,7 +93,8 @@ fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let mut i = Instruction::default();
     sweep.mark(low.into());
     let mut dead: Option<u64> = None;
-    // Right behind what doesn't go on: data, unless something jumps there. Real ones load the number first.
+    // Right behind what doesn't go on: data, unless something jumps there. Real ones load the
+    // number first.
     let mut behind_end = false;
     while decoder.can_decode() {
         let ip = decoder.ip();

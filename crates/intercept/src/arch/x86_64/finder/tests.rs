@@ -16,8 +16,8 @@ fn objects() -> Vec<(Object, Vec<Site>)> {
         .collect()
 }
 
-/// Every `0f 05` that another tool, or the eye, would find as an instruction is found: the sweep may miss none that
-/// stands behind `mov imm32,%eax`, which is hardly ever data.
+/// Every `0f 05` that another tool, or the eye, would find as an instruction is found: the sweep
+/// may miss none that stands behind `mov imm32,%eax`, which is hardly ever data.
 #[test]
 fn finds_the_sites_of_this_machine() {
     let all = objects();
@@ -84,7 +84,8 @@ fn all_can_be_patched() {
     }
 }
 
-/// The calls that a file system face lives on are known by number in libc, so that the others needn't be patched.
+/// The calls that a file system face lives on are known by number in libc, so that the others
+/// needn't be patched.
 #[test]
 fn file_calls_are_known_by_number() {
     let all = objects();
@@ -193,7 +194,8 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (0, FORM_WINDOW, 2, 0, 6)
     );
-    // mov $1,%eax; L: syscall; cmp $-4096,%rax; jmp L: the number isn't certain, and L stays a place to jump to.
+    // mov $1,%eax; L: syscall; cmp $-4096,%rax; jmp L: the number isn't certain, and L stays a
+    // place to jump to.
     let s = only(&[
         0xb8, 1, 0, 0, 0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xeb, 0xf6,
     ]);
@@ -247,7 +249,8 @@ fn hops() {
     use crate::arch;
     let len = 65536;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a mapping of our own: a page with the code, then trampolines; executable before it is called.
+    // SAFETY: a mapping of our own: a page with the code, then trampolines; executable before it is
+    // called.
     let function = unsafe {
         let block = libc::mmap(
             core::ptr::null_mut(),
