@@ -372,6 +372,14 @@ impl Pool {
         &self.store
     }
 
+    /// In a forked child, before anything else: nothing of the parent's may be used.
+    pub fn after_fork_in_child(&self) {
+        self.store.after_fork_in_child();
+        if let Some(nodes) = &self.nodes {
+            nodes.after_fork_in_child();
+        }
+    }
+
     /// The pool as one store, on whatever nodes its objects lie.
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster::new(&self.store, self.nodes.as_deref())

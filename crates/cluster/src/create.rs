@@ -320,9 +320,13 @@ impl<'a> Cluster<'a> {
             return self.link_across(home, id, (parent, name), epoch);
         }
         let t = now();
-        self.retry_noted((parent, name), || {
+        let nameless = self.retry_noted((parent, name), || {
             self.link_here(id, (parent, name), (epoch, t))
         })?;
+        if nameless {
+            self.unmark_named(id)?;
+        }
+        self.set_live_ctime(id, t)?;
         self.touch_dir(parent, t)
     }
 }

@@ -64,6 +64,11 @@ impl Nodes {
             placed: Memory::default(),
         })
     }
+
+    /// In a forked child, before anything else.
+    pub fn after_fork_in_child(&self) {
+        self.peers.after_fork_in_child();
+    }
 }
 
 /// The pool as one store, seen from this node. A view of the node's store and of the way to the

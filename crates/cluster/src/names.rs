@@ -42,10 +42,10 @@ impl<'a> Cluster<'a> {
         let mut backoff = None;
         loop {
             match self.lookup_here(parent, name) {
-                Err(Errno::AGAIN) => {
+                Ok(Some((_, true))) => {
                     self.wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
                 }
-                found => return found,
+                found => return found.map(|found| found.map(|(entry, _)| entry)),
             }
         }
     }

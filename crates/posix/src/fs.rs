@@ -182,7 +182,7 @@ impl Fs {
             kept.0.begin_anew();
             kept.1.begin_anew();
         }
-        self.store().after_fork_in_child();
+        self.pool().after_fork_in_child();
         forebay_store::watches::after_fork_in_child();
     }
 }

@@ -24,7 +24,7 @@ impl TestStore {
 
     pub fn unlink(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         loop {
-            let entry = self.lookup_here(dir, name)?.ok_or(Errno::NOENT)?;
+            let entry = self.entry_of(dir, name)?.ok_or(Errno::NOENT)?;
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
             }
@@ -43,14 +43,16 @@ impl TestStore {
 
     fn link(&self, id: ObjectId, dir: ObjectId, name: &[u8]) -> Result<()> {
         let t = now();
-        self.link_here(id, (dir, name), (self.names_epoch(), t))?;
+        let nameless = self.link_here(id, (dir, name), (self.names_epoch(), t))?;
+        assert!(!nameless);
+        self.set_live_ctime(id, t)?;
         self.note_dir_time(dir, t)
     }
 
     fn rename(&self, from: Named<'_>, to: Named<'_>, mode: RenameMode) -> Result<()> {
         loop {
-            let source = self.lookup_here(from.0, from.1)?.ok_or(Errno::NOENT)?;
-            let target = self.lookup_here(to.0, to.1)?;
+            let source = self.entry_of(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.entry_of(to.0, to.1)?;
             let times = (self.names_epoch(), now());
             match self.rename_known((from, source), (to, target), mode, times, |_| Ok(()))? {
                 Renamed::Otherwise => {}

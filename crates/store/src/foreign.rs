@@ -105,7 +105,7 @@ impl Store {
     pub(crate) fn entry_of(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         match &self.foreign {
             Some(foreign) => foreign.entry_of(self, parent, name),
-            None => self.lookup_here(parent, name),
+            None => (self.lookup_here(parent, name)).map(|found| found.map(|(entry, _)| entry)),
         }
     }
 

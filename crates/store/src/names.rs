@@ -181,18 +181,16 @@ impl Store {
         })
     }
 
-    /// The entry `name` of `parent`, in the records of this node.
+    /// The entry `name` of `parent`, in the records of this node, and whether it is moving: being
+    /// renamed or removed by several nodes.
     ///
     /// # Errors
-    /// EAGAIN while the entry is being renamed or removed by several nodes; EIO.
-    pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+    /// EIO; EAGAIN: all places of readers are taken.
+    pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
         let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
-        let Some(bytes) = snapshot.get(&Key::entry(parent, name))? else {
-            return Ok(None);
-        };
-        match entry_in(bytes).ok_or(Errno::IO)? {
-            (entry, false) => Ok(Some(entry)),
-            (_, true) => Err(Errno::AGAIN),
+        match snapshot.get(&Key::entry(parent, name))? {
+            Some(bytes) => entry_in(bytes).map(Some).ok_or(Errno::IO),
+            None => Ok(None),
         }
     }
 
@@ -376,7 +374,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
+    pub fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
         if self.live_probe(id)?.is_some() {
             self.with_live(id, |index| self.live(index).ctime.store(t, Release))?;
         }

@@ -119,7 +119,7 @@ fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
 fn path(s: &Store, names: &[&str]) -> Option<ObjectId> {
     let mut at = ROOT;
     for n in names {
-        at = s.lookup_here(at, n.as_bytes()).unwrap()?.id;
+        at = s.entry_of(at, n.as_bytes()).unwrap()?.id;
     }
     Some(at)
 }

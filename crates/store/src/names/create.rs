@@ -144,7 +144,8 @@ impl Store {
         Ok(highest)
     }
 
-    /// Gives an object of this node one more name here, at time `t`.
+    /// Gives an object of this node one more name here, at time `t`. True if it is the first one of an
+    /// object without a name: then [`Store::unmark_named`] is due.
     ///
     /// # Errors
     /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: something has begun
@@ -154,11 +155,11 @@ impl Store {
         id: ObjectId,
         (parent, name): Named<'_>,
         (epoch, t): (u64, i64),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let shard = self.shard_of_entry(parent, name);
         let key = Key::entry(parent, name);
         let set = self.set(&[shard, self.shard_of(id)]);
-        let nameless = self.write(set, Need::Bytes(0), |w| {
+        self.write(set, Need::Bytes(0), |w| {
             self.check_epoch(epoch)?;
             self.check_frozen(parent)?;
             self.check_note(w, (parent, name))?;
@@ -169,11 +170,7 @@ impl Store {
             self.names_in_index(w, id, None, Some((parent, name)))?;
             w.put(shard, &key, &Entry { id, kind }.encode())?;
             Ok(nameless)
-        })?;
-        if nameless {
-            self.unmark_named(id)?;
-        }
-        self.set_live_ctime(id, t)
+        })
     }
 
     /// One name more for an object, in a transaction. Its kind, and whether it is the first one of

@@ -175,7 +175,7 @@ impl Store {
     }
 
     /// Takes the mark of having no name from an open file that has one.
-    pub(crate) fn unmark_named(&self, id: ObjectId) -> Result<()> {
+    pub fn unmark_named(&self, id: ObjectId) -> Result<()> {
         let shard = self.shard_of(id);
         // With the shard locked: a removal may just have marked it, and not be committed yet.
         self.write(self.object_set(id), Need::Removal, |w| {
