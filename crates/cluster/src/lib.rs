@@ -86,11 +86,6 @@ impl<'a> Cluster<'a> {
         Cluster { store, nodes }
     }
 
-    /// The store of this node.
-    pub fn here(self) -> &'a Store {
-        self.store
-    }
-
     /// Where chunks lie that have grown on other nodes, as far as this process has been told.
     pub(crate) fn placed(&self) -> &'a Memory {
         static NONE: Memory = Memory::new();
