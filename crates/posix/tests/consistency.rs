@@ -162,7 +162,7 @@ fn a_program_sees_its_own_writes() {
     for seed in 1..=40 {
         let mut random = Random(seed * 7919 + 1);
         let mut below = |n: u64| random.next() % n;
-        let path = ["/f", "/stripes/f"][seed as usize % 2];
+        let path = ["/f", "/striped/f"][seed as usize % 2];
         make(&nodes.views[1], path, "consistency=commit");
         let program = nodes.program(0);
         // The same through two descriptions.

@@ -216,13 +216,13 @@ fn bytes_go_past_who_asks() {
     assert_eq!(copy(&own, "/plain/c"), [(3, 0), (0, 0), (20, moves)]);
     assert_eq!(traffic(&nodes, || copy_inside(&own))[0], (0, 0));
     // Each fetches what belongs to it.
-    let all = copy(&a, "/stripes/s");
+    let all = copy(&a, "/striped/s");
     assert!(all[0].1 < moves / 2 && all[2].1 < moves / 2, "{all:?}");
     assert!(all[0].1 + all[2].1 < moves, "{all:?}");
-    let s = open(fs, "/stripes/s");
+    let s = open(fs, "/striped/s");
     let all = copy(&s, "/plain/b");
     assert_eq!(all[0].1, 0, "{all:?}");
-    let all = copy(&s, "/stripes/t");
+    let all = copy(&s, "/striped/t");
     assert!(all.iter().all(|node| node.1 < moves / 2), "{all:?}");
     drop((a, own, s));
     nodes.assert_whole();

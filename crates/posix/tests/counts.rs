@@ -265,8 +265,8 @@ fn what_is_made_where_files_are_exclusive_asks_nobody() {
     // What was chosen by hand stays.
     let striped = Distribution::Striped(Default::default());
     fs.mkdir_with(b"/ranks/striped", 0o755, striped).unwrap();
-    fs.mkdir(b"/ranks/stripes/below", 0o755).unwrap();
-    assert_eq!(distribution(b"/ranks/stripes/below").0, striped);
+    fs.mkdir(b"/ranks/striped/below", 0o755).unwrap();
+    assert_eq!(distribution(b"/ranks/striped/below").0, striped);
     fs.mkdir_with(b"/ranks/spread", 0o755, Distribution::Local)
         .unwrap();
     assert!(!keeps(b"/ranks/spread"));

@@ -96,7 +96,7 @@ fn follow(nodes: &[&Fs]) -> Followed {
 fn make_all(fs: &Fs, n: usize) {
     put(fs, &format!("/own/small{n}"), b"small");
     put(fs, &format!("/own/large{n}"), &pattern(1, 300_000));
-    put(fs, &format!("/own-stripes/long{n}"), &pattern(2, 3_500_000));
+    put(fs, &format!("/own-striped/long{n}"), &pattern(2, 3_500_000));
     put_unnamed(fs, "/own", &format!("/own/linked{n}"));
     put_unnamed(fs, "/own", &format!("/other/linked{n}"));
     put(fs, &format!("/own/moves{n}"), b"moves");
@@ -368,7 +368,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     let p = |name: &str| format!("{name}{n}").into_bytes();
     match what {
         "create" => put(fs, &format!("/own/created{n}"), b"created"),
-        "create-striped" => put(fs, &format!("/own-stripes/c{n}"), &pattern(3, 2_500_000)),
+        "create-striped" => put(fs, &format!("/own-striped/c{n}"), &pattern(3, 2_500_000)),
         "mknod" => {
             let at = fs.at(ObjectId::ROOT, &p("/own/node"), Follow::No, |place| {
                 fs.make_node(place, libc::S_IFREG | 0o600, 0)
@@ -380,7 +380,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "replace" => fs.rename(&p("/own/small"), &p("/other/again"))?,
         // Somebody else's file takes its name.
         "replaced" => fs.rename(&p("/mine/a"), &p("/other/again"))?,
-        "link" => fs.link(&p("/own-stripes/long"), &p("/mine/linked"))?,
+        "link" => fs.link(&p("/own-striped/long"), &p("/mine/linked"))?,
         "exchange" => exchange(fs, &p("/own/small"), &p("/other/again"))?,
         "exchange-mine" => exchange(fs, &p("/other/again"), &p("/mine/a"))?,
         "unlink" => fs.unlink(&p("/other/again"))?,
@@ -477,7 +477,7 @@ fn a_maker_on_another_node_is_asked_for() {
     for n in 0..12 {
         put(
             views[0],
-            &format!("/own-stripes/{n}"),
+            &format!("/own-striped/{n}"),
             &pattern(n, 2_000_000),
         );
         put(views[n as usize % 3], &format!("/own/{n}"), b"x");
