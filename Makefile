@@ -42,7 +42,7 @@ test:
 	    --only git --only libraries --only locks --only mmap --only mmap-calls --only python-files --only replace --only rsync \
 	    --only sandboxed --only sessions --only sqlite-concurrent --only unreached
 	python3 tests/pools/run.py -j 2
-	python3 tests/soak/run.py --seconds 120
+	python3 tests/soak/run.py --seconds 80
 	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
 	    --only coreutils-listing --only git --only locks --only python-files --only rsync
 	python3 tests/programs/run.py --nodes 3 --set "--distribution striped consistency=session" --only bash-redirections \
