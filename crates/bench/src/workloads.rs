@@ -284,7 +284,7 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is measured of several nodes, each by itself: name, what it is.
+/// The measurements over several nodes, which `--only` can name: name, description.
 pub const PARTS: &[(&str, &str)] = &[
     (
         "latency",

@@ -526,8 +526,8 @@ pub struct Set {
     pub chunk_size: Option<ChunkSize>,
     /// The directory, or for controls a file
     pub path: OsString,
-    /// What is said of it, such as mutability=append; with nothing behind = it is taken back.
-    /// Without any, what is said is shown
+    /// Controls to declare, such as mutability=append; an empty value takes one back.
+    /// Without any, the declared controls are shown
     #[arg(value_name = "CONTROL=VALUE")]
     pub controls: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub struct CollectionCommand {
     pub what: OfCollection,
 }
 
-/// Who knows of workspaces and collections.
+/// The metadata store that keeps workspaces and collections.
 #[derive(Debug, Args)]
 pub struct Known {
     /// Where metadata lie, if not in the pool:
@@ -50,7 +50,7 @@ pub struct Target {
     pub backend: Option<String>,
 }
 
-/// What is said of something new.
+/// Metadata and controls of a new workspace or collection.
 #[derive(Debug, Args)]
 pub struct Said {
     /// Metadata; repeatable

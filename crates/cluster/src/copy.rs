@@ -21,7 +21,7 @@ pub const COPIED_AT_ONCE: u64 = 8 << 20;
 /// A step begins nothing more after so long: who has asked for it must not take the node for dead.
 const TURN: Duration = Duration::from_millis(500);
 
-/// What is copied: from this offset, to that one, so many bytes.
+/// A range to be copied: offset in the source, offset in the target, length. Bytes.
 pub(crate) type Range = (u64, u64, u64);
 
 /// Where bytes come from.
@@ -111,7 +111,7 @@ impl<'a> Cluster<'a> {
                 match self.copy_piece((source, at), index, to_at, most, target, &mut buffer) {
                     Ok(more) => (n, done) = (n + more as u64, done + more),
                     Err(e) if done == 0 => return Err(e),
-                    // Who wants more asks again, and is told.
+                    // The caller asks for the rest, and gets the error then.
                     Err(_) => return Ok(done),
                 }
             }

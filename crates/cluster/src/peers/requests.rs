@@ -306,7 +306,8 @@ requests! {
         "Of each id and edition, of which the asker has copies: whether that is the file's.";
     MERGE 85 (id: ObjectId, cuts: Option<u64>, offset: u64) -> Option<(u64, u64, Option<u32>)>,
         Leaf Once Long Changes Sent,
-        "Runs that a mapping on another node has changed (`merge.rs`). Which of these bytes somebody else had changed: start, end, node.";
+        "Runs that a mapping on another node has changed (`merge.rs`). \
+         Which of these bytes somebody else had changed: start, end, node.";
     FIND 87 (dir: ObjectId, from: Place, terms: List<Wanted>) -> Page<Match, Place>,
         Leaf Harmless Brief Free None, "Objects in a directory for which these terms hold.";
     MAKERS 90 (makers: List<Maker>) -> List<bool>,
@@ -322,7 +323,8 @@ requests! {
         "A part came in a burst, and is to be moved from memory (`data/drain.rs`).";
     COPY 94 (source: ObjectId, id: ObjectId, cuts: Option<u64>, ranges: List<(u64, u64, u64)>) -> u64,
         Bulk Once Long Both None,
-        "Writes what lies in the source: from offset, to offset, length of each range. How many bytes, at least one; ENODATA: there are none.";
+        "Writes what lies in the source: from offset, to offset, length of each range. \
+         How many bytes, at least one; ENODATA: there are none.";
     INSERT_ALL 98 (parent: ObjectId, entries: List<(Bytes, Entry)>, epoch: u64) -> List<Result<Option<Entry>, u32>>,
         Entry Once Long Free None, "Makes entries; of each, what is there, or an errno.";
     PART_ON_FILES 99 (id: ObjectId, word: u64) -> (),
@@ -341,7 +343,8 @@ requests! {
         "They have lost these names, as by DROP_LINK; of each, nothing or an errno.";
     COUNT_USES 105 (id: ObjectId, word: u64, is_said: bool) -> List<u64>,
         Entry Harmless Brief Free None,
-        "Controls are about to be declared, or were: the processes that map the file for writing. The processes of the asked node that have it open have noted that at its home now.";
+        "Controls are about to be declared, or were: the processes that map the file for writing. \
+         The processes of the asked node that have it open have noted that at its home now.";
     BEGIN_SAYING 106 (id: ObjectId, word: u64) -> Option<List<u32>>,
         Leaf Harmless Brief Free None,
         "Controls are about to be declared: the nodes that have the file open. None: declared, nobody has it open.";
@@ -378,5 +381,6 @@ requests! {
         Names Once Long Free None, "Removes a symbolic link.";
     USES 140 (ids: List<ObjectId>) -> List<u64>,
         Leaf Harmless Brief Free None,
-        "Of each object of the asker: the number by which the asked node has it open; 0: not; all ones: it can't say just now.";
+        "Of each object of the asker: the number by which the asked node has it open; \
+         0: not; all ones: it can't say just now.";
 }
