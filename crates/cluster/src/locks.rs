@@ -245,9 +245,11 @@ mod tests {
     fn locks_of_the_dead_are_no_obstacle_and_are_found() {
         let s = store("locks-dead");
         let object = s.make("f");
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("60").spawn().unwrap();
         let word = forebay_store::process::word_running(child.id()).unwrap();
         assert_eq!(forebay_store::process::state_of(word), slot_state::USED);
+        child.kill().unwrap();
         child.wait().unwrap();
         let dead = Owner {
             node: NodeId(0),
