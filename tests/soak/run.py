@@ -6,7 +6,7 @@ node of the pool, all at the same time, round after round. In the end the pool's
 status --json --all`) equals that of the beginning, the rates of create, open, stat and read are what they were,
 and `forebay fsck` finds nothing.
 
-    run.py --seconds 120                 two minutes for all pools together (part of `make test`)
+    run.py --seconds 80                  80 seconds for all pools together (part of `make test`)
     run.py --processes 200000            as many processes in each pool (`make soak`)
     run.py --nodes 1 --nodes 4           pools of so many nodes, one after the other (these are the default)
 """

@@ -1,0 +1,432 @@
+//! What lies in the control region: the fixed part, and an entry of each table. All of it is
+//! atomics, zeroed at first.
+
+use super::free_list::FreeList;
+use crate::lock::Lock;
+use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use forebay_records::record::MAX_EXTENTS;
+
+/// Descriptor numbers below this can stand for files of a pool.
+pub const MAX_FDS: usize = 1 << 20;
+/// So many of them lie in the live entry itself, the others in a table of their own: few files
+/// have more, and an entry without them takes an eighth of the memory.
+pub const NEAR_EXTENTS: usize = 11;
+
+/// Descriptor numbers for which each area has room: what fits into its second page.
+pub(crate) const FIRST_FDS: usize = 1024;
+
+/// Fixed part at the start of the region.
+#[repr(C, align(64))]
+pub struct Header {
+    pub(super) magic: AtomicU64,
+    pub shards: AtomicU32,
+    /// Set while a multi-shard commit of a dead process waits to be completed.
+    pub recover: AtomicU32,
+    /// Changes whenever a resolved directory path may have become wrong: a directory or
+    /// symbolic link was moved, replaced or removed, or a directory's mode changed.
+    /// Its high half is the same on all nodes of a pool, but while it changes.
+    pub names_epoch: AtomicU64,
+    /// The directory in which nothing may be made at the moment, since it is about to be
+    /// removed; 0: none.
+    pub frozen: AtomicU64,
+    /// Set when something that concerns other nodes was left to be done later, by the keeper.
+    pub unsettled: AtomicU32,
+    /// Counts attachments: the keeper sleeps on it while nobody is attached.
+    pub activity: AtomicU32,
+    pub keeper_sleeps: AtomicU32,
+    /// When this region was made, in seconds since 1970, and how many descriptions have locked
+    /// something since: together a number for each that no other ever has.
+    pub born: AtomicU32,
+    pub lockers: AtomicU32,
+    pub free_live: FreeList,
+    pub free_open: FreeList,
+    pub free_locks: FreeList,
+    /// Held by the one who looks at everything at once: no section begins meanwhile, see
+    /// [`crate::Store::section`].
+    pub quiet: Lock,
+    /// Set when a process has died in a section: entries and pages that only it knew are
+    /// lost until [`crate::Store::put_in_order`] has found them.
+    pub leaks: AtomicU32,
+    pub journal: crate::journal::State,
+    /// In which PID namespace the numbers of processes mean something; 0: not known.
+    pub namespace: AtomicU64,
+    pub watches: crate::watches::State,
+    pub copies: crate::copies::State,
+    /// Counts how often those who have files of any node open were counted, as something was to be
+    /// said of one (`controls/declare.rs`): who was opening one meanwhile looks again.
+    pub counts: AtomicU32,
+    /// The [`super::Limits`] of the region.
+    pub(super) open_limit: AtomicU32,
+    pub(super) maps_limit: AtomicU32,
+    /// Which process uses the pool alone (`sole.rs`); 0: none.
+    pub sole_user: AtomicU32,
+    /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't
+    /// look.
+    pub used: AtomicU64,
+}
+
+/// State of one shard of the records.
+#[repr(C, align(64))]
+pub struct Shard {
+    /// Held by the one process that writes the shard.
+    pub lock: Lock,
+    /// Odd while a commit over several shards is under way: readers wait.
+    pub multi: AtomicU32,
+    /// Odd while objects may be leaving the shard: who opens one waits and looks again.
+    pub removing: AtomicU32,
+    pub pad: AtomicU32,
+    /// Counts commits, so that a reader notices that its snapshot has grown old.
+    pub commits: AtomicU64,
+    /// Last sequence number given to an object.
+    pub last_seq: AtomicU64,
+    /// Room in the record file.
+    pub room: crate::lmdb::Room,
+    /// Position + 1 in the journal of the commit that is under way; 0: none.
+    pub pending: AtomicU64,
+}
+
+/// One attached process.
+#[repr(C, align(64))]
+pub struct Process {
+    /// State, process id and start time in one word, so that they change together: see
+    /// [`crate::process`]. 0: free.
+    pub owner: AtomicU64,
+    /// Counts the owners: what an earlier one left locked isn't the present one's.
+    pub generation: AtomicU32,
+    /// One more than the highest descriptor number in the process's table.
+    pub fds_end: AtomicU32,
+    /// Sections that its threads are in: if it dies then, something may be lost.
+    pub in_flight: AtomicU32,
+    /// Identity of the one whose lock it has been waiting for for a while; for reports.
+    pub waits_for: AtomicU32,
+    /// Live entries (plus one) that it uses for the moment, without an open file
+    /// description: released when it dies.
+    pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place ever used of [`ProcessArea::held`].
+    pub held_end: AtomicU32,
+    /// One more than the highest place in use in its table of mappings.
+    pub maps_end: AtomicU32,
+    /// How often others have asked it to look at its mappings, and up to which of these
+    /// times it has.
+    pub maps_asked: AtomicU32,
+    pub maps_done: AtomicU32,
+    /// It may have locks on ranges of files that end when it closes them.
+    pub locked: AtomicU32,
+    /// Not 0: the beginning of its area has memory (also of a former owner's).
+    pub area: AtomicU32,
+    /// What its threads wait for.
+    pub waits: [Wait; MAX_WAITS],
+}
+
+/// Most threads of one process whose waits for locks are seen by those who look for a deadlock.
+pub const MAX_WAITS: usize = 4;
+
+/// A wait for a lock of the process on a range.
+#[repr(C)]
+pub struct Wait {
+    /// 0: none; 1: being written; else tells it from all other waits, and which is the later one.
+    pub stamp: AtomicU64,
+    pub object: AtomicU64,
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    /// The node that keeps the locks of the object.
+    pub home: AtomicU32,
+    pub kind: AtomicU32,
+}
+
+/// Threads of one process that may be opening or closing at the same time with a place in its slot.
+/// Further ones have places in its area: [`MORE_HELD`].
+pub const HELD_PLACES: usize = 25;
+/// Further threads of one process that may be opening or closing at the same time. Those beyond
+/// wait for a place, for at most [`crate::live::PLACE_PATIENCE`].
+pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
+
+/// Flags of an open file description besides the system's, which has no such bits.
+pub mod open_flag {
+    /// What happens by it is told to those who watch (`watches.rs`).
+    pub const TOLD: u32 = 1 << 30;
+    /// Its file may be laminated when it ends (`controls.rs`).
+    pub const LAMINATES: u32 = 1 << 29;
+    /// All of them.
+    pub const OURS: u32 = TOLD | LAMINATES;
+}
+
+/// Flags of a live object.
+pub mod live_flag {
+    /// Size, times and extents have been read from the record.
+    pub const LOADED: u32 = 1;
+    /// They are newer than the record.
+    pub const DIRTY: u32 = 2;
+    /// No name is left: the object goes with its last user.
+    pub const UNLINKED: u32 = 4;
+    /// The data lies in the record.
+    pub const INLINE: u32 = 8;
+    /// Somebody has mapped it: its pages must stay where they are until its last user leaves.
+    pub const MAPPED: u32 = 16;
+    /// Its last user is removing it: nobody can become a user any more.
+    pub const GONE: u32 = 32;
+    /// Its lock was left by a dead process and the entry isn't repaired yet.
+    pub const TORN: u32 = 64;
+    /// What lies behind the end in the last page may not be zero.
+    pub const TAIL: u32 = 128;
+    /// Truncation has left pages behind the end, because somebody has them mapped.
+    pub const CUT: u32 = 256;
+    /// It stands for an object of another node: there is nothing but this in the entry.
+    pub const AWAY: u32 = 512;
+    /// Of a striped file: other nodes may have parts of it; its home knows.
+    pub const PARTS: u32 = 1024;
+    /// Of a striped file: behind the end, in chunk 0, may lie what will be part of it when a longer
+    /// write ends.
+    pub const BEHIND: u32 = 2048;
+    /// It lies elsewhere, and a process of this node maps a copy of it, or has done so.
+    pub const COPIED: u32 = 4096;
+    /// Something was said of it while others had it open, who may not know (`stripes/seal.rs`).
+    pub const SAID: u32 = 8192;
+    /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media
+    /// (`data/on_files.rs`).
+    pub const ON_FILES: u32 = 16384;
+}
+
+/// Flags of a mapping.
+pub mod map_flag {
+    /// Writes through it reach the file.
+    pub const SHARED: u32 = 1;
+    /// It is shared and has been writable: the file's times change when it goes.
+    pub const CHANGES: u32 = 2;
+    /// Some of its pages may not be there.
+    pub const PARTIAL: u32 = 4;
+    /// Its descriptor isn't open for writing.
+    pub const READ_ONLY: u32 = 8;
+    /// It shows this node's copy of a file whose bytes lie elsewhere.
+    pub const COPY: u32 = 16;
+    /// Its pages stay in it when the file is cut: nobody waits for that they go.
+    pub const STAYS: u32 = 32;
+}
+
+/// One open object. Size, times and the extents of chunk 0 are the truth while it is
+/// dirty; the rest of its attributes are in the record.
+#[repr(C, align(64))]
+pub struct Live {
+    pub id: AtomicU64,
+    /// Next entry of the bucket (index + 1), or of the free list.
+    pub next: AtomicU32,
+    /// Open file descriptions and others that use the entry. Under the bucket's lock.
+    pub refs: AtomicU32,
+    /// Held for every change of the object's data or extents.
+    pub lock: Lock,
+    pub flags: AtomicU32,
+    /// Odd while extents are taken away or move; changes with each time they do.
+    pub moved: AtomicU64,
+    pub size: AtomicU64,
+    pub mtime: AtomicI64,
+    /// Of a file of another node: the number by which its home knows that it is open here.
+    pub ctime: AtomicI64,
+    /// Pages of all extents.
+    pub pages: AtomicU64,
+    /// Number of extents of chunk 0.
+    pub extents: AtomicU32,
+    /// Not 0: the extents that lie outside of the entry have memory.
+    pub(super) far_room: AtomicU32,
+    /// Of a striped file and its parts: how often it was cut (`stripes.rs`).
+    pub cuts: AtomicU64,
+    /// Of one that stands for another node's object: the live entry of its part here, plus one,
+    /// which it uses.
+    pub part: AtomicU32,
+    /// Of a striped file: how often it was appended to under a lease, or in chunk 0 over what lies
+    /// behind its end.
+    pub appends: AtomicU32,
+    /// Of a striped file: number of the last lease, until when it holds (milliseconds of the clock
+    /// that doesn't stop; 0: it is over), node and identity of who has it. Locked. Of one that
+    /// stands for another node's object, `lease_until` is something else: `peers/leases.rs`.
+    pub lease: AtomicU64,
+    pub lease_until: AtomicU64,
+    pub lease_of: AtomicU64,
+    /// As [`crate::Inode::controls`]; of what another node keeps: as told when it was opened last.
+    pub controls: AtomicU64,
+    /// Of a file that this node keeps: the last two nodes whose processes have changed the bytes,
+    /// the later one in the lower half; their numbers plus one, 0 is this one. Locked.
+    pub changed_by: AtomicU64,
+    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps,
+    /// while that is odd.
+    pub edition: AtomicU64,
+    pub last_size: AtomicU64,
+    /// The live entry of this node's copy of what lies elsewhere of it, plus one, which it uses
+    /// (`copies.rs`).
+    pub copy: AtomicU32,
+    /// The first extents of chunk 0; the others: [`super::Control::extent`].
+    pub(super) near: [AtomicU64; NEAR_EXTENTS],
+}
+
+/// What doesn't fit into a live entry of the extents of chunk 0.
+#[repr(C)]
+pub(super) struct FarExtents(pub(super) [AtomicU64; MAX_EXTENTS - NEAR_EXTENTS]);
+
+const _: () = assert!(cfg!(loom) || size_of::<Live>() == 256 && size_of::<Open>() == 384);
+
+/// An open file description (POSIX): what dup and fork share.
+#[repr(C, align(64))]
+pub struct Open {
+    /// Descriptors that refer to it, in all processes.
+    pub refs: AtomicU32,
+    /// Index of the live entry, plus one; 0 for a directory.
+    pub live: AtomicU32,
+    pub id: AtomicU64,
+    /// O_ACCMODE, O_APPEND and so on as given to open, or changed by fcntl.
+    pub flags: AtomicU32,
+    /// File type bits of the mode (S_IFMT).
+    pub kind: AtomicU32,
+    /// Held while the offset is used and moved.
+    pub lock: Lock,
+    pub next: AtomicU32,
+    pub offset: AtomicU64,
+    /// Directory in which it was opened, for /proc/self/fd.
+    pub parent: AtomicU64,
+    /// For a directory: shard of the next entry, entries passed so far.
+    pub shard: AtomicU32,
+    pub name_len: AtomicU32,
+    /// Its number among those of this node that have locked something; 0: it hasn't.
+    pub locker: AtomicU32,
+    pub pad: AtomicU32,
+    /// For whom it was opened: a [`crate::controls::Party`].
+    pub party: AtomicU64,
+    /// The name it was opened by; for a directory being read, the last name returned.
+    pub name: [AtomicU8; 256],
+}
+
+/// The latest modification time of a directory.
+#[repr(C)]
+pub struct DirTime {
+    pub lock: Lock,
+    pub pad: AtomicU32,
+    pub id: AtomicU64,
+    pub mtime: AtomicI64,
+    pub spare: AtomicU64,
+}
+
+/// Head of one chain of the live table.
+#[repr(C)]
+pub struct Bucket {
+    pub lock: Lock,
+    /// First entry (index + 1).
+    pub head: AtomicU32,
+    /// Odd while the chain changes.
+    pub version: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// A mapping of a file of the pool in a process.
+#[repr(C)]
+pub struct MapRef {
+    pub address: AtomicU64,
+    /// 0: the place only keeps the file.
+    pub len: AtomicU64,
+    /// Where in the file it begins.
+    pub offset: AtomicU64,
+    /// Its pages behind this size of the file have to go, as `u64::MAX` minus the size; 0:
+    /// none.
+    pub cut: AtomicU64,
+    /// Open file description + 1 that keeps the file; 0: unused.
+    pub open: AtomicU32,
+    /// See [`map_flag`].
+    pub flags: AtomicU32,
+    /// The chain that it is in, and links (place + 1): see [`crate::map_table`].
+    pub(crate) chain: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) previous: AtomicU32,
+    pub(crate) lower: AtomicU32,
+    pub(crate) higher: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// Bits of [`FileLock::kind`].
+pub mod lock_kind {
+    /// Nobody else can have it.
+    pub const EXCLUSIVE: u32 = 1;
+    /// Others can have it, too.
+    pub const SHARED: u32 = 2;
+    /// Of flock(2), which is in nobody's way but that of its like.
+    pub const WHOLE: u32 = 4;
+    /// A use of the object: see `controls.rs`. In nobody's way but that of its like.
+    pub const USE: u32 = 16;
+    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another
+    /// node.
+    pub const AWAY: u32 = 8;
+    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
+    /// this node, and its programs that had the file open then don't know
+    /// (`peers/serve/fences.rs`).
+    pub const FENCE: u32 = 32;
+}
+
+/// A lock on a file, or on a range of it.
+#[repr(C, align(64))]
+pub struct FileLock {
+    /// 0: unused.
+    pub object: AtomicU64,
+    pub start: AtomicU64,
+    /// Its last byte.
+    pub end: AtomicU64,
+    /// Whose: see [`crate::locks::Owner`].
+    pub owner: AtomicU64,
+    pub node: AtomicU32,
+    pub slot: AtomicU32,
+    /// Number of the last change.
+    pub stamp: AtomicU64,
+    /// See [`lock_kind`].
+    pub kind: AtomicU32,
+    /// Next one of the chain (index + 1), or of the free list.
+    pub next: AtomicU32,
+}
+
+/// Head of a chain of locks on files.
+#[repr(C, align(64))]
+pub struct LockChain {
+    pub lock: Lock,
+    /// First one (index + 1).
+    pub head: AtomicU32,
+    /// How many have begun to wait and not ended (more, if some were killed).
+    pub waiters: AtomicU32,
+    /// Counts releases; who waits sleeps on it.
+    pub changes: AtomicU32,
+}
+
+/// A process's private page run: working directory, then its tables of descriptors and mappings.
+/// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
+#[repr(C, align(4096))]
+pub struct ProcessArea {
+    /// Directory id of the working directory, 0 if it lies outside the pool.
+    pub cwd: AtomicU64,
+    /// umask + 1, or 0 if not known yet.
+    pub umask: AtomicU32,
+    /// Descriptors and mappings that have memory; less than [`FIRST_FDS`]: so many.
+    pub(super) fds_room: AtomicU32,
+    pub(super) maps_room: AtomicU32,
+    /// Not 0: [`ProcessArea::held`] has memory.
+    pub(super) held_room: AtomicU32,
+    /// The table of mappings: see [`crate::map_table`]. Its chains and places, and what says
+    /// which of these have to lose pages, lie behind the descriptors.
+    pub(crate) maps: crate::map_table::Heads,
+    rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
+    /// Open file description + 1 by descriptor number; 0: not of the pool.
+    pub(crate) fds: [AtomicU32; MAX_FDS],
+    /// As [`Process::held`], for more threads.
+    pub held: [AtomicU32; MORE_HELD],
+    pub(super) chains: crate::map_table::Chains,
+}
+
+pub(super) const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+pub(super) const HELD_IN_AREA: usize = std::mem::offset_of!(ProcessArea, held);
+pub(super) const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
+const _: () = assert!(cfg!(loom) || FDS_IN_AREA == 4096 && CHAINS_IN_AREA.is_multiple_of(4096));
+
+impl ProcessArea {
+    /// The place of descriptor number `n`, if it has memory; else it is empty.
+    pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
+        let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if n < room { self.fds.get(n) } else { None }
+    }
+
+    /// Whether the table of mappings has memory.
+    pub(super) fn has_maps(&self) -> bool {
+        self.maps_room.load(Acquire) > 0
+    }
+}
