@@ -1,8 +1,10 @@
-//! Does a pool behave like one POSIX file system, whoever looks from wherever?
+//! Does a pool behave like one POSIX file system, whichever process on whichever node looks?
 //!
-//! A black box: it knows nothing of Forebay but paths. Several processes, on as many nodes as there
-//! are, do random operations on few files and names, all at once, in short phases with a barrier
-//! between. Each operation is noted with its result and the times at which it began and ended.
+//! A black box: it knows nothing of Forebay but paths. Several processes, on all nodes, do random
+//! operations on few files and names, all at once, in short phases with a barrier between. Each
+//! operation is recorded with its result and the times of its beginning and end. After each phase
+//! the checker searches for an order of them that gives these results on a model of a POSIX file
+//! system.
 //! After each phase the checker tries whether some order of them, on a model of a POSIX file
 //! system, gives these results.
 //!
