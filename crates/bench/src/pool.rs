@@ -157,8 +157,8 @@ impl Pool {
         let output = command
             .output()
             .map_err(|e| format!("forebay status: {e}"))?;
-        let status: serde_json::Value = serde_json::from_slice(&output.stdout)
-            .map_err(|e| format!("forebay status: {e}"))?;
+        let status: serde_json::Value =
+            serde_json::from_slice(&output.stdout).map_err(|e| format!("forebay status: {e}"))?;
         let nodes = status["nodes"].as_array().into_iter().flatten();
         let requests = nodes.map(|node| node["questions"].as_u64());
         requests

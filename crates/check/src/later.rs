@@ -4,7 +4,6 @@
 //! Time is divided into rounds; each has its own file, which all processes use during it. A killed
 //! process is started again, as another one. Records are appended line by line to a file outside
 //! the pool, so that none is lost:
-//! pool, so that nothing of it is lost:
 //!
 //! ```text
 //! W round cell value begin   R round cell since begin   C round begin    and behind some of them

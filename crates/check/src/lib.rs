@@ -5,13 +5,11 @@
 //! operation is recorded with its result and the times of its beginning and end. After each phase
 //! the checker searches for an order of them that gives these results on a model of a POSIX file
 //! system.
-//! After each phase the checker tries whether some order of them, on a model of a POSIX file
-//! system, gives these results.
 //!
-//! - [`operation`]: what is noted; [`memory`]: how workers and driver share it; [`calls`]: libc;
-//! - [`worker`]: what a process does, [`theme`]: chosen how; [`weak`]: how it can be done worse, so
-//!   that something is found;
-//! - [`later`]: files with weaker consistency, and [`visible`]: what may be seen of them;
+//! - [`operation`]: what is recorded; [`memory`]: how workers and driver share it; [`calls`]: libc;
+//! - [`worker`]: what a process does, [`theme`]: how operations are chosen; [`weak`]: broken promises, to
+//!   test the checker;
+//! - [`later`]: files with weaker consistency, and [`visible`]: what reads of them may show;
 //! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: phases,
 //!   [`host`]: processes; [`options`].
 //!

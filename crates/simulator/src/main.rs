@@ -11,17 +11,6 @@
 //! ```
 //! All of them share [`world`]: the time, and the token. [`taken`] replaces libc's waiting and
 //! clocks. See docs/operating/simulator.md.
-//! messages take, which are lost, who is killed. The checker of histories (`forebay-check`) judges.
-//! A seed that fails fails again.
-//!
-//! ```text
-//! outer process            watches, prints, removes what is left
-//!   first process of a run   run.rs: plan, faults, driver of the checker
-//!     daemon of each node      the real one, but for its transport: network.rs
-//!     workers                  operations by face.rs
-//! ```
-//! All of them share [`world`]: the time, and the token. [`taken`] takes waiting and clocks over
-//! from libc. See docs/operating/simulator.md.
 
 mod face;
 mod network;
