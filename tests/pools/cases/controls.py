@@ -193,14 +193,14 @@ def rules_are_explained(t):
     t.fb("rules", "explain", "--pool", "p", "/ckpt/x.log").prints(
         "mutability +append +line 8: ", "parallelism +exclusive +line 3: ", "consistency +sequential +default")
     t.bash("p", "mkdir /fb/ckpt /fb/said && echo x > /fb/ckpt/x")
-    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +said of it", "laminated")
+    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +declared for it", "laminated")
     t.fb("rules", "explain", "--pool", "p", "/fb/ckpt").says("is a directory").prints(
         "mutability +immutable +line 3: /ckpt", "consistency +sequential +default")
     t.fb("set", "--pool", "p", "/said", "mutability=append", "parallelism=exclusive")
-    t.fb("rules", "explain", "--pool", "p", "/said").prints("mutability +append +said of its directory")
+    t.fb("rules", "explain", "--pool", "p", "/said").prints("mutability +append +declared for its directory")
     t.fb("set", "--pool", "p", "/said", "parallelism=")
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
-    t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
+    t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +declared for its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
     t.fb("set", "--pool", "p", "/ckpt/x", "persistence=process", rc=2).says("decided when a file is made")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")

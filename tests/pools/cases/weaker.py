@@ -182,7 +182,7 @@ for line in sys.stdin:
         t.ok(False, "it isn't seen")
     reader.kill()
     reader.wait(10)
-    t.fb("rules", "explain", "--pool", "p", "/c/e").prints("consistency +eventual.200ms. +said of it")
+    t.fb("rules", "explain", "--pool", "p", "/c/e").prints("consistency +eventual.200ms. +declared for it")
     t.fb("down", "--pool", "p")
 
 
