@@ -412,7 +412,7 @@ impl State {
         p.seen & all == all
     }
 
-    /// Whether no other file that is there has this number.
+    /// Whether no other existing file has this inode number.
     fn may_be(&self, id: Id, inode: u64) -> bool {
         self.objects.iter().all(|(other, object)| {
             *other == id
@@ -443,7 +443,7 @@ impl State {
             .any(|(other, theirs)| *other != owner && (exclusive || *theirs))
     }
 
-    /// Forgets what nobody can come to any more.
+    /// Forgets objects that no process can reach any more.
     pub fn forget(&mut self) {
         let kept = |id: Id, o: &Object| {
             id == ROOT

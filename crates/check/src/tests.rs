@@ -385,7 +385,7 @@ fn in_pieces_an_append_may_come_into_a_write() {
     for (cells, then) in [
         // The append is lost, or in its middle.
         (&[&[w[0]][..]][..], [&[w[0]][..], &[w[1]], &[b]]),
-        // It writes again what others may have written since.
+        // It overwrites what others may have written since.
         (&[&[w[0]]], [&[a], &[w[1]], &[w[2]]]),
         // A part of it is added before the rest.
         (&[&[w[0]], &[w[1]]], [&[w[0]], &[w[1]], &[w[2]]]),

@@ -103,7 +103,7 @@ fn a_pool_from_up_to_down() {
         p.forebay(&["pools", "--json"]).expect(0).json()[0]["state"],
         "running"
     );
-    // The keeper outlives whoever started it, in a session of its own.
+    // The keeper outlives the process that started it, in its own session.
     let keeper = p.keeper();
     // SAFETY: a plain system call.
     assert_eq!(unsafe { libc::getsid(keeper as i32) }, keeper as i32);
@@ -348,7 +348,7 @@ fn exec_finds_its_program_and_library() {
     preload("/no/such/lib.so")
         .expect(1)
         .says(&["FOREBAY_PRELOAD"]);
-    // Others' libraries stay, behind ours.
+    // Other preloaded libraries stay, behind Forebay's.
     let mut command = p.command(&["exec", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let said = finish(command.env("LD_PRELOAD", "/none.so").spawn().unwrap()).expect(0);
     assert!(said.out.trim().ends_with(":/none.so"), "{}", said.out);

@@ -1,4 +1,4 @@
-//! Docs against what is there: each test that `docs/limits.md` names exists, each value that it
+//! Docs against the code: each test that `docs/limits.md` names exists, each value that it
 //! gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
 
 use std::fs;

@@ -89,7 +89,7 @@ fn four_nodes_on_one_host() {
     assert_eq!(nodes.len(), 4);
     for (i, node) in nodes.iter().enumerate() {
         assert_eq!((&node["node"], &node["state"]), (&i.into(), &"up".into()));
-        // The daemon outlives whoever started it, in a session of its own, and holds no pipe.
+        // The daemon outlives the process that started it, in its own session, and holds no pipe.
         let pid = node["keeper"].as_i64().unwrap() as i32;
         // SAFETY: a plain system call.
         assert_eq!(unsafe { libc::getsid(pid) }, pid);
@@ -100,7 +100,7 @@ fn four_nodes_on_one_host() {
                 file == Path::new("/dev/null") || file.ends_with("keeper.log")
             })
         });
-        // The key is in a file of its own, and nowhere else.
+        // The key is in its own file, and nowhere else.
         let dir = Path::new(node["dir"].as_str().unwrap());
         let key = std::fs::read(dir.join("key")).unwrap();
         assert_eq!(key.len(), 32);
@@ -311,7 +311,7 @@ fn hosts_are_started_by_a_remote_shell() {
     assert_nothing_left(&p);
 }
 
-/// Hosts that see nothing of each other: the remote shell gives each a home of its own.
+/// Hosts that see nothing of each other: the remote shell gives each its own home.
 #[test]
 fn a_pool_is_seen_and_removed_from_any_host() {
     let p = Place::new();

@@ -95,7 +95,7 @@ fn only_what_differs_moves() {
         report(&p, &["in", "tree", "/case", "--checksum"])["moved_files"],
         1
     );
-    // A file that was a link is one of its own now; a link that was a file is a link.
+    // A file that was a link is a separate file now; a link that was a file is a link.
     std::fs::remove_file(tree.join("deep/hard-2")).unwrap();
     std::fs::write(tree.join("deep/hard-2"), noise(9, 10_000)).unwrap();
     std::fs::remove_file(tree.join("empty")).unwrap();

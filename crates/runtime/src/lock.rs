@@ -268,7 +268,7 @@ mod tests {
     fn the_lock_of_a_dead_owner_passes_on_even_if_its_slot_is_used_again() {
         let c = slots();
         let me = attach(&c).unwrap();
-        // A slot whose process has ended: freed by whoever reaped it, then taken again.
+        // A slot whose process has ended: freed by its reaper, then taken again.
         let dead = attach(&c).unwrap();
         let lock = Lock::new();
         lock.acquire(&c, dead).unwrap();

@@ -327,7 +327,7 @@ pub fn has_ended(pid: u32) -> bool {
     }
 }
 
-/// A number that tells this boot of the node from all others; 0 if it can't be found out.
+/// A number that identifies this boot of the node; 0 if it can't be found out.
 pub fn boot() -> u64 {
     static BOOT: AtomicU64 = AtomicU64::new(0);
     let known = BOOT.load(Relaxed);
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(here[..n], there[..n]);
         let absent = beside::read(c"/proc/self/no-such-file", &mut there);
         assert_eq!(absent, Err(Errno::NOENT));
-        // What it closes is its own.
+        // The child closes only its own descriptors.
         assert!(rustix::io::fcntl_getfd(std::io::stdout()).is_ok());
     }
 }

@@ -392,7 +392,7 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
             let Some(status) = finished(run) else {
                 return true;
             };
-            let trace = tell(run, status, arguments);
+            let trace = print(run, status, arguments);
             swept.traces.insert(run.seed, trace);
             if status != 0 {
                 swept.failed.push(run.seed);
@@ -419,7 +419,7 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
 }
 
 /// Prints the output of a run: all of it, or its end. Returns its trace.
-fn tell(run: &mut Running, status: i32, arguments: &Arguments) -> String {
+fn print(run: &mut Running, status: i32, arguments: &Arguments) -> String {
     let mut text = String::new();
     let _ = run.log.rewind();
     let _ = run.log.read_to_string(&mut text);

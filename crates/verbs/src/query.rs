@@ -9,12 +9,12 @@
 //! value = "text" (with \" and \\) or a number (-3, 2.5, 1e9)
 //! ```
 //!
-//! Values of metadata are texts. Compared with a text, they are compared byte by byte; compared
-//! with a number, only those that are numbers themselves count, by what they are worth: `step = 3`
-//! finds "3", "03" and "3.0". What isn't there compares with nothing: `step != 3` finds those whose
-//! step is another one, `not step = 3` those without a step as well.
+//! Values of metadata are texts. Compared with a text, they are compared byte by byte. Compared with
+//! a number, only values that are numbers count, by value: `step = 3` finds "3", "03" and "3.0". A
+//! missing key matches no comparison: `step != 3` finds records with another step, `not step = 3`
+//! also those without one.
 //!
-//! [`Predicate::plan`] says what of a predicate an index can answer.
+//! [`Predicate::plan`] gives the part of a predicate that an index can answer.
 
 mod parse;
 mod plan;

@@ -435,7 +435,7 @@ fn a_workspace_of_two_pools() {
             "{text}"
         );
     }
-    // Where both are attached, both can be used.
+    // With both attached, both can be used.
     sessions[1].attach("first", "forebay", "one").unwrap();
     let here = Collection::create(&w2, "d", &options("forebay", &[])).unwrap();
     here.write(b"in two", 0).unwrap();

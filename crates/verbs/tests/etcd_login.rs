@@ -123,7 +123,7 @@ fn refused(place: &str, errno: Errno, words: &[&str]) {
     );
 }
 
-/// Everything that asks etcd in a way of its own: transactions, ranges, leases, logs, watches.
+/// Every kind of request to etcd: transactions, ranges, leases, logs, watches.
 fn use_it(session: &Session, name: &str) {
     let w = Workspace::create(session, name, &Meta::new()).unwrap();
     let mut batch = Batch::new(session, Failure::Rollback, Order::Free);

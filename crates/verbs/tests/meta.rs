@@ -35,7 +35,7 @@ fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
     (key.into(), value.map(str::to_owned))
 }
 
-/// A workspace of its own for each test.
+/// Makes a separate workspace for each test.
 type Fresh<'a> = &'a dyn Fn(&str) -> Scope;
 
 fn check(store: &dyn Store) {
@@ -430,7 +430,7 @@ fn ranges(store: &dyn Store, scope: &Scope) {
     assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["two"]);
 }
 
-/// Searches find what a look at everything would find, whatever was changed before.
+/// Searches find the same as a comparison of all records, after any changes.
 fn random_changes_and_searches(store: &dyn Store, fresh: Fresh<'_>) {
     let scope = fresh("random");
     let mut random = Random::new(7);

@@ -94,7 +94,7 @@ fn a_collection_can_go_with_its_process() {
     // Its creator, this process, runs.
     let followed = fs.cluster().follow_makers().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
-    // Where the record lies elsewhere it would lead nowhere.
+    // With the record elsewhere, it would lead nowhere.
     let memory = Session::open("memory").unwrap();
     memory.attach("forebay", "forebay", "scratch").unwrap();
     let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();
@@ -142,7 +142,7 @@ fn a_pool_keeps_what_its_media_can() {
         assert!(node.is_ok() || !only_files, "{name}");
         drop(node);
 
-        // A hint: taken everywhere, declared of the file where something comes of it.
+        // A hint: taken everywhere, declared of the file if that has an effect.
         for (declared, moves) in [("once", true), ("bursty", name == "kept-both")] {
             let c = Collection::create(&w, declared, &with(&format!("temporality={declared}")))
                 .unwrap();

@@ -287,7 +287,7 @@ fn a_forked_child_is_refused_and_opens_its_own() {
     let dir = Dir::new();
     let (session, w) = in_memory(&dir);
     let c = Collection::create(&w, "c", &options("memory", &[])).unwrap();
-    // Threads are there.
+    // The threads exist.
     let mut batch = forebay_iov::Batch::new(&session, Default::default(), Default::default());
     batch.write(&c, 0, b"x").unwrap();
     batch.start().unwrap().wait(None).unwrap();

@@ -10,8 +10,8 @@
 //!
 //! All processes of a user on the node share it. A reader takes a scope only when it is ready and
 //! new enough, both seen in the same snapshot; a writer goes on only from the revision that it
-//! knew. So none of them has to know of the others. Nothing here is asked of etcd: `fresh.rs` does
-//! that.
+//! knew. So no process has to know of the others. `fresh.rs` sends the requests to etcd, nothing
+//! here does.
 
 mod files;
 

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! PREFIX/undo/UUID/head      there is such a log
-//! PREFIX/undo/UUID/owner     who writes it, or undoes it: goes with his lease
+//! PREFIX/undo/UUID/owner     the process that writes or undoes it: removed with its lease
 //! PREFIX/undo/UUID/piece/N   its bytes, in pieces: entries.rs
 //! ```
 //!
-//! Each piece is put under the condition that the log is still its owner's. So who was taken for
-//! dead (stopped, or cut off from etcd for longer than the lease lasts) notices it with the next
-//! entry, and does nothing more.
+//! Each piece is written under the condition that the log is still its owner's. So a process that was
+//! taken for dead (stopped, or cut off from etcd for longer than the lease lasts) notices it with the
+//! next entry, and does nothing more.
 
 use super::lease::Lease;
 use super::{Shared, api};

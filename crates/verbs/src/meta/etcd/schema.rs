@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! PREFIX/store                   format, and a random number of this store
-//! PREFIX/SCOPE/s                 changes with each change in the scope; of a workspace, it is there as long as that is
+//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace's exists as long as the workspace does
 //! PREFIX/SCOPE/r/UUID            a record: JSON
 //! PREFIX/SCOPE/n/NAME            its UUID
 //! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID    in the index: 16 bytes of order, 8 of the value's hash, the UUID
-//! PREFIX/SCOPE/f/UUID            a creation that must not take place any more
+//! PREFIX/SCOPE/f/UUID            a fence: this creation must not take place any more
 //! PREFIX/undo/UUID/...           logs of batches: log.rs
 //! ```
 //!
-//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so it can be
-//! removed in one go. An entry of the index may lead to a record that has another value meanwhile:
-//! who follows it looks. The other way round there is none missing.
+//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so one request
+//! can remove it. An index entry may lead to a record that has another value meanwhile, so a reader
+//! checks the record. No record lacks an entry.
 
 use super::api::{Range, beginning, behind};
 use crate::meta::{Record, Scope, check_changes, check_name};
