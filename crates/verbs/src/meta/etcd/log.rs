@@ -6,9 +6,9 @@
 //! PREFIX/undo/UUID/piece/N   its bytes, in pieces: entries.rs
 //! ```
 //!
-//! Each piece is written under the condition that the log is still its owner's. So a process that was
-//! taken for dead (stopped, or cut off from etcd for longer than the lease lasts) notices it with the
-//! next entry, and does nothing more.
+//! Each piece is written under the condition that the log is still its owner's. So a process that
+//! was taken for dead (stopped, or cut off from etcd for longer than the lease lasts) notices it
+//! with the next entry, and does nothing more.
 
 use super::lease::Lease;
 use super::{Shared, api};

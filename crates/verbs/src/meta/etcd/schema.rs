@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PREFIX/store                   format, and a random number of this store
-//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace's exists as long as the workspace does
+//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace has it as long as it exists
 //! PREFIX/SCOPE/r/UUID            a record: JSON
 //! PREFIX/SCOPE/n/NAME            its UUID
 //! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID    in the index: 16 bytes of order, 8 of the value's hash, the UUID
